@@ -1,0 +1,120 @@
+"""One piece of work for an agent or a person."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from activities import states
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
+
+class AssigneeType(models.TextChoices):
+    AGENT = "agent"
+    HUMAN = "human"
+
+
+class Activity(TenantOwned):
+    """`status` is written by `activities.transitions` alone; people and code ask it for a verb."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200)
+    description = models.TextField(blank=True, default="")
+    status = models.CharField(max_length=20, choices=[(s.value, s.value) for s in states.Status], default=states.Status.CREATED)
+    assignee_type = models.CharField(max_length=8, choices=AssigneeType.choices)
+    agent_role = models.CharField(max_length=63, null=True, blank=True)
+    human_role = models.CharField(max_length=63, null=True, blank=True)
+    is_approval_gate = models.BooleanField(default=False)
+    requires_approval = models.BooleanField(default=False)
+    priority = models.SmallIntegerField(default=10, validators=[MinValueValidator(1), MaxValueValidator(20)])
+
+    params = models.JSONField(default=dict, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+    input = models.JSONField(null=True, blank=True, help_text="Inline content and data, or refs by step name.")
+    input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output this works on.")
+    output_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output was accepted.")
+
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children", db_constraint=False)
+    link_kind = models.CharField(max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind])
+
+    # Where it comes from. The keys to pipelines are database constraints made there: this app knows nothing of pipelines.
+    deliverable_id = models.UUIDField(null=True, blank=True)
+    pipeline_run_id = models.UUIDField(null=True, blank=True)
+    step = models.CharField(max_length=63, null=True, blank=True)
+    branch = models.IntegerField(default=0)
+    round = models.PositiveSmallIntegerField(default=1)
+
+    dedup_key = models.CharField(max_length=200, null=True, blank=True)
+    group_key = models.CharField(max_length=200, null=True, blank=True)
+    not_before = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True)
+    timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
+    retry = models.JSONField(default=dict, blank=True)
+    max_attempts = models.PositiveSmallIntegerField(default=3)
+
+    fence = models.IntegerField(default=0, help_text="Raised by every claim. A write with a lower number is refused.")
+    attempts = models.PositiveSmallIntegerField(default=0)
+    stalls = models.PositiveSmallIntegerField(default=0)
+    version = models.IntegerField(default=1, help_text="Raised by every transition; the ETag.")
+    wake_reason = models.CharField(max_length=20, null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)
+
+    reviewer_notes = models.TextField(null=True, blank=True)
+    chosen_option = models.CharField(max_length=200, null=True, blank=True)
+    decided_by = models.CharField(max_length=200, null=True, blank=True)
+    blocker_type = models.CharField(max_length=63, null=True, blank=True)
+    blocker_message = models.TextField(null=True, blank=True)
+    reassign_reason = models.TextField(null=True, blank=True)
+    cancel_reason = models.TextField(null=True, blank=True)
+
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    assigned_at = models.DateTimeField(null=True, blank=True, editable=False)
+    started_at = models.DateTimeField(null=True, blank=True, editable=False)
+    finished_at = models.DateTimeField(null=True, blank=True, editable=False)
+    decided_at = models.DateTimeField(null=True, blank=True, editable=False)
+    blocked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        verbose_name_plural = "activities"
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
+            models.UniqueConstraint(
+                fields=("tenant", "dedup_key"),
+                condition=models.Q(dedup_key__isnull=False, status__in=sorted(states.LIVE)),
+                name="activity_dedup_while_live",
+            ),
+            # One activity per step, branch and round: progression may be repeated and still starts a step once.
+            models.UniqueConstraint(
+                fields=("pipeline_run_id", "step", "branch", "round"),
+                condition=models.Q(pipeline_run_id__isnull=False)
+                & (models.Q(link_kind__isnull=True) | models.Q(link_kind=states.LinkKind.REVISION_OF)),
+                name="activity_once_per_step",
+            ),
+            models.CheckConstraint(condition=models.Q(status__in=[s.value for s in states.Status]), name="activity_status_known"),
+            models.CheckConstraint(condition=models.Q(priority__range=(1, 20)), name="activity_priority_range"),
+            models.CheckConstraint(
+                condition=models.Q(assignee_type="agent", agent_role__isnull=False) | models.Q(assignee_type="human", human_role__isnull=False),
+                name="activity_has_assignee",
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(status__in=sorted(states.SETTLED)) | models.Q(finished_at__isnull=False),
+                name="activity_settled_has_end",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("tenant", "-created_at", "-id"), name="activity_newest"),
+            models.Index(fields=("tenant", "status", "-created_at"), name="activity_by_status"),
+            models.Index(fields=("pipeline_run_id", "step"), condition=models.Q(pipeline_run_id__isnull=False), name="activity_of_step"),
+            models.Index(fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"),
+            models.Index(
+                fields=("tenant", "human_role"),
+                condition=models.Q(assignee_type="human", status__in=["created", "in_progress"]),
+                name="activity_inbox",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,150 @@
+"""The life of an activity: one table, from which constraints, diagram and API derive.
+
+A verb names what happens; its sources are the statuses it may happen in. Nothing else changes a status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Each status is documented by how it is left."""
+
+    CREATED = "created"  # A worker claims it, or a person takes it up.
+    ASSIGNED = "assigned"  # The worker that claimed it starts the agent, or recovery hands it back.
+    IN_PROGRESS = "in_progress"  # The agent answers, asks, fails or is lost; a person completes or decides.
+    AWAITING_APPROVAL = "awaiting_approval"  # A person decides the gate.
+    AWAITING_SUBTASK = "awaiting_subtask"  # The subtask ends, in whatever way.
+    AWAITING_REVIEW = "awaiting_review"  # A person answers the review.
+    BLOCKED = "blocked"  # A person resolves the blocker.
+    DONE = "done"  # Final.
+    APPROVED = "approved"  # Final.
+    REJECTED = "rejected"  # Final; a revision takes its place.
+    REASSIGNED = "reassigned"  # Final; an heir takes its place.
+    FAILED = "failed"  # Escalated to needs_review, or tried again by an operator.
+    NEEDS_REVIEW = "needs_review"  # An operator tries again or cancels.
+    CANCELLED = "cancelled"  # Final.
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    sources: frozenset[Status]
+    target: Status
+
+
+def _from(*sources: Status, to: Status) -> Transition:
+    return Transition(frozenset(sources), to)
+
+
+_S = Status
+
+TRANSITIONS: dict[str, Transition] = {
+    # An agent's path.
+    "claim": _from(_S.CREATED, to=_S.ASSIGNED),
+    "start": _from(_S.ASSIGNED, to=_S.IN_PROGRESS),
+    "complete": _from(_S.IN_PROGRESS, to=_S.DONE),
+    "request_approval": _from(_S.IN_PROGRESS, to=_S.AWAITING_APPROVAL),
+    "release": _from(_S.ASSIGNED, _S.IN_PROGRESS, to=_S.CREATED),
+    "fail": _from(_S.ASSIGNED, _S.IN_PROGRESS, to=_S.FAILED),
+    "escalate": _from(_S.FAILED, to=_S.NEEDS_REVIEW),
+    # What an agent may ask for while it runs.
+    "block": _from(_S.IN_PROGRESS, to=_S.BLOCKED),
+    "await_subtask": _from(_S.IN_PROGRESS, to=_S.AWAITING_SUBTASK),
+    "await_review": _from(_S.IN_PROGRESS, to=_S.AWAITING_REVIEW),
+    "reassign": _from(_S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.REASSIGNED),
+    "wake": _from(_S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.CREATED),
+    # A person's path.
+    "take_up": _from(_S.CREATED, to=_S.IN_PROGRESS),
+    "finish": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.DONE),
+    "approve": _from(_S.AWAITING_APPROVAL, to=_S.APPROVED),
+    "reject": _from(_S.AWAITING_APPROVAL, to=_S.REJECTED),
+    "approve_gate": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.APPROVED),
+    "reject_gate": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.REJECTED),
+    # An operator's.
+    "retry": _from(_S.FAILED, _S.NEEDS_REVIEW, to=_S.CREATED),
+    "cancel": _from(
+        _S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW,
+        _S.BLOCKED, _S.FAILED, _S.NEEDS_REVIEW, to=_S.CANCELLED,
+    ),
+}  # fmt: skip
+
+
+def sources_of(verb: str) -> list[str]:
+    return sorted(TRANSITIONS[verb].sources)
+
+
+def target_of(verb: str) -> str:
+    return TRANSITIONS[verb].target.value
+
+
+def verbs_from(status: str) -> list[str]:
+    """What may happen to an activity in this status."""
+    return [verb for verb, step in TRANSITIONS.items() if status in step.sources]
+
+
+def pairs() -> set[tuple[str, str]]:
+    """Every allowed (from, to): what the database's own guard compares with."""
+    return {(source.value, step.target.value) for step in TRANSITIONS.values() for source in step.sources}
+
+
+def _values(statuses: Iterable[Status]) -> frozenset[str]:
+    return frozenset(status.value for status in statuses)
+
+
+#: No verb leaves these.
+FINAL = _values(s for s in Status if not any(s in step.sources for step in TRANSITIONS.values()))
+#: The pipeline goes on when an activity reaches one of these, or tells that it cannot.
+SETTLED = FINAL | _values([_S.FAILED, _S.NEEDS_REVIEW])
+#: A worker or an accepted agent has it.
+RUNNING = _values([_S.ASSIGNED, _S.IN_PROGRESS])
+#: Somebody or something else must act first; no worker and no slot is held.
+WAITING = _values([_S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, _S.BLOCKED])
+#: Counts as existing for a dedup key.
+LIVE = _values(Status) - SETTLED
+
+
+class RunStatus(StrEnum):
+    """One attempt of an agent at an activity."""
+
+    RUNNING = "running"  # A worker waits for the agent, or the agent accepted and will call back.
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STALLED = "stalled"  # Its worker died or stopped beating; another run takes over.
+    CANCELLED = "cancelled"
+
+
+class WakeReason(StrEnum):
+    """Why an agent is started (000-058). The prompt differs by reason."""
+
+    NEW_TASK = "new_task"
+    REJECTION = "rejection"
+    SCHEDULED = "scheduled"
+    UNBLOCKED = "unblocked"
+    SUBTASK_COMPLETED = "subtask_completed"
+    REVIEW_APPROVED = "review_approved"
+    REVIEW_FEEDBACK = "review_feedback"
+
+
+class WakeState(StrEnum):
+    PENDING = "pending"  # The next run takes it.
+    TAKEN = "taken"  # A run carries it. A failed or lost run gives it back.
+    CONSUMED = "consumed"  # Its run's result was accepted, or the activity ended otherwise.
+
+
+class LinkKind(StrEnum):
+    """What an activity is to its parent."""
+
+    GATE = "gate"
+    SUBTASK = "subtask"
+    RESOLUTION = "resolution"
+    REVIEW = "review"
+    ESCALATION = "escalation"
+    REVISION_OF = "revision_of"
+    REASSIGNED_FROM = "reassigned_from"
+
+
+#: Named bands of the one priority scale, 1..20, lower first (C1).
+BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}

@@ -1,0 +1,54 @@
+"""Everything that can go wrong on the way to an agent. `retryable` decides whether the run is tried again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AgentError(Exception):
+    """An agent could not do the work."""
+
+    code: ClassVar[str] = "agent_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.error_code = code or self.code
+        self.retry_after = retry_after  # seconds; None leaves the delay to the retry policy
+
+
+class RetryableAgentError(AgentError):
+    """A fault that may pass: no connection, a timeout, an answer of 408, 425 or 5xx."""
+
+    code = "agent_unavailable"
+    retryable = True
+
+
+class AgentRateLimited(RetryableAgentError):
+    """The agent or its provider asked to come back later (429). Uses up no attempt."""
+
+    code = "rate_limited"
+
+
+class PermanentAgentError(AgentError):
+    """Trying again would not help: the agent refused the request or answered nonsense."""
+
+    code = "agent_refused"
+
+
+class ConfigurationError(PermanentAgentError):
+    """The role cannot run as configured: no endpoint, an unknown adapter, a callable that does not exist."""
+
+    code = "agent_misconfigured"
+
+
+class OutboundRefused(PermanentAgentError):
+    """The outbound guard does not let this address be called."""
+
+    code = "outbound_refused"
+
+
+class RoleNotFound(AgentError):
+    """No agent of the registry has this role."""
+
+    code = "unknown_role"

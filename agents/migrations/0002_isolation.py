@@ -1,0 +1,9 @@
+from django.db import migrations
+
+from tenants.row_security import IsolateTenant
+
+
+class Migration(migrations.Migration):
+    dependencies = [("agents", "0001_initial")]
+
+    operations = [IsolateTenant("agents_agentconfig"), IsolateTenant("agents_agentsession")]

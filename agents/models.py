@@ -1,0 +1,127 @@
+"""The registry of agents, what tenants set for themselves, and the conversations that agents keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
+ROLE_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+role_validator = RegexValidator(ROLE_PATTERN, "Use lower-case letters, digits and single hyphens, such as blog-writer.")
+
+
+class Adapter(models.TextChoices):
+    """How an agent is reached. One file of `agents/adapters/` each."""
+
+    HTTP = "http"
+    INLINE = "inline"
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    CLI = "cli"
+    BATCH = "batch"
+
+
+class Agent(models.Model):
+    """One role of the platform's registry, with the settings that hold where a tenant sets nothing else."""
+
+    role = models.CharField(primary_key=True, max_length=63, validators=[role_validator])
+    name = models.CharField(max_length=100)
+    description = models.TextField(blank=True)
+    adapter = models.CharField(max_length=16, choices=Adapter.choices, default=Adapter.HTTP)
+    endpoint = models.CharField(max_length=500, blank=True, help_text="URL for http, dotted path of a callable for inline.")
+    auth_sealed = models.TextField(blank=True, editable=False)
+    model = models.CharField(max_length=100, blank=True)
+    options = models.JSONField(default=dict, blank=True)
+    input_schema = models.JSONField(null=True, blank=True, help_text="JSON Schema that params must satisfy.")
+    tenant_concurrency = models.PositiveIntegerField(
+        default=5, validators=[MinValueValidator(1)], help_text="Default of max_concurrency for each tenant."
+    )
+    max_concurrency = models.PositiveIntegerField(null=True, blank=True, help_text="Over all tenants. Empty: no limit.")
+    timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="Execution timeout. Empty: 660.")
+    retry = models.JSONField(default=dict, blank=True, help_text="max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter")
+    enabled = models.BooleanField(default=True)
+    paused = models.BooleanField(default=False, help_text="Nothing new starts for any tenant; what runs ends normally.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("role",)
+
+    def __str__(self) -> str:
+        return self.role
+
+
+class AgentVersionDeployment(models.Model):
+    """A version of an agent in an environment. At most one is in production."""
+
+    class Environment(models.TextChoices):
+        PRODUCTION = "production"
+        STAGING = "staging"
+        DEVELOPMENT = "development"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="deployments")
+    version = models.CharField(max_length=64, validators=[RegexValidator(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$", "Use a semantic version such as 1.4.0.")])
+    environment = models.CharField(max_length=16, choices=Environment.choices)
+    endpoint = models.CharField(max_length=500, blank=True, help_text="Empty: the agent's own endpoint.")
+    deployed_at = models.DateTimeField(db_default=Now(), editable=False)
+    deployed_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        ordering = ("agent", "-deployed_at")
+        constraints = (
+            models.UniqueConstraint(fields=("agent",), condition=models.Q(environment="production"), name="one_version_in_production"),
+            models.UniqueConstraint(fields=("agent", "version", "environment"), name="version_once_per_environment"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_id} {self.version} ({self.environment})"
+
+
+class AgentConfig(TenantOwned):
+    """A tenant's own settings of a role. Every empty field comes from the registry."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
+    max_concurrency = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    max_concurrency_per_group = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Activities of one group key at once. Empty: 1."
+    )
+    adapter = models.CharField(max_length=16, choices=Adapter.choices, blank=True)
+    endpoint = models.CharField(max_length=500, blank=True)
+    auth_sealed = models.TextField(blank=True, editable=False)
+    model = models.CharField(max_length=100, blank=True)
+    timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
+    retry = models.JSONField(default=dict, blank=True)
+    rate = models.JSONField(default=dict, blank=True, help_text="capacity and per_second of starts")
+    enabled = models.BooleanField(default=True)
+    paused = models.BooleanField(default=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "agent"), name="agent_config_once_per_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.agent_id} of {self.tenant_id}"
+
+
+class AgentSession(TenantOwned):
+    """An agent's conversation about one deliverable, continued by revisions and wakes."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    deliverable_id = models.UUIDField()
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
+    external_session_id = models.CharField(max_length=200)
+    state: Any = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "deliverable_id", "agent"), name="session_once_per_deliverable"),)
+
+    def __str__(self) -> str:
+        return f"{self.agent_id}: {self.external_session_id}"

@@ -1,0 +1,21 @@
+#!/usr/bin/env python
+"""Command line of the project: `manage.py help` lists what there is."""
+
+import os
+import sys
+
+# These start the embedded servers themselves when no server is configured, and stop what they started.
+STARTS_SERVICES = {"up", "demo"}
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
+    if len(sys.argv) > 1 and sys.argv[1] in STARTS_SERVICES and not {"-h", "--help"} & set(sys.argv):
+        os.environ["ORCHESTRATOR_START_SERVICES"] = "1"
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Settings that hold everywhere. `local`, `test` and `production` say what differs."""
+
+from __future__ import annotations
+
+import os
+
+import environ
+
+from orchestrator.settings.celery import *  # noqa: F403
+from orchestrator.settings.drf import *  # noqa: F403
+from orchestrator.settings.engine import *  # noqa: F403
+from orchestrator.settings.logging import *  # noqa: F403
+from orchestrator.settings.services import BASE_DIR, HOME, endpoints
+
+env = environ.Env()
+ORCHESTRATOR_HOME = HOME
+_servers = endpoints()
+
+# Databases: one login, three roles. The role is chosen by the connection's options, so one DATABASE_URL is enough.
+# See docs/adr/0003-database-roles.md.
+_login = environ.Env.db_url_config(_servers.database_url)
+
+
+def _database(role: str | None, **extra: object) -> dict[str, object]:
+    options: dict[str, object] = {
+        "connect_timeout": 3,
+        # A peer that vanished is noticed after about 10 s instead of the kernel's hours.
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        **_login.get("OPTIONS", {}),
+    }
+    server_options = ["-c lock_timeout=3s", "-c idle_in_transaction_session_timeout=15s", "-c statement_timeout=30s"]
+    if role:
+        server_options.append(f"-c role={role}")
+        options["options"] = " ".join(server_options)
+    return {
+        **_login,
+        "ENGINE": "django.db.backends.postgresql",
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": options,
+        **extra,
+    }
+
+
+DATABASES = {
+    "default": _database("orchestrator_app", TEST={"MIRROR": "owner"}),
+    "system": _database("orchestrator_system", TEST={"MIRROR": "owner"}),
+    "owner": _database(None),
+}
+DATABASE_ROUTERS = ["tenants.context.DatabaseRouter"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = _servers.redis_url
+MONGODB_URI = _servers.mongodb_uri
+CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
+
+SECRET_KEY = env("SECRET_KEY", default="")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "django_celery_results",
+    "tenants",
+    "agents",
+    "activities",
+    "pipelines",
+    "console",
+    "orchestrator",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "tenants.middleware.PlatformAdminMiddleware",
+]
+
+ROOT_URLCONF = "orchestrator.urls"
+WSGI_APPLICATION = "orchestrator.wsgi.application"
+APPEND_SLASH = False  # A POST to a path without its slash would lose its body in the redirect.
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "/static/"
+STATIC_ROOT = HOME / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+# Serves the packages' static files without a collectstatic step; production collects them and sets both to False.
+WHITENOISE_USE_FINDERS = True
+
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+
+PORT = int(os.environ.get("PORT", "8000"))
+UNFOLD = {"SITE_TITLE": "Orchestrator", "SITE_HEADER": "Orchestrator", "SITE_URL": "/", "SHOW_HISTORY": True}

@@ -1,0 +1,30 @@
+"""Django REST framework and its OpenAPI schema."""
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ("tenants.authentication.TokenAuthentication", "tenants.authentication.MemberAuthentication"),
+    "DEFAULT_PERMISSION_CLASSES": ("tenants.api.permissions.RolePermission",),
+    "DEFAULT_PARSER_CLASSES": ("tenants.api.parsers.StrictJSONParser",),
+    "DEFAULT_RENDERER_CLASSES": ("tenants.api.renderers.JSONRenderer",),
+    "DEFAULT_PAGINATION_CLASS": "tenants.api.pagination.CursorPagination",
+    "DEFAULT_FILTER_BACKENDS": ("tenants.api.filters.StrictFilterBackend",),
+    "DEFAULT_THROTTLE_CLASSES": ("tenants.api.throttling.TenantThrottle",),
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "tenants.api.problems.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Orchestrator API",
+    "VERSION": "1",
+    "DESCRIPTION": "Submit work for AI agents and people, watch it, decide about it.",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+}

@@ -1,0 +1,54 @@
+"""Settings of the engine. Each has a unit in its name and says what happens when it is too small or too large."""
+
+from __future__ import annotations
+
+import environ
+
+_env = environ.Env()
+
+# Liveness. Too small: a busy machine loses live work. Too large: work of a dead process waits.
+ORCHESTRATOR_HEARTBEAT_SECONDS = _env.float("ORCHESTRATOR_HEARTBEAT_SECONDS", default=5.0)
+ORCHESTRATOR_LOST_AFTER_SECONDS = _env.float("ORCHESTRATOR_LOST_AFTER_SECONDS", default=30.0)
+# A process that could not beat for this long ends itself. Must stay below LOST_AFTER, or two may work on the same run.
+ORCHESTRATOR_WATCHDOG_SECONDS = _env.float("ORCHESTRATOR_WATCHDOG_SECONDS", default=25.0)
+
+# How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
+ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
+ORCHESTRATOR_PROMOTE_PER_TICK = 100  # 001-058
+# A grant that no worker has taken up is published again after this long; duplicates are refused at the claim.
+ORCHESTRATOR_REPUBLISH_SECONDS = _env.float("ORCHESTRATOR_REPUBLISH_SECONDS", default=10.0)
+
+ORCHESTRATOR_MAX_STALLS = 2  # 000-117: a third stall is final
+ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS = 660  # C4
+ORCHESTRATOR_MAX_ROUNDS = 5  # D5: revisions of one step before people must intervene
+
+# Fairness. Waiting longer than the ageing bound lifts work of a lower band into a guaranteed share of the grants.
+ORCHESTRATOR_AGEING_SECONDS = _env.float("ORCHESTRATOR_AGEING_SECONDS", default=30.0)
+ORCHESTRATOR_AGED_SHARE = 5  # one grant of this many goes to aged work while there is some
+
+# Redis. Too large: a frozen Redis holds the relay longer (nobody else waits for it).
+ORCHESTRATOR_REDIS_TIMEOUT_SECONDS = 2.0
+ORCHESTRATOR_REDIS_PREFIX = _env("ORCHESTRATOR_REDIS_PREFIX", default="orchestrator:")
+
+# A worker goes on with the next granted activity itself, without a message, until its message is this old.
+ORCHESTRATOR_CONTINUE_SECONDS = _env.float("ORCHESTRATOR_CONTINUE_SECONDS", default=1.0)
+
+# A tenant's backlog per role: submissions beyond it are answered 429.
+ORCHESTRATOR_MAX_BACKLOG = _env.int("ORCHESTRATOR_MAX_BACKLOG", default=200_000)
+
+# Outbound calls to agents. Entries are "host:port"; they are the only way around the address rules.
+ORCHESTRATOR_EGRESS_ALLOW = tuple(_env.list("AGENT_EGRESS_ALLOW", default=[]))
+ORCHESTRATOR_EGRESS_DENY: tuple[str, ...] = ()
+ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES = 1_000_000
+# Python callables that the inline adapter may run, by dotted prefix.
+ORCHESTRATOR_INLINE_CALLABLES = tuple(_env.list("ORCHESTRATOR_INLINE_CALLABLES", default=["agents.samples"]))
+
+# Where agents reach us. Empty: http://127.0.0.1:$PORT
+ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")
+
+# Requests per second and tenant that the API accepts, and the burst above it.
+ORCHESTRATOR_API_RATE = _env.float("ORCHESTRATOR_API_RATE", default=500.0)
+ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
+# Bodies larger than this are answered 413.
+ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
+ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024

@@ -1,0 +1,15 @@
+"""The test suite: real servers, short times, no secrets."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("SECRET_KEY", "tests-only")
+os.environ.setdefault("FIELD_ENCRYPTION_KEYS", "test:" + "0" * 64)
+
+from orchestrator.settings.local import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples", "tests.")
+ORCHESTRATOR_API_RATE = 100_000.0
+ORCHESTRATOR_API_BURST = 100_000.0

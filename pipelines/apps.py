@@ -1,0 +1,10 @@
+from django.apps import AppConfig
+
+
+class PipelinesConfig(AppConfig):
+    name = "pipelines"
+
+    def ready(self) -> None:
+        from pipelines import receivers
+
+        receivers.connect()

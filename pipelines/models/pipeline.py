@@ -1,0 +1,54 @@
+"""Pipelines and their immutable versions."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from pipelines.models.template import key_validator
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
+
+class Pipeline(TenantOwned):
+    """A named graph of steps. What it does is in its newest version; runs keep the version they began with."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    key = models.CharField(max_length=63, validators=[key_validator])
+    name = models.CharField(max_length=200)
+    description = models.TextField(blank=True, default="")
+    enabled = models.BooleanField(default=True)
+    latest = models.PositiveIntegerField(default=0, help_text="Number of the newest version.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "key"), name="pipeline_key_once_per_tenant"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_of_tenant"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PipelineVersion(TenantOwned):
+    """A definition as it was given, with its templates resolved. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE, related_name="versions", db_constraint=False)
+    number = models.PositiveIntegerField()
+    definition = models.JSONField()
+    digest = models.CharField(max_length=64)
+    created_by = models.CharField(max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("-number",)
+        constraints = (
+            models.UniqueConstraint(fields=("pipeline", "number"), name="version_number_once"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_version_of_tenant"),
+        )
+
+    def __str__(self) -> str:
+        return f"version {self.number}"

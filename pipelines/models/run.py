@@ -1,0 +1,69 @@
+"""A pipeline under way."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+
+class RunState(models.TextChoices):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StepState(models.TextChoices):
+    PENDING = "pending"
+    ACTIVE = "active"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class PipelineRun(TenantOwned):
+    """One passage through a pipeline version. Its row is the lock under which steps advance."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    version = models.ForeignKey("pipelines.PipelineVersion", on_delete=models.PROTECT, related_name="runs", db_constraint=False)
+    status = models.CharField(max_length=12, choices=RunState.choices, default=RunState.RUNNING)
+    params = models.JSONField(default=dict, blank=True)
+    input = models.JSONField(null=True, blank=True)
+    deliverable_id = models.UUIDField(null=True, blank=True)
+    priority = models.SmallIntegerField(default=10)
+    unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
+    failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
+    created_by = models.CharField(max_length=200, blank=True, default="")
+    started_at = models.DateTimeField(db_default=Now(), editable=False)
+    finished_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),)
+        indexes = (models.Index(fields=("tenant", "-started_at", "-id"), name="pipeline_run_newest"),)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class StepRun(TenantPart):
+    """Where one step of a run stands. All of them exist from the start (002-094)."""
+
+    run = models.ForeignKey(PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False)
+    step = models.CharField(max_length=63)
+    branch = models.IntegerField(default=0)
+    position = models.IntegerField()
+    status = models.CharField(max_length=10, choices=StepState.choices, default=StepState.PENDING)
+    activity_id = models.UUIDField(null=True)
+    output_ref = models.UUIDField(null=True)
+    round = models.PositiveSmallIntegerField(default=1)
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("run", "position", "branch")
+        constraints = (models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),)
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.status}"

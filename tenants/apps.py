@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class TenantsConfig(AppConfig):
+    name = "tenants"
+
+    def ready(self) -> None:
+        from tenants import checks  # noqa: F401  # registers itself

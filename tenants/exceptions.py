@@ -1,0 +1,29 @@
+"""What can go wrong with tenants, their members and their tokens."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TenantError(Exception):
+    """Something about a tenant is not as the caller assumed."""
+
+    code: ClassVar[str] = "tenant_error"
+
+
+class TenantScopeConflict(TenantError):
+    """Code that works for one tenant asked for another one inside the same transaction."""
+
+    code = "tenant_scope_conflict"
+
+
+class RowSecurityMissing(TenantError):
+    """The database would not keep tenants apart, so the process refuses to start."""
+
+    code = "row_security_missing"
+
+
+class LimiterUnavailable(TenantError):
+    """Redis did not answer in time, so nothing is known about the limit."""
+
+    code = "limiter_unavailable"

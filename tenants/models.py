@@ -1,0 +1,116 @@
+"""Tenants, who may act for them, and the base of every row that belongs to one."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+from uuid import UUID
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+
+
+class Tenant(models.Model):
+    """A customer whose work, people and limits are kept apart from everybody else's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    slug = models.SlugField(max_length=63, unique=True)
+    name = models.CharField(max_length=200)
+    is_active = models.BooleanField(default=True)
+    paused = models.BooleanField(default=False, help_text="Nothing new starts; what runs ends normally.")
+    max_concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Activities that may run at once over all roles. Empty: no limit of its own."
+    )
+    weight = models.PositiveIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Share of busy workers relative to other tenants: weight 3 gets three times the slot-seconds of weight 1.",
+    )
+    timezone = models.CharField(max_length=64, default="UTC")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("slug",)
+
+    def __str__(self) -> str:
+        return self.name or self.slug
+
+
+class TenantQuerySet(models.QuerySet[Any]):
+    """Every query of the application names its tenant; row-level security repeats the condition."""
+
+    def for_tenant(self, tenant: Tenant | UUID) -> Self:
+        return self.filter(tenant_id=tenant.pk if isinstance(tenant, Tenant) else tenant)
+
+
+class TenantOwned(models.Model):
+    """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+
+    objects = TenantQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+
+
+class TenantPart(TenantOwned):
+    """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+
+    class Meta:
+        abstract = True
+
+
+class Role(models.TextChoices):
+    """What a person or a token may do, each including the ones below."""
+
+    ADMIN = "admin"  # configures agents, pipelines, schedules and members
+    OPERATOR = "operator"  # submits, cancels, retries, reassigns
+    REVIEWER = "reviewer"  # decides what people are asked for
+    VIEWER = "viewer"  # reads
+
+    def includes(self, other: Role) -> bool:
+        order = list(Role)
+        return order.index(self) <= order.index(other)
+
+
+class Membership(TenantOwned):
+    """A person's role in a tenant, with the human roles whose inbox items are theirs."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.REVIEWER)
+    human_roles = models.JSONField(default=list, blank=True, help_text='For example ["editor"].')
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.user} as {self.role}"
+
+
+class ApiToken(TenantOwned):
+    """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is shown once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=100)
+    role = models.CharField(max_length=16, choices=Role.choices)
+    prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise the token.")
+    secret_hash = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = models.JSONField(default=list, blank=True, help_text="Empty: everything the role may do.")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

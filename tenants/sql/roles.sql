@@ -1,0 +1,44 @@
+-- The two roles that processes work under. The login of DATABASE_URL owns the tables and becomes one of them
+-- at connection time. Roles belong to the server, not to a database, so several databases may get here at once.
+DO $$
+DECLARE
+    wanted text;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY['orchestrator_app', 'orchestrator_system'] LOOP
+        BEGIN
+            IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
+                EXECUTE format('CREATE ROLE %I NOLOGIN NOSUPERUSER', wanted);
+            END IF;
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL;  -- Another database's migration made it in this moment.
+        END;
+        IF NOT pg_has_role(session_user, wanted, 'MEMBER')
+           OR NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
+                          WHERE r.rolname = wanted AND m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user)) THEN
+            BEGIN
+                EXECUTE format('GRANT %I TO %I', wanted, session_user);
+            EXCEPTION WHEN OTHERS THEN
+                IF NOT pg_has_role(session_user, wanted, 'MEMBER') THEN
+                    RAISE;
+                END IF;
+            END;
+        END IF;
+    END LOOP;
+    IF NOT (SELECT rolbypassrls FROM pg_roles WHERE rolname = 'orchestrator_system') THEN
+        BEGIN
+            ALTER ROLE orchestrator_system BYPASSRLS;
+        EXCEPTION WHEN OTHERS THEN
+            IF NOT (SELECT rolbypassrls FROM pg_roles WHERE rolname = 'orchestrator_system') THEN
+                RAISE EXCEPTION 'The login of DATABASE_URL may not create a role that bypasses row-level security. '
+                    'As a superuser run: CREATE ROLE orchestrator_system NOLOGIN BYPASSRLS; GRANT orchestrator_system TO %', session_user;
+            END IF;
+        END;
+    END IF;
+END $$;
+
+GRANT USAGE ON SCHEMA public TO orchestrator_app, orchestrator_system;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO orchestrator_app, orchestrator_system;
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO orchestrator_app, orchestrator_system;
+-- For the tables of later migrations. TRUNCATE is granted to nobody: row-level security does not cover it.
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO orchestrator_app, orchestrator_system;
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE, SELECT ON SEQUENCES TO orchestrator_app, orchestrator_system;
