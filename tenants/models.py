@@ -104,6 +104,7 @@ class ApiToken(TenantOwned):
     prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise the token.")
     secret_hash = models.CharField(max_length=64, unique=True, editable=False)
     scopes = models.JSONField(default=list, blank=True, help_text="Empty: everything the role may do.")
+    platform = models.BooleanField(default=False, help_text="May also change the registry that all tenants share.")
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -114,3 +115,25 @@ class ApiToken(TenantOwned):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class IdempotentRequest(TenantOwned):
+    """The answer to a POST that carried an Idempotency-Key, written in the transaction of the request's effect.
+
+    Neither the key nor the body is stored, only their digests.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    digest = models.CharField(max_length=64, help_text="Of the caller, the path and the key.")
+    request_digest = models.CharField(max_length=64, help_text="Of what was asked. Another request may not reuse the key.")
+    status_code = models.PositiveSmallIntegerField()
+    headers = models.JSONField(default=dict)
+    body = models.BinaryField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "digest"), name="idempotency_key_once"),)
+        indexes = (models.Index(fields=("created_at",), name="idempotent_requests_by_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.status_code} at {self.created_at:%Y-%m-%d %H:%M}"

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 from django.db import connections
 from psycopg.rows import namedtuple_row
+from psycopg.types.json import JsonbLoader
 
 from tenants.context import current_alias
 
@@ -39,11 +41,17 @@ class Statement:
         connection.ensure_connection()
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors, psycopg.Cursor(connection.connection, row_factory=namedtuple_row) as cursor:
+            # Django asks psycopg for JSON as text, since its fields decode it themselves; here nothing else would.
+            cursor.adapters.register_loader("jsonb", _JsonbLoader)
             execute = partial(_execute, cursor)
             for wrapper in reversed(connection.execute_wrappers):
                 execute = partial(wrapper, execute)
             execute(self.text, parameters, False, {"connection": connection, "cursor": cursor})
             return cursor.fetchall() if cursor.description else []
+
+
+class _JsonbLoader(JsonbLoader):
+    _loads = staticmethod(orjson.loads)
 
 
 def _execute(

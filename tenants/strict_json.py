@@ -1,8 +1,9 @@
 """The one strict reader of JSON from outside: requests, callbacks, agents' answers.
 
-What it lets through can be stored in PostgreSQL and MongoDB, written out again, and walked by ordinary code: no NUL
-character, no lone surrogate, no integer beyond 64 bits, nothing deeper or larger than the caller allows. Whatever is
-wrong comes out as one `StrictJSONError`; no input makes it recurse without bound or raise anything else.
+What it lets through can be stored in PostgreSQL and MongoDB, written out again, and walked by ordinary code:
+no NUL character, no lone surrogate, no integer beyond 64 bits, nothing deeper or larger than the caller
+allows. Whatever is wrong comes out as one `StrictJSONError`; no input makes it recurse without bound or raise
+anything else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INVALID = "invalid_json"  # answered with HTTP 400
 
 
 class StrictJSONError(ValueError):
-    """The document breaks a rule. `path` names the place ("" is the whole), `code` is too_large or invalid_json."""
+    """The document breaks a rule. `path` names the place ("" is the root), `code` is one of those above."""
 
     def __init__(self, path: str, message: str, code: str = INVALID) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -58,7 +59,7 @@ def loads(
     max_nodes: int = MAX_NODES,
     reject_duplicate_keys: bool = False,
 ) -> Any:
-    """Parse a document that keeps all rules, or raise `StrictJSONError`. Of duplicate keys, the last one counts."""
+    """Parse a document that keeps all rules, or raise `StrictJSONError`. Of equal keys the last counts."""
     if len(raw) > max_bytes:
         raise StrictJSONError("", f"is larger than {max_bytes} bytes", TOO_LARGE)
     try:

@@ -1,0 +1,11 @@
+"""Admission: decides which ready activity may go to a worker now.
+
+An activity is published only while it holds slots in every scope that limits it: group, tenant and role, tenant, role, all,
+and a seat at a worker. One script decides for all scopes in one step. Redis holds no truth: everything here can be rebuilt
+from PostgreSQL, and while it is not built (a wiped Redis) nothing is granted at all.
+"""
+
+from activities.admission.exchange import Exchange, Grant, exchange
+from activities.admission.scripts import Closed, accept, audit, inspect, start
+
+__all__ = ("Closed", "Exchange", "Grant", "accept", "audit", "exchange", "inspect", "start")

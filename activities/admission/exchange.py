@@ -1,0 +1,98 @@
+"""One call that gives slots back, takes new waiters and hands out grants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+
+from activities.admission.scripts import Closed, run
+
+LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work. lua/library.lua has it too.
+GRANTS_PER_CALL = 500  # Bounds one script run to some milliseconds.
+
+
+class Offer(NamedTuple):
+    """An activity that is ready to run."""
+
+    activity_id: UUID
+    tenant_id: UUID
+    role: str
+    priority: int
+    since: datetime
+    group_key: str | None
+
+    def arguments(self) -> list[object]:
+        band, score = band_of(self.priority), int(self.since.timestamp() * 1000) + self.priority * LEVEL_MS
+        return [str(self.activity_id), str(self.tenant_id), self.role, band, score, self.group_key or ""]
+
+
+class Release(NamedTuple):
+    """A slot that is no longer needed."""
+
+    activity_id: UUID
+    grant: str
+
+
+class Grant(NamedTuple):
+    """An activity that may go to a worker now. `started` when the caller asked to run it itself."""
+
+    activity_id: UUID
+    tenant_id: UUID
+    role: str
+    grant: str
+    started: bool
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What one call brings. Repeating it after a lost answer is safe."""
+
+    releases: list[Release] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)
+    withdrawals: list[UUID] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.releases or self.offers or self.withdrawals)
+
+    def add(self, other: Exchange) -> None:
+        self.releases += other.releases
+        self.offers += other.offers
+        self.withdrawals += other.withdrawals
+
+
+def band_of(priority: int) -> int:
+    """1 urgent, 2 gated, 3 normal, 4 background."""
+    return 1 if priority < 5 else 2 if priority < 10 else 3 if priority < 20 else 4
+
+
+def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
+    """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
+    answer = run(
+        "exchange",
+        orjson.dumps(
+            {
+                "release": [[str(item.activity_id), item.grant] for item in what.releases],
+                "withdraw": [str(item) for item in what.withdrawals],
+                "offer": [offer.arguments() for offer in what.offers],
+                "limit": GRANTS_PER_CALL,
+                "ageing_ms": int(settings.ORCHESTRATOR_AGEING_SECONDS * 1000),
+                "share": settings.ORCHESTRATOR_AGED_SHARE,
+                "start_roles": list(start_roles),
+                "start": start,
+            }
+        ),
+    )
+    if answer == b"closed":
+        raise Closed
+    if answer == b"[]":
+        return []
+    return [
+        Grant(UUID(activity), UUID(tenant), role, grant, bool(started))
+        for activity, tenant, role, grant, started in orjson.loads(answer)
+    ]

@@ -1,0 +1,100 @@
+"""The limits that admission enforces: read from PostgreSQL, put in force in Redis.
+
+Any process may do it at any time; the digest makes a repetition free. The keeper does it every tick, so a change of a cap acts
+within 2 s, and a worker does it when it comes up, so its first work need not wait for a tick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import Any
+
+import orjson
+
+from activities.admission import scripts
+from activities.models import WorkerProcess
+from agents.models import Agent, AgentConfig
+from tenants.context import system_scope
+from tenants.models import Tenant
+
+Limits = dict[str, dict[str, Any]]
+
+
+def refresh(*, generation: str = "") -> bool:
+    """Put the present limits in force; True if they differ from before. Raises `scripts.Closed` unless a generation is given."""
+    limits = current()
+    document = orjson.dumps(limits, option=orjson.OPT_SORT_KEYS)
+    answer = scripts.run("limits", generation, hashlib.sha256(document).hexdigest(), document)
+    if answer < 0:
+        raise scripts.Closed
+    return bool(answer)
+
+
+def current() -> Limits:
+    """Caps by scope, weights by tenant, pools by role, as the rows say."""
+    caps: dict[str, int] = {}
+    with system_scope():
+        for agent in Agent.objects.only("role", "tenant_concurrency", "max_concurrency", "paused", "enabled"):
+            caps[f"pair:*:{agent.role}"] = agent.tenant_concurrency
+            if agent.paused or not agent.enabled:
+                caps[f"role:{agent.role}"] = 0
+            elif agent.max_concurrency is not None:
+                caps[f"role:{agent.role}"] = agent.max_concurrency
+        weights = _tenant_limits(caps)
+        _config_limits(caps)
+        pools, seats = worker_pools(list(WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency")))
+    caps |= {f"seat:{pool}": count for pool, count in seats.items()}
+    return {"caps": caps, "weights": weights, "pools": pools}
+
+
+def _tenant_limits(caps: dict[str, int]) -> dict[str, int]:
+    weights = {}
+    for tenant in Tenant.objects.only("id", "paused", "is_active", "max_concurrency", "weight"):
+        if tenant.paused or not tenant.is_active:
+            caps[f"tenant:{tenant.id}"] = 0
+        elif tenant.max_concurrency is not None:
+            caps[f"tenant:{tenant.id}"] = tenant.max_concurrency
+        if tenant.weight != 1:
+            weights[str(tenant.id)] = tenant.weight
+    return weights
+
+
+def _config_limits(caps: dict[str, int]) -> None:
+    for config in AgentConfig.objects.only(
+        "tenant_id", "agent_id", "max_concurrency", "max_concurrency_per_group", "paused", "enabled"
+    ):
+        pair = f"{config.tenant_id}:{config.agent_id}"
+        if config.paused or not config.enabled:
+            caps[f"pair:{pair}"] = 0
+        elif config.max_concurrency is not None:
+            caps[f"pair:{pair}"] = config.max_concurrency
+        if config.max_concurrency_per_group is not None:
+            caps[f"groups:{pair}"] = config.max_concurrency_per_group
+
+
+def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:
+    """Which roles share workers, and how many seats these have together.
+
+    Roles that any worker serves together form one pool, named after its first role. With one worker per role, or one worker for
+    all, that counts exactly; where worker sets overlap in part, a pool may grant somewhat more to a role than its workers take at
+    once, and the rest waits in that role's queue.
+    """
+    leader: dict[str, str] = {}
+
+    def find(role: str) -> str:
+        while leader[role] != role:
+            leader[role] = role = leader[leader[role]]
+        return role
+
+    for roles, _ in workers:
+        for role in roles:
+            leader.setdefault(role, role)
+        for role in roles[1:]:
+            first, second = sorted((find(roles[0]), find(role)))
+            leader[second] = first
+    seats: dict[str, int] = defaultdict(int)
+    for roles, concurrency in workers:
+        if roles:
+            seats[find(roles[0])] += concurrency
+    return {role: find(role) for role in leader}, dict(seats)

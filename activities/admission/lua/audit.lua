@@ -1,0 +1,32 @@
+-- Charges running work for the time it has taken so far, and lists every slot for comparison with PostgreSQL.
+-- KEYS[1]  the pointer
+-- ARGV[1]  give back grants that nobody started and whose role has no worker any more: 1, else 0
+-- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role]...]
+
+if not open() then
+    return CLOSED
+end
+local result = {}
+local slots = redis.call("HGETALL", key("slots"))
+for i = 1, #slots, 2 do
+    local id = slots[i]
+    local slot = read_slot(id)
+    local parts = lane_parts(slot.lane)
+    local elapsed = slot.started > 0 and (now - slot.started) / 1000 or 0
+    if slot.pool ~= "" and elapsed > slot.charged then
+        charge(slot.pool, parts.tenant, elapsed - slot.charged)
+        slot.charged = elapsed
+        write_slot(id, slot)
+    end
+    if ARGV[1] == "1" and slot.started == 0 and not pool_of(parts.role) then
+        local score = slot.granted + ({ 1, 5, 10, 20 })[tonumber(parts.band)] * 30000
+        release(id, slot.grant)
+        enqueue(id, parts.tenant, parts.role, parts.band, score, parts.group)
+    else
+        result[#result + 1] = { id, slot.grant, slot.started > 0 and 1 or 0, now - slot.granted, parts.tenant, parts.role }
+    end
+end
+if #result == 0 then
+    return "[]"
+end
+return cjson.encode(result)

@@ -1,0 +1,123 @@
+"""Rebuilding admission from PostgreSQL, and comparing the two while it is in force.
+
+After Redis was wiped the pointer is missing and every script answers "closed": nothing is granted, so no cap can be exceeded. The keeper
+writes a new generation beside it, with the slots of all live runs and all waiting work, and opens it with one SET.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+
+from activities.admission import keys, limits, scripts
+from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of
+from activities.models import Activity, ActivityRun, Wake
+from tenants.context import system_scope
+from tenants.redis import client
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1_000
+# A claim that was granted before the wipe commits within this time; then its run is there to be counted.
+SETTLE_SECONDS = 1.0
+
+
+def is_open() -> bool:
+    """Whether admission is in force. Raises `redis.RedisError` when there is no answer."""
+    return bool(client().exists(keys.pointer()))
+
+
+def rebuild() -> str:
+    """Write a new generation from PostgreSQL and open it. Only the keeper that leads does this. Returns its name."""
+    generation = secrets.token_hex(4)
+    limits.refresh(generation=generation)
+    held = _restore_runs(generation)
+    waiting = _restore_waiting(generation)
+    client().set(keys.pointer(), generation)
+    logger.warning("Admission rebuilt", extra={"action": "admission_rebuilt", "held": held, "waiting": waiting})
+    return generation
+
+
+def _restore_runs(generation: str) -> int:
+    with system_scope():
+        runs = list(_live_runs())
+    for start in range(0, len(runs), PAGE):
+        _restore(generation, hold=[_held(run) for run in runs[start : start + PAGE]])
+    return len(runs)
+
+
+def _restore_waiting(generation: str) -> int:
+    total, after = 0, None
+    while True:
+        with system_scope():
+            wakes = Wake.objects.filter(state="pending", due_at=None)
+            page = list((wakes.filter(pk__gt=after) if after else wakes).order_by("pk").values_list("pk", "activity_id")[:PAGE])
+            activities = list(Activity.objects.filter(pk__in={activity for _, activity in page}, status="created", assignee_type="agent"))
+        _restore(generation, offer=[Offer(a.id, a.tenant_id, a.agent_role, a.priority, a.created_at, a.group_key) for a in activities])
+        total += len(activities)
+        if len(page) < PAGE:
+            return total
+        after = page[-1][0]
+
+
+def _live_runs():  # type: ignore[no-untyped-def]
+    return ActivityRun.objects.filter(status="running").select_related("activity")
+
+
+def _held(run: ActivityRun) -> list[object]:
+    activity = run.activity
+    seated = 0 if run.accepted_at else 1
+    return [
+        str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority), activity.group_key or "", run.grant, seated
+    ]  # fmt: skip
+
+
+def _restore(generation: str, *, hold: list[list[object]] | None = None, offer: list[Offer] | None = None) -> None:
+    document = {"hold": hold or [], "offer": [item.arguments() for item in offer or []]}
+    if scripts.run("restore", generation, orjson.dumps(document)) < 0:
+        raise scripts.Closed
+
+
+@dataclass(slots=True)
+class SlotAudit:
+    """Compares held slots with live runs. What differs twice in a row is mended; once may be a matter of timing."""
+
+    suspects: set[tuple[UUID, str]] = field(default_factory=set)
+
+    def compare(self) -> tuple[Exchange, list[Grant]]:
+        """Slots to give back, and grants to publish again because no worker has taken them up. Raises `scripts.Closed`."""
+        # Redis first: a slot read here whose run commits before the next line is seen as live, not as an orphan.
+        slots = scripts.audit(withdraw_orphans=True)
+        with system_scope():
+            runs = {run.activity_id: run for run in _live_runs()}
+        started = {(slot.activity_id, slot.grant) for slot in slots if slot.started}
+        orphans = {key for key in started if key[0] not in runs or runs[key[0]].grant != key[1]}
+        release = Exchange(releases=[Release(*key) for key in orphans & self.suspects])
+        self.suspects = orphans - self.suspects
+        missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
+        if missing:
+            _restore("", hold=[_held(run) for run in missing])
+        overdue = settings.ORCHESTRATOR_REPUBLISH_SECONDS
+        again = [
+            Grant(slot.activity_id, slot.tenant_id, slot.role, slot.grant, False)
+            for slot in slots
+            if not slot.started and slot.age_seconds > overdue
+        ]
+        return release, again
+
+
+def forget_old_generations() -> int:
+    """Delete what earlier generations left behind. Returns how many keys."""
+    current, deleted = client().get(keys.pointer()), 0
+    if current is None:
+        return 0
+    keep = keys.generation(current.decode()).encode()
+    for key in client().scan_iter(match=f"{keys.pointer()}:*", count=1000):
+        if not key.startswith(keep):
+            deleted += client().unlink(key)
+    return deleted

@@ -1,0 +1,217 @@
+"""Dispatch: one granted activity is claimed, run by its agent, and its result recorded.
+
+A message is a hint. Whether there is work is decided by the grant (its slots must still be held) and by the claim (a compare-and-set in
+PostgreSQL); a duplicate, late or forged message finds one of them refused and does nothing. No transaction is open while the agent works.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.db import DatabaseError
+
+from activities import admission, leases, outputs, prompt, relay, results, run_tokens, transitions
+from activities.admission import Closed, Exchange, Grant
+from activities.admission.exchange import Release
+from activities.exceptions import OutputUnavailable, RunSuperseded
+from activities.models import Activity
+from activities.run_tokens import RunToken
+from agents import configuration, runner, sessions
+from agents.contracts import Accepted, AgentRequest
+from agents.exceptions import AgentError, PermanentAgentError, RetryableAgentError
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+
+logger = logging.getLogger(__name__)
+
+
+def work(grant: Grant) -> None:
+    """Run the granted activity, and go on with what is granted next as long as the message is young.
+
+    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work.
+    """
+    if not _still_granted(grant):
+        return
+    lease, began = leases.current(), time.monotonic()
+    following: Grant | None = grant
+    while following is not None:
+        with relay.collecting() as gathered:
+            _run(following, lease)
+        go_on = time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.ended.is_set()
+        following = relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
+
+
+def _still_granted(grant: Grant) -> bool:
+    try:
+        return grant.started or admission.start(grant.activity_id, grant.grant)
+    except (Closed, redis.RedisError):
+        # Without slots nothing may start. Recovery offers the activity again when admission is back.
+        return False
+
+
+def _run(grant: Grant, lease: leases.Lease) -> None:
+    """One activity from claim to result. Slots are given back by what ends the run."""
+    with lease.holding_a_run():
+        try:
+            claimed = _claim(grant, lease)
+        except AgentError as error:
+            logger.warning("Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)})
+            claimed = None
+        if claimed is None:
+            relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+            return
+        run = RunToken(grant.tenant_id, claimed.row.id, claimed.run_id, claimed.row.fence)
+        try:
+            _call(run, claimed)
+        except RunSuperseded:
+            # Somebody else ended this run; our slots were given back with it, or are now.
+            logger.info("Result of a superseded run refused", extra={"action": "run_superseded", "run": str(run.run_id)})
+            relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+
+
+class _Claimed:
+    """A claimed activity and what its request is built from."""
+
+    __slots__ = ("grant", "input", "role", "row", "run_id", "session_id", "started")
+
+    def __init__(self, row: Any, run_id: Any, role: configuration.RoleSettings, grant: Grant) -> None:
+        self.row, self.run_id, self.role, self.grant = row, run_id, role, grant
+        self.input: dict[str, Any] | None = None
+        self.session_id: str | None = None
+        self.started = False
+
+
+def _claim(grant: Grant, lease: leases.Lease) -> _Claimed | None:
+    """Claim and, when the input is at hand, start in the same transaction."""
+    run_id = uuid7()
+    with tenant_scope(grant.tenant_id):
+        role = configuration.settings_for(grant.tenant_id, grant.role)
+        row = transitions.claim(
+            tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
+            worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "",
+        )  # fmt: skip
+        if row is None:
+            return None
+        claimed = _Claimed(row, run_id, role, grant)
+        claimed.session_id = sessions.find(row.tenant_id, row.deliverable_id, row.agent_role)
+        if _input_is_at_hand(claimed):
+            _start(claimed)
+    return claimed
+
+
+def _input_is_at_hand(claimed: _Claimed) -> bool:
+    row = claimed.row
+    needs_output = row.input_ref is not None and row.spooled is None
+    if needs_output or _rejected_output(row) or (row.input or {}).get("refs"):
+        return False
+    if row.input_ref is not None:
+        claimed.input = {"ref": str(row.input_ref), "content": row.input_content, "data": row.input_data}
+    elif row.input:
+        claimed.input = {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
+    return True
+
+
+def _rejected_output(row: Any) -> str | None:
+    reference = row.wakes[-1]["payload"].get("rejection_ref")
+    return str(reference) if reference else None
+
+
+def _start(claimed: _Claimed) -> None:
+    row = claimed.row
+    transitions.start(
+        tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence, reason=row.wakes[-1]["reason"]
+    )
+    claimed.started = True
+
+
+def _call(run: RunToken, claimed: _Claimed) -> None:
+    """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
+    try:
+        request = _request(run, claimed)
+        result = runner.run_agent(request, cancelled=lambda: _is_cancelled(run))
+    except AgentError as error:
+        fault = error
+        results.persistently(lambda: results.failed(run, fault))
+        return
+    except (DatabaseError, RunSuperseded):
+        raise
+    except Exception as error:
+        # A mistake of ours. Failing the activity shows it to people; leaving the run open would only look like a lost worker.
+        logger.exception("Run broke inside the engine", extra={"action": "run_broke", "run": str(run.run_id)})
+        broken = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
+        results.persistently(lambda: results.failed(run, broken))
+        return
+    if isinstance(result, Accepted):
+        results.persistently(lambda: results.accepted(run))
+        _leave_seat(claimed.grant)
+    else:
+        done = result
+        results.persistently(lambda: results.completed(run, done, needs_approval=claimed.row.requires_approval))
+
+
+def _leave_seat(grant: Grant) -> None:
+    try:
+        admission.accept(grant.activity_id, grant.grant)
+    except (Closed, redis.RedisError):
+        # The audit of slots finds the seat: an accepted run has no worker.
+        logger.warning("Seat not given back yet", extra={"action": "accept_waits"})
+
+
+def _request(run: RunToken, claimed: _Claimed) -> AgentRequest:
+    row, context = claimed.row, dict(claimed.row.wakes[-1]["payload"])
+    if not claimed.started:
+        _fetch_input(claimed, context)
+        with tenant_scope(row.tenant_id):
+            _start(claimed)
+    timeout = row.timeout_seconds or claimed.role.timeout_seconds
+    reason = row.wakes[-1]["reason"]
+    given = claimed.input or {}
+    return AgentRequest(
+        tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, idempotency_key=row.wakes[0]["id"],
+        agent_role=row.agent_role, attempt=row.attempts,
+        prompt=prompt.build(
+            reason=reason, name=row.name, description=row.description, params=row.params,
+            input_content=given.get("content"), context=context,
+        ),
+        settings=claimed.role.adapter, callback=run_tokens.issue(run), timeout_seconds=timeout,
+        deadline=datetime.now(UTC) + timedelta(seconds=timeout), name=row.name, deliverable_id=row.deliverable_id,
+        pipeline_step=row.step, priority=row.priority, params=row.params, input=claimed.input,
+        wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in row.wakes), wake_reason=reason,
+        wake_context=context, session_id=claimed.session_id,
+    )  # fmt: skip
+
+
+def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
+    """Read outputs that are not in the spool any more. Between the two transactions, since MongoDB may take its time."""
+    row = claimed.row
+    try:
+        if row.input_ref is not None:
+            claimed.input = _read_input(row.tenant_id, row.input_ref)
+        elif row.input:
+            claimed.input = {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
+        if refs := (row.input or {}).get("refs"):
+            steps = {step: _read_input(row.tenant_id, ref) for step, ref in refs.items()}
+            claimed.input = {**(claimed.input or {"ref": None, "content": None, "data": None}), "steps": steps}
+        if reference := _rejected_output(row):
+            rejected = outputs.read(row.tenant_id, reference)
+            context["rejected_output"] = rejected.content if rejected else None
+    except OutputUnavailable as error:
+        raise RetryableAgentError(str(error), code=error.code) from error
+
+
+def _read_input(tenant_id: Any, reference: Any) -> dict[str, Any]:
+    found = outputs.read(tenant_id, reference)
+    if found is None:
+        raise PermanentAgentError(f"The output {reference} that this works on does not exist.", code="input_missing")
+    return {"ref": str(reference), "content": found.content, "data": found.data}
+
+
+def _is_cancelled(run: RunToken) -> bool:
+    with tenant_scope(run.tenant_id):
+        return not Activity.objects.for_tenant(run.tenant_id).filter(pk=run.activity_id, fence=run.fence, status="in_progress").exists()

@@ -1,0 +1,64 @@
+"""What can be wrong with asking for something to happen to an activity."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+
+class ActivityError(Exception):
+    """The activity cannot do what was asked."""
+
+    code: ClassVar[str] = "activity_error"
+    status: ClassVar[int] = 409
+
+
+class ActivityNotFound(ActivityError):
+    """No such activity in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class TransitionRefused(ActivityError):
+    """The activity was no longer in a state this step starts from."""
+
+    code = "transition_refused"
+
+    def __init__(self, activity_id: UUID, verb: str, current: str, message: str = "") -> None:
+        super().__init__(message or f"Activity {activity_id} is {current}; it cannot {verb.replace('_', ' ')} from there.")
+        self.activity_id, self.verb, self.current = activity_id, verb, current
+
+
+class AlreadyDecided(TransitionRefused):
+    """Somebody else decided first. Says who, what and when."""
+
+    code = "already_decided"
+
+
+class RunSuperseded(ActivityError):
+    """This run was lost, cancelled or ended, so what it reports no longer counts."""
+
+    code = "run_superseded"
+
+    def __init__(self, run_id: UUID) -> None:
+        super().__init__(f"Run {run_id} is no longer the live run of its activity.")
+        self.run_id = run_id
+
+
+class SubmissionInvalid(ActivityError):
+    """What was submitted has faults; each is named by its path."""
+
+    code = "validation_failed"
+    status = 400
+
+    def __init__(self, faults: list[dict[str, Any]]) -> None:
+        super().__init__("; ".join(f"{fault['path']}: {fault['message']}" for fault in faults))
+        self.faults = faults
+
+
+class OutputUnavailable(ActivityError):
+    """The output exists, but the store that keeps it does not answer."""
+
+    code = "output_unavailable"
+    status = 503

@@ -1,0 +1,173 @@
+"""The keeper: a thread in every worker and beat process that keeps things going. One of them leads at a time.
+
+The lead is an advisory lock of PostgreSQL. It only saves work: everything the keeper does may be done twice or by several. While any
+worker or beat process lives, delays are promoted, lost workers found, forgotten work offered, Redis rebuilt, outputs copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import redis
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections, connections
+from pymongo.errors import PyMongoError
+
+from activities import outputs, promotion, publishing, recovery, relay
+from activities.admission import Closed, Exchange, limits, rebuilding
+from tenants.context import SYSTEM
+
+logger = logging.getLogger(__name__)
+
+LEADER_LOCK = 0x6F726368  # "orch"; never change it: old and new code must agree.
+AUDIT_SECONDS = 5.0
+SWEEP_SECONDS = 5.0
+COPY_SECONDS = 1.0
+TIDY_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class Every:
+    """Says when something is due again."""
+
+    seconds: float
+    last: float = -1e9
+
+    def due(self, now: float) -> bool:
+        if now - self.last < self.seconds:
+            return False
+        self.last = now
+        return True
+
+
+@dataclass(slots=True)
+class Keeper:
+    """One pass after another until `stopped` is set."""
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    watch: recovery.LivenessWatch = field(default_factory=recovery.LivenessWatch)
+    slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
+    leads: bool = False
+    lead_session: int = 0
+    closed_since: float | None = None
+    sweep_from: UUID | None = None
+    audit_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
+    sweep_due: Every = field(default_factory=lambda: Every(SWEEP_SECONDS))
+    copy_due: Every = field(default_factory=lambda: Every(COPY_SECONDS))
+    tidy_due: Every = field(default_factory=lambda: Every(TIDY_SECONDS))
+
+    def run(self) -> None:
+        while not self.stopped.wait(settings.ORCHESTRATOR_TICK_SECONDS):
+            try:
+                close_old_connections()
+                self.leads = self._take_lead()
+                if self.leads:
+                    self.tick()
+            except DatabaseError as error:
+                self.leads = False
+                logger.warning("Keeper cannot reach PostgreSQL", extra={"action": "keeper_waits", "reason": str(error).strip()})
+        connections.close_all()
+
+    def tick(self) -> None:
+        """Everything that is due. A part that fails does not keep the others from their turn."""
+        now = time.monotonic()
+        for part in (self._find_lost_workers, promotion.promote):
+            _try(part)
+        if self._admission_is_open(now):
+            _try(limits.refresh)
+            _try(self._grant_stragglers)
+            if self.audit_due.due(now):
+                _try(self._audit_slots)
+            if self.sweep_due.due(now):
+                _try(self._offer_forgotten)
+        if self.copy_due.due(now):
+            _try(self._copy_outputs)
+        if self.tidy_due.due(now):
+            _try(rebuilding.forget_old_generations)
+
+    def _take_lead(self) -> bool:
+        """The lock belongs to the database session: it ends with the connection, so a dead leader is replaced at the next tick."""
+        with connections[SYSTEM].cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_backend_pid(), CASE WHEN pg_backend_pid() = %s THEN true ELSE pg_try_advisory_lock(%s) END",
+                [self.lead_session, LEADER_LOCK],
+            )
+            session, leads = cursor.fetchone()
+        self.lead_session = session if leads else 0
+        return bool(leads)
+
+    def _find_lost_workers(self) -> None:
+        for worker in self.watch.lost():
+            recovery.declare_lost(worker)
+        recovery.reclaim_runs_of_ended_workers()
+        recovery.end_overdue_accepted_runs()
+        recovery.expire_stale()
+
+    def _admission_is_open(self, now: float) -> bool:
+        try:
+            if rebuilding.is_open():
+                self.closed_since = None
+                return True
+            self.closed_since = self.closed_since or now
+            if now - self.closed_since < rebuilding.SETTLE_SECONDS:
+                return False
+            rebuilding.rebuild()
+        except redis.RedisError as error:
+            logger.warning("Redis does not answer", extra={"action": "redis_away", "reason": type(error).__name__})
+            return False
+        return True
+
+    def _grant_stragglers(self) -> None:
+        relay.turn_over(Exchange(), go_on=False)
+
+    def _audit_slots(self) -> None:
+        release, again = self.slots.compare()
+        if release:
+            logger.warning("Slots without a run given back", extra={"action": "slots_mended", "count": len(release.releases)})
+            relay.hand_over(release)
+        if again:
+            publishing.publish(again)
+
+    def _offer_forgotten(self) -> None:
+        _, self.sweep_from = recovery.offer_forgotten(after=self.sweep_from)
+        if self.sweep_from is not None:
+            self.sweep_due.last = -1e9  # More pages: go on at the next tick.
+
+    def _copy_outputs(self) -> None:
+        for _ in range(10):
+            if outputs.copy_waiting() < outputs.COPIED_AT_ONCE:
+                return
+
+
+def _try(part: Callable[[], object]) -> None:
+    try:
+        part()
+    except (redis.RedisError, Closed, PyMongoError) as error:
+        logger.warning("A part of the keeper waits", extra={"action": "keeper_part_waits", "reason": type(error).__name__})
+    except DatabaseError:
+        raise
+    except Exception:
+        logger.exception("A part of the keeper failed", extra={"action": "keeper_part_failed"})
+
+
+_keeper: Keeper | None = None
+
+
+def begin() -> None:
+    """Start the keeper of this process, once."""
+    global _keeper
+    if _keeper is None:
+        _keeper = Keeper()
+        threading.Thread(target=_keeper.run, name="keeper", daemon=True).start()
+
+
+def end() -> None:
+    global _keeper
+    if _keeper is not None:
+        _keeper.stopped.set()
+        _keeper = None

@@ -1,0 +1,159 @@
+"""The lease of a worker process on its runs: a counter that it raises, and a watchdog that ends it when it cannot.
+
+Recovery declares a process lost when the counter has not moved for `ORCHESTRATOR_LOST_AFTER_SECONDS` by recovery's own monotonic
+clock. No wall clock is compared, so a clock that jumps neither kills live work nor keeps dead work. A process that could not raise its
+counter for `ORCHESTRATOR_WATCHDOG_SECONDS`, which is shorter, ends itself while it has runs: by the time they are handed to another
+worker, nobody works on them here any more. After a freeze the watchdog sees the gap first thing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+from django.db.models import F
+from django.db.models.functions import Now
+
+from activities.models import WorkerProcess
+from tenants.identifiers import uuid7
+
+logger = logging.getLogger(__name__)
+
+EXIT_STATUS = 70  # What a process ended by its watchdog returns: "internal software error" of sysexits.h.
+
+
+@dataclass(slots=True)
+class Lease:
+    """This process as a holder of runs."""
+
+    roles: list[str]
+    concurrency: int
+    watched: bool  # Whether the watchdog may end the process. Not in tests, which run in the process of pytest.
+    worker_id: UUID = field(default_factory=uuid7)
+    taken: int = 0
+    active: int = 0
+    beaten: float = field(default_factory=time.monotonic)
+    ended: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def holding_a_run(self) -> Iterator[None]:
+        with self.lock:
+            self.active += 1
+            self.taken += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.active -= 1
+
+    def beat(self) -> None:
+        """Raise the counter. A process that was declared lost meanwhile begins anew under another id, or ends."""
+        moved = WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
+            counter=F("counter") + 1, taken=self.taken, beat_at=Now()
+        )
+        if not moved:
+            if self.active and self.watched:
+                _end_process("declared lost while it had runs")
+            self.worker_id = uuid7()
+            self.register()
+        self.beaten = time.monotonic()
+
+    def register(self) -> None:
+        WorkerProcess.objects.create(
+            pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=started_at(os.getpid()),
+            roles=self.roles, concurrency=self.concurrency,
+        )  # fmt: skip
+
+    def end(self, reason: str = "stopped") -> None:
+        """Give the lease up: nothing more is granted on behalf of this process."""
+        self.ended.set()
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(ended_at=Now(), end_reason=reason)
+
+
+_lease: Lease | None = None
+
+
+def begin(*, roles: list[str], concurrency: int, watched: bool = True) -> Lease:
+    """Register this process and keep beating until it ends."""
+    global _lease
+    _lease = lease = Lease(roles=roles, concurrency=concurrency, watched=watched)
+    lease.register()
+    threading.Thread(target=_keep_beating, args=(lease,), name="heartbeat", daemon=True).start()
+    if watched:
+        threading.Thread(target=_watch, args=(lease,), name="watchdog", daemon=True).start()
+    return lease
+
+
+def current() -> Lease:
+    """The lease of this process; one without roles when nobody has begun one."""
+    return _lease or begin(roles=[], concurrency=0, watched=False)
+
+
+def end() -> None:
+    global _lease
+    if _lease:
+        _lease.end()
+        _lease = None
+
+
+def _keep_beating(lease: Lease) -> None:
+    while not lease.ended.wait(settings.ORCHESTRATOR_HEARTBEAT_SECONDS):
+        try:
+            close_old_connections()
+            lease.beat()
+        except DatabaseError as error:
+            logger.warning("Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()})
+
+
+def _watch(lease: Lease) -> None:
+    while not lease.ended.wait(1.0):
+        silent = time.monotonic() - lease.beaten
+        if silent > settings.ORCHESTRATOR_WATCHDOG_SECONDS and lease.active:
+            _end_process(f"no heartbeat for {silent:.0f} s while {lease.active} runs were under way")
+
+
+def _end_process(reason: str) -> None:
+    logger.critical("Worker process ends itself", extra={"action": "watchdog", "reason": reason})
+    os._exit(EXIT_STATUS)
+
+
+def boot_identity() -> str:
+    """Where a pid means something: this start of the machine and this process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()}:{psutil.boot_time():.0f}"
+
+
+def started_at(pid: int) -> int:
+    """The kernel's start time of a process: with the pid, it names the process for good. Raises `psutil.NoSuchProcess`."""
+    try:
+        # Field 22, counted after the command name, which may hold spaces and brackets itself.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        return int(psutil.Process(pid).create_time() * 100)
+
+
+def is_gone(worker: WorkerProcess) -> bool:
+    """Whether the process certainly no longer exists. False when that cannot be told from here."""
+    if worker.boot != boot_identity():
+        return False
+    try:
+        return started_at(worker.pid) != worker.pid_started or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return True
+    except psutil.AccessDenied:
+        return False

@@ -1,0 +1,113 @@
+"""Outputs: written to PostgreSQL with their result, moved to MongoDB afterwards, read from wherever they are.
+
+MongoDB may be down, slow or empty without any effect on the state of work: until the copy is confirmed by a majority and journalled,
+the row in the spool stays. Copying twice writes the same document, whose `_id` is the run's id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pymongo
+from django.conf import settings
+from django.db import transaction
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
+
+from activities.exceptions import OutputUnavailable
+from activities.models import OutputSpool
+from tenants.context import SYSTEM, system_scope, tenant_scope
+
+logger = logging.getLogger(__name__)
+
+COPIED_AT_ONCE = 200
+TIMEOUT_MS = 2_000  # Server selection. A reader waits at most this long for a MongoDB that is away.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput:
+    """One output, as the API shows it."""
+
+    id: UUID
+    content: str | None
+    data: Any
+    content_type: str
+    created_at: datetime
+
+
+def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:
+    """The output of a run of this tenant, or None. Raises `OutputUnavailable` when MongoDB does not answer.
+
+    Not to be called inside a transaction: MongoDB may take its time.
+    """
+    with tenant_scope(tenant_id):
+        row = OutputSpool.objects.for_tenant(tenant_id).filter(pk=output_id).first()
+    if row:
+        return StoredOutput(row.id, row.content, row.data, row.content_type, row.created_at)
+    try:
+        document = collection().find_one({"_id": str(output_id), "tenant_id": str(tenant_id)})
+    except PyMongoError as error:
+        raise OutputUnavailable("The store of outputs does not answer; try again in a moment.") from error
+    return _from_document(document) if document else None
+
+
+def copy_waiting(limit: int = COPIED_AT_ONCE) -> int:
+    """Move the oldest outputs of all tenants to MongoDB; returns how many. Raises `PyMongoError` when it is away."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        rows = list(OutputSpool.objects.select_for_update(skip_locked=True).order_by("created_at")[:limit])
+        ids = [row.pk for row in rows]
+    if not rows:
+        return 0
+    # Outside of a transaction: two copiers may write the same documents, and both delete the same rows.
+    _write(rows)
+    with system_scope():
+        OutputSpool.objects.filter(pk__in=ids).delete()
+    return len(rows)
+
+
+def _write(rows: Sequence[OutputSpool]) -> None:
+    collection().bulk_write(
+        [pymongo.ReplaceOne({"_id": str(row.pk)}, _to_document(row), upsert=True) for row in rows], ordered=False
+    )
+
+
+def _to_document(row: OutputSpool) -> dict[str, Any]:
+    return {
+        "_id": str(row.pk),
+        "tenant_id": str(row.tenant_id),
+        "activity_id": str(row.activity_id),
+        "content": row.content,
+        # As text: keys with "$" or "." and integers beyond 32 bits come back exactly as they went in.
+        "data": None if row.data is None else orjson.dumps(row.data).decode(),
+        "content_type": row.content_type,
+        "created_at": row.created_at,
+    }
+
+
+def _from_document(document: dict[str, Any]) -> StoredOutput:
+    created_at = document["created_at"]
+    return StoredOutput(
+        id=UUID(document["_id"]),
+        content=document["content"],
+        data=None if document["data"] is None else orjson.loads(document["data"]),
+        content_type=document["content_type"],
+        created_at=created_at if created_at.tzinfo else created_at.replace(tzinfo=UTC),
+    )
+
+
+def collection() -> Collection[dict[str, Any]]:
+    return _client(settings.MONGODB_URI).get_default_database(default="orchestrator")["outputs"].with_options(
+        write_concern=pymongo.WriteConcern(w="majority", j=True)
+    )
+
+
+@cache
+def _client(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
+    return pymongo.MongoClient(uri, serverSelectionTimeoutMS=TIMEOUT_MS, connectTimeoutMS=TIMEOUT_MS, socketTimeoutMS=10_000, connect=False)

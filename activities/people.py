@@ -1,0 +1,51 @@
+"""Work that a person does: taking it up and completing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from activities import transitions
+from activities.exceptions import TransitionRefused
+from activities.models import Activity, OutputSpool
+from activities.results import output_of
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+
+
+
+def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
+    """A person begins. Raises `TransitionRefused`, also for an agent's activity."""
+    with tenant_scope(tenant_id):
+        _refuse_agents(tenant_id, activity_id, "take_up")
+        transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
+        return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def complete(tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = "") -> Activity:
+    """A person is done, perhaps with an output of their own. Gates are decided instead."""
+    with tenant_scope(tenant_id):
+        activity = _refuse_agents(tenant_id, activity_id, "finish")
+        if activity is not None and activity.is_approval_gate:
+            raise TransitionRefused(activity_id, "finish", activity.status, f"Activity {activity_id} is a gate: approve or reject it.")
+        changes: dict[str, Any] = {"decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": note or None}
+        if output:
+            changes["output_ref"] = _keep(tenant_id, activity_id, output)
+        transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
+        return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def _keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
+    value = output_of(output)
+    row = OutputSpool.objects.create(
+        pk=uuid7(), tenant_id=tenant_id, activity_id=activity_id, content=value.content, data=value.data, content_type=value.content_type
+    )
+    return row.pk
+
+
+def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity | None:
+    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if activity is not None and activity.assignee_type != "human":
+        raise TransitionRefused(activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent.")
+    return activity

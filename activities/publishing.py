@@ -1,0 +1,82 @@
+"""How a grant becomes a Celery message on the queue of its role.
+
+With Redis as broker the messages of a batch go out in one pipeline, in Celery's message protocol 2; building them here costs a
+fifth of what a producer call does. Any other broker gets them through Celery's own producer.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import redis
+from celery import current_app
+from django.conf import settings
+
+from activities.admission import Grant
+from agents.routing import RUN_TASK, queue_of
+
+_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+def publish(grants: Sequence[Grant]) -> None:
+    """Send one message per grant. Raises the broker's error; sending again later is safe, since claims are guarded."""
+    client = _redis_broker(os.getpid())
+    if client is None:
+        for grant in grants:
+            current_app.send_task(RUN_TASK, kwargs=_arguments(grant), ignore_result=True)
+        return
+    pipeline = client.pipeline(transaction=False)
+    for grant in grants:
+        queue = queue_of(grant.role)
+        pipeline.lpush(queue, _envelope(grant, queue))
+    pipeline.execute()
+
+
+def _arguments(grant: Grant) -> dict[str, str]:
+    return {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id), "grant": grant.grant, "role": grant.role}
+
+
+def _envelope(grant: Grant, queue: str) -> bytes:
+    """Celery's task message (protocol 2) as Kombu's Redis transport stores it."""
+    arguments, task_id = _arguments(grant), str(uuid4())
+    body = base64.b64encode(orjson.dumps([[], arguments, _EMBED])).decode()
+    headers: dict[str, Any] = {
+        "lang": "py", "task": RUN_TASK, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
+        "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": True,
+        "retries": 0, "eta": None, "expires": None, "timelimit": [None, None], "shadow": None, "stamps": {},
+    }  # fmt: skip
+    properties = {
+        "correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",
+        "delivery_info": {"exchange": "", "routing_key": queue}, "delivery_tag": str(uuid4()),
+    }  # fmt: skip
+    return orjson.dumps(
+        {
+            "body": body,
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": headers,
+            "properties": properties,
+        }
+    )
+
+
+@cache
+def _origin() -> str:
+    return f"relay@{socket.gethostname()}"
+
+
+@cache
+def _redis_broker(pid: int) -> redis.Redis | None:
+    """The broker's own client when the broker is Redis. One per process: a pool must not cross a fork."""
+    url = settings.CELERY_BROKER_URL
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        return None
+    timeout = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS
+    return redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=10)

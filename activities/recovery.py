@@ -1,0 +1,132 @@
+"""Recovery: whatever was lost between two steps is found in PostgreSQL and set going again.
+
+Every function may run at any time, in any number of processes, and changes nothing where nothing is wrong. They act on (run, fence)
+pairs, so none of them can hit the attempt that has taken over already.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.functions import Now
+
+from activities import cancellation, leases, relay, results
+from activities.admission import Exchange
+from activities.exceptions import RunSuperseded
+from activities.models import Activity, ActivityRun, Wake, WorkerProcess
+from activities.run_tokens import RunToken
+from activities.wakes import offer_of
+from tenants.context import system_scope
+
+logger = logging.getLogger(__name__)
+
+PAGE = 500
+YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would only cost.
+
+
+@dataclass(slots=True)
+class LivenessWatch:
+    """Tells which workers are lost: whose process is gone, or whose counter did not move for too long on our own clock."""
+
+    clock: Callable[[], float] = time.monotonic
+    seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
+
+    def lost(self) -> list[WorkerProcess]:
+        """Compare all live workers with what was seen before. The first look only takes note."""
+        now = self.clock()
+        with system_scope():
+            workers = list(WorkerProcess.objects.filter(ended_at=None))
+        self.seen = {worker.pk: self._noted(worker, now) for worker in workers}
+        return [
+            worker
+            for worker in workers
+            if now - self.seen[worker.pk][1] >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS or leases.is_gone(worker)
+        ]
+
+    def _noted(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
+        counter, since = self.seen.get(worker.pk, (None, now))
+        return (worker.counter, now if counter != worker.counter else since)
+
+
+def declare_lost(worker: WorkerProcess) -> bool:
+    """End the worker's lease unless it has beaten again since it was looked at."""
+    with system_scope():
+        ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
+            ended_at=Now(), end_reason="lost"
+        )
+    if ended:
+        logger.warning("Worker lost", extra={"action": "worker_lost", "worker": str(worker.pk), "host": worker.host, "pid": worker.pid})
+    return bool(ended)
+
+
+def reclaim_runs_of_ended_workers() -> int:
+    """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls."""
+    ended = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at__isnull=False)
+    with system_scope():
+        runs = list(ActivityRun.objects.filter(Exists(ended), status="running", worker_id__isnull=False).order_by("pk")[:PAGE])
+    return _each(runs, lambda run: results.stalled(_token(run), grant=run.grant))
+
+
+def end_overdue_accepted_runs() -> int:
+    """Fail the runs that an agent accepted and did not finish by its deadline."""
+    overdue = Q(accepted_at__isnull=False) & Q(accepted_at__lt=Now() - F("timeout_seconds") * timedelta(seconds=1))
+    with system_scope():
+        runs = list(ActivityRun.objects.filter(overdue, status="running").order_by("pk")[:PAGE])
+    return _each(runs, lambda run: results.failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery"))
+
+
+def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[int, UUID | None]:
+    """Offer pending work again, a page at a time in the order of the wakes. Returns how many and where to go on.
+
+    Offering what waits or runs already changes nothing, so this need not know what was forgotten.
+    """
+    with system_scope():
+        pending = Wake.objects.filter(state="pending", due_at=None, created_at__lt=Now() - timedelta(seconds=YOUNG_SECONDS))
+        if after is not None:
+            pending = pending.filter(pk__gt=after)
+        wakes = list(pending.order_by("pk").values_list("pk", "activity_id")[:limit])
+        activities = _claimable(activity_id for _, activity_id in wakes)
+    if activities:
+        relay.hand_over(Exchange(offers=[offer_of(activity) for activity in activities]))
+    return len(activities), wakes[-1][0] if len(wakes) == limit else None
+
+
+def _claimable(ids: Iterable[UUID]) -> list[Activity]:
+    fields = ("id", "tenant_id", "agent_role", "priority", "created_at", "group_key")
+    return list(Activity.objects.filter(pk__in=set(ids), status="created", assignee_type="agent").only(*fields))
+
+
+def expire_stale() -> int:
+    """Cancel what may no longer start because its time has passed."""
+    with system_scope():
+        stale = list(Activity.objects.filter(status="created", expires_at__lt=Now()).values_list("tenant_id", "id")[:PAGE])
+    for tenant_id, activity_id in stale:
+        cancellation.cancel(tenant_id, activity_id, actor="recovery", reason="expired")
+    return len(stale)
+
+
+def _token(run: ActivityRun) -> RunToken:
+    return RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
+
+
+def _each(runs: list[ActivityRun], action: Callable[[ActivityRun], Any]) -> int:
+    mended = 0
+    for run in runs:
+        try:
+            action(run)
+            mended += 1
+        except RunSuperseded:
+            continue  # It ended by itself, or another recovery was first.
+        except Exception:
+            # One run that cannot be mended must not keep the others from it.
+            logger.exception("Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.pk)})
+    return mended
+

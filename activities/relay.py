@@ -1,0 +1,145 @@
+"""The relay: the only publisher to Celery, and the only way from a committed transaction to Redis.
+
+No request and no transaction talks to Redis. What they leave after commit (offers, releases, withdrawals) is handed to one thread
+per process, which takes what has gathered, makes one admission call, and publishes the grants in one go. When Redis does not
+answer, the thread keeps what it has and tries again; when the process dies, recovery offers the work anew from PostgreSQL.
+
+A worker that has just finished turns its slot over itself (`turn_over`) and may get its next activity in the same call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+
+import redis
+from django.db import transaction
+
+from activities import publishing
+from activities.admission import Closed, Exchange, Grant, exchange
+from tenants.context import APP
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5  # Between tries while Redis is away. Larger delays the recovery after an outage by as much.
+KEPT_AT_MOST = 50_000  # Beyond it hand-overs are dropped, to be found again by recovery: memory stays bounded.
+
+_collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
+
+
+def after_commit(what: Exchange) -> None:
+    """Hand over once the surrounding transaction has committed; at once when there is none."""
+    transaction.on_commit(partial(hand_over, what), using=APP, robust=True)
+
+
+def hand_over(what: Exchange) -> None:
+    """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
+    collector = _collected.get()
+    if collector is not None:
+        collector.add(what)
+    else:
+        _relay.put(what)
+
+
+@contextmanager
+def collecting() -> Iterator[Exchange]:
+    """Within the block, hand-overs of this thread gather in the given Exchange instead of going to the relay."""
+    gathered = Exchange()
+    token = _collected.set(gathered)
+    try:
+        yield gathered
+    finally:
+        _collected.reset(token)
+
+
+def turn_over(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Grant | None:
+    """Exchange from within a worker; returns a grant for it to run itself when `go_on` and one of `roles` is next.
+
+    The other grants are published. When Redis does not answer, the relay keeps trying and None is returned.
+    """
+    try:
+        grants = exchange(what, start_roles=roles if go_on else (), start=1 if go_on else 0)
+    except (Closed, redis.RedisError):
+        _relay.put(what)
+        return None
+    mine = next((grant for grant in grants if grant.started), None)
+    rest = [grant for grant in grants if not grant.started]
+    if rest:
+        _publish(rest)
+    return mine
+
+
+def flush(timeout: float = 5.0) -> bool:
+    """Wait until everything handed over so far is through; False when that took longer than `timeout` seconds."""
+    return _relay.flush(timeout)
+
+
+def _publish(grants: list[Grant]) -> None:
+    try:
+        publishing.publish(grants)
+    except Exception:
+        # The slots stay held and the grants unstarted, so the keeper publishes them again.
+        logger.exception("Grants could not be published", extra={"action": "publish_failed", "count": len(grants)})
+
+
+class _Relay:
+    """One thread and what it has still to do."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+        atexit.register(self.flush, 5.0)
+
+    def _reset(self) -> None:
+        self._waiting = Exchange()
+        self._changed = threading.Condition()
+        self._idle = True
+        self._thread: threading.Thread | None = None
+
+    def put(self, what: Exchange) -> None:
+        with self._changed:
+            if len(self._waiting.offers) + len(self._waiting.releases) < KEPT_AT_MOST:
+                self._waiting.add(what)
+            self._idle = False
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="relay", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._idle, timeout)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                batch, self._waiting = self._waiting, Exchange()
+            try:
+                grants = exchange(batch)
+            except (Closed, redis.RedisError) as error:
+                self._keep_for_later(batch, error)
+                continue
+            if grants:
+                _publish(grants)
+            with self._changed:
+                self._idle = not self._waiting
+                self._changed.notify_all()
+
+    def _keep_for_later(self, batch: Exchange, error: Exception) -> None:
+        logger.warning("Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__})
+        with self._changed:
+            batch.add(self._waiting)
+            self._waiting = batch
+            if len(batch.offers) + len(batch.releases) >= KEPT_AT_MOST:
+                batch.offers.clear()
+        threading.Event().wait(RETRY_SECONDS)
+
+
+_relay = _Relay()

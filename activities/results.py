@@ -1,0 +1,192 @@
+"""Results: what becomes of an activity when its run ends, in whatever way.
+
+Each function is one transaction. The first that gets the activity decides; a later one for the same run raises `RunSuperseded` and
+changes nothing. Slots are given back after the commit, never before: a slot that is free must be free in truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections
+
+from activities import approvals, relay, transitions, wakes
+from activities.admission import Exchange
+from activities.admission.exchange import Release
+from activities.exceptions import RunSuperseded
+from activities.models import Activity, ActivityRun
+from activities.retry import RetryPolicy
+from activities.run_tokens import RunToken
+from agents import configuration, sessions
+from agents.contracts import Completed, Output, Usage
+from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
+from tenants.context import tenant_scope
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A restart of PostgreSQL takes some seconds; a result that an agent worked for is worth waiting for. Stays below the watchdog.
+PERSIST_SECONDS = 20.0
+
+
+def completed(run: RunToken, result: Completed, *, needs_approval: bool, actor: str = "worker") -> transitions.Moved:
+    """Accept the output; the activity is done, or waits for its approval."""
+    with tenant_scope(run.tenant_id):
+        moved = transitions.finish(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
+            needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
+            content_type=result.output.content_type, usage=_usage(result.usage), session_id=result.session_id,
+        )  # fmt: skip
+        if result.session_id and moved.deliverable_id:
+            sessions.save(run.tenant_id, moved.deliverable_id, moved.agent_role, result.session_id)
+        if moved.status == "awaiting_approval":
+            approvals.open_gate(moved)
+        elif moved.again:
+            wakes.offer(moved)
+        _give_back(moved)
+    return moved
+
+
+def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
+    """Try again later when that may help and attempts are left; otherwise the activity has failed."""
+    with tenant_scope(run.tenant_id):
+        activity = _live(run)
+        policy = policy_of(activity)
+        if isinstance(error, AgentRateLimited):
+            delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else policy.delay(1)
+            return _again(run, error, delay, actor, attempts=-1)
+        if error.retryable and activity.attempts < activity.max_attempts:
+            delay = policy.delay(activity.attempts)
+            if error.retry_after is not None:
+                delay = max(delay, timedelta(seconds=error.retry_after))
+            return _again(run, error, delay, actor)
+        return _failed_for_good(run, as_dict(error), "failed", actor)
+
+
+def stalled(run: RunToken, *, grant: str) -> transitions.Moved:
+    """The worker of this run is lost. Another run takes over at once, unless this was one stall too many."""
+    error = {"code": "stalled", "message": "The worker that ran this was lost.", "retryable": True}
+    with tenant_scope(run.tenant_id):
+        activity = _live(run)
+        if activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
+            return _failed_for_good(run, error, "stalled", "recovery")
+        moved = transitions.hand_back(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
+            error=error, cause="stall", attempts=-1, stalls=1, actor="recovery",
+        )  # fmt: skip
+        _give_back(moved)
+        wakes.offer(moved)
+    return moved
+
+
+def handed_back(run: RunToken, *, reason: str) -> transitions.Moved:
+    """Nothing was done: the work goes to another worker at once, and nothing is counted against it."""
+    error = {"code": "handed_back", "message": reason, "retryable": True}
+    with tenant_scope(run.tenant_id):
+        moved = transitions.hand_back(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="cancelled",
+            error=error, cause="handed_back", attempts=-1,
+        )  # fmt: skip
+        _give_back(moved)
+        wakes.offer(moved)
+    return moved
+
+
+def accepted(run: RunToken) -> None:
+    """The agent took the work and will call back; no worker waits for it any more. Raises `RunSuperseded`."""
+    with tenant_scope(run.tenant_id):
+        moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence, status="running", accepted_at=None)
+        if not moved.update(accepted_at=datetime.now(UTC), worker_id=None):
+            # Its callback may have come before its own 202.
+            raise RunSuperseded(run.run_id)
+
+
+def persistently(action: Callable[[], T]) -> T:
+    """Do `action`, again while PostgreSQL is away: for results that must not be lost to a restart of the database."""
+    deadline, pause = time.monotonic() + PERSIST_SECONDS, 0.2
+    while True:
+        try:
+            return action()
+        except (OperationalError, InterfaceError):
+            if time.monotonic() + pause > deadline:
+                raise
+            logger.warning("PostgreSQL is away, result kept", extra={"action": "persist_waits"})
+            time.sleep(pause)
+            close_old_connections()
+            pause = min(pause * 2, 2.0)
+
+
+def overdue(timeout_seconds: int) -> AgentError:
+    """The error of an agent that accepted work and did not finish it in time."""
+    return RetryableAgentError(f"The agent accepted the work and did not finish it within {timeout_seconds} s.", code="agent_timeout")
+
+
+def policy_of(activity: Any) -> RetryPolicy:
+    """The activity's own retry settings over those of its role over the defaults."""
+    role = configuration.settings_for(activity.tenant_id, activity.agent_role)
+    return RetryPolicy.of(role.retry, activity.retry, {"max_attempts": activity.max_attempts})
+
+
+def as_dict(error: AgentError) -> dict[str, Any]:
+    return {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
+
+
+def output_of(value: Mapping[str, Any]) -> Output:
+    """An output from a callback's or a person's validated body."""
+    return Output(content=value.get("content"), data=value.get("data"), content_type=value.get("content_type") or "text/markdown")
+
+
+def _again(run: RunToken, error: AgentError, delay: timedelta, actor: str, attempts: int = 0) -> transitions.Moved:
+    moved = transitions.hand_back(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        error=as_dict(error), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
+    )  # fmt: skip
+    _give_back(moved)
+    return moved
+
+
+def _failed_for_good(run: RunToken, error: Mapping[str, Any], run_status: str, actor: str) -> transitions.Moved:
+    moved = transitions.apply(
+        run.activity_id, "fail", actor=actor, run_id=run.run_id, detail={"error": dict(error)}, error=dict(error)
+    )
+    ended = transitions.end_run(tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error)
+    if ended:
+        relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
+    return moved
+
+
+def _live(run: RunToken) -> Activity:
+    """The activity, locked, if `run` is its live run. Raises `RunSuperseded`."""
+    activity = (
+        Activity.objects.for_tenant(run.tenant_id)
+        .select_for_update()
+        .filter(pk=run.activity_id, fence=run.fence, status__in=("assigned", "in_progress"))
+        .first()
+    )
+    if activity is None:
+        raise RunSuperseded(run.run_id)
+    return activity
+
+
+def _give_back(moved: transitions.Moved) -> None:
+    relay.after_commit(Exchange(releases=[Release(moved.id, moved.grant)]))
+
+
+def _usage(usage: Usage | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    cost: Decimal | None = usage.cost_usd
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": None if cost is None else str(cost),
+        "model": usage.model,
+    }
+

@@ -1,0 +1,43 @@
+"""When to try again: pure arithmetic over a policy (C3)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """`max_attempts` counts all tries. The first retry waits about `base_seconds`."""
+
+    max_attempts: int = 3
+    strategy: str = "exponential"  # or linear, fixed
+    base_seconds: float = 5.0
+    multiplier: float = 2.0
+    max_seconds: float = 300.0
+    jitter: float = 0.1
+
+    @classmethod
+    def of(cls, *layers: Mapping[str, Any] | None) -> Self:
+        """The defaults with each layer's values on top, later layers winning."""
+        known = {field.name for field in fields(cls)}
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            merged |= {name: value for name, value in (layer or {}).items() if name in known and value is not None}
+        return cls(**merged)
+
+    def delay(self, failures: int, *, random_unit: float | None = None) -> timedelta:
+        """How long to wait after so many failures (1 or more), with jitter of plus or minus its share."""
+        steps = max(failures, 1) - 1
+        if self.strategy == "fixed":
+            seconds = self.base_seconds
+        elif self.strategy == "linear":
+            seconds = self.base_seconds * (steps + 1)
+        else:
+            # The exponent is bounded: beyond it every delay is the cap, and the power would overflow.
+            seconds = self.base_seconds * self.multiplier ** min(steps, 64)
+        spread = 2 * (random.random() if random_unit is None else random_unit) - 1  # noqa: S311  # no secret
+        return timedelta(seconds=max(0.0, min(seconds, self.max_seconds) * (1 + self.jitter * spread)))

@@ -1,0 +1,12 @@
+"""Signals that tell the apps above what happened to an activity. Declared here, received there.
+
+Sent with `send` inside the transaction: a receiver that fails undoes what it was told about. Receivers touch only the database.
+"""
+
+from django.dispatch import Signal
+
+#: The activity reached a status of `states.SETTLED`. Carries `activity`, a `transitions.Moved`.
+activity_settled = Signal()
+
+#: An operator started a failed activity anew. Carries `activity`, a `transitions.Moved`.
+activity_reopened = Signal()

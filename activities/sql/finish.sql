@@ -1,0 +1,39 @@
+-- Accepts the result of a run: ends the run, keeps its output, moves the activity on, consumes its wakes.
+-- Parameters  tenant, activity, run, fence, sources, target, verb, actor, usage, session,
+--             content, data, content_type
+-- Returns     one row with the activity as it is now; none when the run was superseded, cancelled or has ended.
+-- Guarantee   a wake that came during the run sends the activity back to created instead, for exactly one run that
+--             carries all such wakes.
+WITH before AS (
+    SELECT id, status FROM activities_activity
+    WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)
+    FOR UPDATE
+), moved AS (
+    UPDATE activities_activity a
+    SET status = CASE WHEN again.wanted THEN 'created' ELSE %(target)s END,
+        version = a.version + 1, output_ref = %(run)s, error = NULL, attempts = CASE WHEN again.wanted THEN 0 ELSE a.attempts END,
+        finished_at = CASE WHEN again.wanted OR %(target)s = 'awaiting_approval' THEN NULL ELSE clock_timestamp() END
+    FROM before, LATERAL (
+        SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = before.id AND w.state = 'pending') AS wanted
+    ) again
+    WHERE a.id = before.id
+    RETURNING a.*, before.status AS source, again.wanted AS again
+), run AS (
+    UPDATE activities_activityrun r
+    SET status = 'completed', ended_at = clock_timestamp(), usage = coalesce(%(usage)s, r.usage),
+        session_id = coalesce(nullif(%(session)s, ''), r.session_id)
+    FROM moved WHERE r.id = %(run)s
+    RETURNING r."grant", r.accepted_at
+), consumed AS (
+    UPDATE activities_wake w SET state = 'consumed' FROM moved
+    WHERE w.activity_id = moved.id AND w.run_id = %(run)s AND w.state = 'taken'
+), spool AS (
+    INSERT INTO activities_outputspool (id, tenant_id, activity_id, content, data, content_type, created_at)
+    SELECT %(run)s, moved.tenant_id, moved.id, %(content)s, %(data)s, %(content_type)s, clock_timestamp() FROM moved
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT tenant_id, id, version, CASE WHEN again THEN 'release' ELSE %(verb)s END, source, status, %(actor)s, %(run)s,
+           '{}'::jsonb, clock_timestamp()
+    FROM moved
+)
+SELECT moved.*, run."grant", run.accepted_at FROM moved, run

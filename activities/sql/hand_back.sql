@@ -1,0 +1,32 @@
+-- Ends a run without a result and makes the activity claimable again; its wakes go back to pending.
+-- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
+--             attempts (added, may be -1), stalls (added), detail
+-- Returns     one row with the activity as it is now; none when the run was superseded, cancelled or has ended.
+-- A wake that has an equal pending one by now is consumed: equal wakes merge.
+WITH before AS (
+    SELECT id, status FROM activities_activity
+    WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)
+    FOR UPDATE
+), moved AS (
+    UPDATE activities_activity a
+    SET status = %(target)s, version = a.version + 1, attempts = greatest(a.attempts + %(attempts)s, 0),
+        stalls = a.stalls + %(stalls)s, error = %(error)s
+    FROM before WHERE a.id = before.id
+    RETURNING a.*, before.status AS source
+), run AS (
+    UPDATE activities_activityrun r SET status = %(run_status)s, ended_at = clock_timestamp(), error = %(error)s
+    FROM moved WHERE r.id = %(run)s
+    RETURNING r."grant", r.accepted_at
+), returned AS (
+    UPDATE activities_wake w
+    SET state = CASE WHEN EXISTS (
+            SELECT FROM activities_wake p WHERE p.activity_id = w.activity_id AND p.state = 'pending'
+              AND p.reason = w.reason AND p.fingerprint = w.fingerprint) THEN 'consumed' ELSE 'pending' END,
+        run_id = NULL, due_at = %(due_at)s, cause = %(cause)s
+    FROM moved
+    WHERE w.activity_id = moved.id AND w.run_id = %(run)s AND w.state = 'taken'
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved
+)
+SELECT moved.*, run."grant", run.accepted_at FROM moved, run

@@ -1,0 +1,14 @@
+-- The agent is about to be called.
+-- Parameters  tenant, activity, run, fence, reason, sources, target, verb
+-- Returns     one row, or none when the run was superseded or cancelled in between.
+WITH moved AS (
+    UPDATE activities_activity
+    SET status = %(target)s, version = version + 1, started_at = clock_timestamp(), wake_reason = %(reason)s
+    WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)
+    RETURNING id, tenant_id, version
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT tenant_id, id, version, %(verb)s, 'assigned', %(target)s, 'worker', %(run)s, '{}'::jsonb, clock_timestamp()
+    FROM moved
+)
+SELECT version FROM moved

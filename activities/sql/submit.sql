@@ -1,0 +1,36 @@
+-- Creates activities with their first event and, for agents, their first wake. One statement for any number.
+-- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
+-- Returns     id, created_at of what was created; what is missing collided with a live dedup key or an existing step.
+WITH wanted AS (
+    SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
+        id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
+        is_approval_gate boolean, requires_approval boolean, priority smallint, params jsonb, metadata jsonb,
+        input jsonb, input_ref uuid, parent_id uuid, link_kind text, deliverable_id uuid, pipeline_run_id uuid,
+        step text, branch integer, round smallint, dedup_key text, group_key text, not_before timestamptz,
+        expires_at timestamptz, due_at timestamptz, timeout_seconds integer, retry jsonb, max_attempts smallint,
+        reviewer_notes text, wake_reason text, wake_payload jsonb, wake_id uuid)
+), created AS (
+    INSERT INTO activities_activity
+        (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,
+         requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
+         pipeline_run_id, step, branch, round, dedup_key, group_key, not_before, expires_at, due_at, timeout_seconds,
+         retry, max_attempts, reviewer_notes, wake_reason, fence, attempts, stalls, version, created_at)
+    SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
+           requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
+           pipeline_run_id, step, branch, round, dedup_key, group_key, not_before, expires_at, due_at, timeout_seconds,
+           retry, max_attempts, reviewer_notes, wake_reason, 0, 0, 0, 1, clock_timestamp()
+    FROM wanted
+    ON CONFLICT DO NOTHING
+    RETURNING id, created_at
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, detail, at)
+    SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, '{}'::jsonb, created_at FROM created
+), wake AS (
+    INSERT INTO activities_wake
+        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, created_at)
+    SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 'pending',
+           CASE WHEN w.not_before > now() THEN w.not_before END, 0, c.created_at
+    FROM wanted w JOIN created c ON c.id = w.id
+    WHERE w.assignee_type = 'agent'
+)
+SELECT id, created_at FROM created

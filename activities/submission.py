@@ -1,0 +1,123 @@
+"""Submission: work comes into being. After the commit it is offered to admission; before it, nobody can see it.
+
+A repeated submission with a live dedup key, or of a pipeline step that has its activity already, creates nothing and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from activities import relay, states
+from activities.admission import Exchange
+from activities.admission.exchange import Offer
+from activities.models import Activity
+from agents import configuration
+from tenants.context import APP, current_tenant
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+_SUBMIT = Statement.load(Path(__file__).parent / "sql", "submit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewActivity:
+    """One piece of work to be created: `agent_role` for an agent, `human_role` for a person."""
+
+    name: str
+    agent_role: str | None = None
+    human_role: str | None = None
+    description: str = ""
+    is_approval_gate: bool = False
+    requires_approval: bool = False
+    priority: int = states.BANDS["normal"]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    input: Mapping[str, Any] | None = None
+    input_ref: UUID | None = None
+    parent_id: UUID | None = None
+    link_kind: str | None = None
+    deliverable_id: UUID | None = None
+    pipeline_run_id: UUID | None = None
+    step: str | None = None
+    branch: int = 0
+    round: int = 1
+    dedup_key: str | None = None
+    group_key: str | None = None
+    not_before: datetime | None = None
+    expires_at: datetime | None = None
+    due_at: datetime | None = None
+    timeout_seconds: int | None = None
+    retry: Mapping[str, Any] = field(default_factory=dict)
+    max_attempts: int | None = None
+    reviewer_notes: str | None = None
+    wake_reason: str = states.WakeReason.NEW_TASK
+    wake_payload: Mapping[str, Any] = field(default_factory=dict)
+    id: UUID = field(default_factory=uuid7)
+
+    @property
+    def assignee_type(self) -> str:
+        return "agent" if self.agent_role else "human"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of one item: its id, or the id of the live one that it equals."""
+
+    id: UUID
+    created: bool
+
+
+def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
+    """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit."""
+    tenant_id = current_tenant()
+    if tenant_id is None:
+        raise RuntimeError("submit needs a tenant_scope")
+    rows = orjson.dumps([_row(item) for item in items], default=str).decode()
+    created = {
+        row.id: row.created_at
+        for row in _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
+    }
+    _offer(tenant_id, [item for item in items if item.id in created], created)
+    return [Submitted(item.id, True) if item.id in created else Submitted(_existing(tenant_id, item), False) for item in items]
+
+
+def _row(item: NewActivity) -> dict[str, Any]:
+    row = asdict(item)
+    max_attempts = item.max_attempts or item.retry.get("max_attempts")
+    return row | {
+        "assignee_type": item.assignee_type,
+        "max_attempts": max_attempts or configuration.DEFAULT_ATTEMPTS,
+        "wake_id": uuid7(),
+        "wake_reason": item.wake_reason if item.agent_role else None,
+    }
+
+
+def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, datetime]) -> None:
+    now = datetime.now(UTC)
+    offers = [
+        Offer(item.id, tenant_id, item.agent_role, item.priority, created[item.id], item.group_key)
+        for item in items
+        if item.agent_role and not (item.not_before and item.not_before > now)
+    ]
+    if offers:
+        relay.after_commit(Exchange(offers=offers))
+
+
+def _existing(tenant_id: UUID, item: NewActivity) -> UUID:
+    """The activity that stood in the way of this one."""
+    same = Activity.objects.for_tenant(tenant_id)
+    if item.dedup_key:
+        found = same.filter(dedup_key=item.dedup_key, status__in=states.LIVE)
+    else:
+        found = same.filter(pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round)
+    return found.values_list("id", flat=True)[0]
+
+
+__all__ = ("NewActivity", "Submitted", "submit")

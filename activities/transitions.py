@@ -1,0 +1,195 @@
+"""The only writer of `Activity.status`.
+
+Every move is a compare-and-set against the state table, raises the activity's version, and leaves an event, in the caller's
+transaction. When an activity settles, the signal goes out in the same transaction, so the pipeline moves with it or not at all.
+
+`claim`, `start`, `finish` and `hand_back` are the moves of the hot path, each one statement of `sql/`. `apply` serves the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from activities import states
+from activities.exceptions import ActivityNotFound, RunSuperseded, TransitionRefused
+from activities.models import Activity
+from activities.signals import activity_settled
+from tenants.context import APP, current_tenant
+from tenants.sql import Statement
+
+_FOLDER = Path(__file__).parent / "sql"
+_CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN = (
+    Statement.load(_FOLDER, name) for name in ("claim", "start", "finish", "hand_back", "end_run")
+)
+
+#: A named tuple: the activity's row after the move, with `source`, the status it came from.
+Moved = Any
+
+_COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {"id", "tenant_id", "status", "version", "fence"}
+
+
+def _verb(name: str) -> dict[str, Any]:
+    return {"verb": name, "sources": states.sources_of(name), "target": states.target_of(name)}
+
+
+def apply(
+    activity_id: UUID, verb: str, *, actor: str, detail: Mapping[str, Any] | None = None, run_id: UUID | None = None, **changes: Any
+) -> Moved:
+    """Do `verb`, setting `changes` (columns of Activity) along with it.
+
+    Must run inside `tenant_scope`. Raises `TransitionRefused` when the activity is in another state than the verb starts from,
+    and `ActivityNotFound` when the tenant has no such activity.
+    """
+    tenant_id = current_tenant()
+    if unknown := changes.keys() - _COLUMNS:
+        raise TypeError(f"not columns of an activity: {sorted(unknown)}")
+    step = states.TRANSITIONS[verb]
+    if step.target in states.SETTLED:
+        changes.setdefault("finished_at", NOW)
+    elif step.target == states.Status.CREATED:
+        changes.setdefault("finished_at", None)
+    parameters = {"tenant": tenant_id, "activity": activity_id, "actor": actor, "detail": Jsonb(dict(detail or {})), "run": run_id}
+    rows = _move(tuple(sorted(changes.items(), key=itemgetter(0)))).run(
+        parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()}, using=APP
+    )
+    if not rows:
+        current = Activity.objects.filter(tenant_id=tenant_id, pk=activity_id).values_list("status", flat=True).first()
+        if current is None:
+            raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise TransitionRefused(activity_id, verb, current)
+    return _announced(rows[0])
+
+
+#: As a change's value: the time of the move.
+NOW = object()
+
+
+def _adapted(value: Any) -> Any:
+    return Jsonb(value) if isinstance(value, dict | list) else None if value is NOW else value
+
+
+def _move(changes: tuple[tuple[str, Any], ...]) -> Statement:
+    """The statement of a move with these columns. Their names come from the model, their values travel as parameters."""
+    assignments = "".join(f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s") for name, value in changes)
+    return Statement(name="move", text=_MOVE.replace("{changes}", assignments))
+
+
+_MOVE = """
+WITH before AS (
+    SELECT id, status FROM activities_activity
+    WHERE tenant_id = %(tenant)s AND id = %(activity)s AND status = ANY(%(sources)s)
+    FOR UPDATE
+), moved AS (
+    UPDATE activities_activity a SET status = %(target)s, version = a.version + 1{changes}
+    FROM before WHERE a.id = before.id
+    RETURNING a.*, before.status AS source
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved
+)
+SELECT * FROM moved
+"""
+
+
+def claim(
+    *, tenant_id: UUID, activity_id: UUID, role: str, run_id: UUID, grant: str, worker_id: UUID, timeout_seconds: int, version: str
+) -> Any | None:
+    """Claim for one run, or None when there is nothing to claim: a duplicate, a late message, a cancelled activity."""
+    rows = _CLAIM.run(
+        {
+            "tenant": tenant_id,
+            "activity": activity_id,
+            "role": role,
+            "run": run_id,
+            "grant": grant,
+            "worker": worker_id,
+            "timeout": timeout_seconds,
+            "version": version,
+            **_verb("claim"),
+        },
+        using=APP,
+    )
+    return rows[0] if rows else None
+
+
+def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, reason: str) -> None:
+    """The agent is about to be called. Raises `RunSuperseded`."""
+    parameters = {"tenant": tenant_id, "activity": activity_id, "run": run_id, "fence": fence, "reason": reason}
+    if not _START.run(parameters | _verb("start"), using=APP):
+        raise RunSuperseded(run_id)
+
+
+def finish(
+    *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, needs_approval: bool, actor: str,
+    content: str | None, data: Any, content_type: str, usage: Mapping[str, Any] | None, session_id: str | None,
+) -> Moved:  # fmt: skip
+    """Accept a run's result. Raises `RunSuperseded` when the run is not the live one."""
+    rows = _FINISH.run(
+        {
+            "tenant": tenant_id,
+            "activity": activity_id,
+            "run": run_id,
+            "fence": fence,
+            "actor": actor,
+            "content": content,
+            "data": None if data is None else Jsonb(data),
+            "content_type": content_type,
+            "usage": None if usage is None else Jsonb(usage),
+            "session": session_id or "",
+            **_verb("request_approval" if needs_approval else "complete"),
+        },
+        using=APP,
+    )
+    if not rows:
+        raise RunSuperseded(run_id)
+    return _announced(rows[0])
+
+
+def hand_back(
+    *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, run_status: str, error: Mapping[str, Any] | None, cause: str,
+    due_at: datetime | None = None, attempts: int = 0, stalls: int = 0, actor: str = "worker",
+) -> Moved:  # fmt: skip
+    """End a run without a result; the activity is claimable again from `due_at`. Raises `RunSuperseded`."""
+    rows = _HAND_BACK.run(
+        {
+            "tenant": tenant_id,
+            "activity": activity_id,
+            "run": run_id,
+            "fence": fence,
+            "run_status": run_status,
+            "error": None if error is None else Jsonb(dict(error)),
+            "due_at": due_at,
+            "cause": cause,
+            "attempts": attempts,
+            "stalls": stalls,
+            "actor": actor,
+            "detail": Jsonb({"cause": cause, "due_at": due_at.isoformat() if due_at else None, "error": error}),
+            **_verb("release"),
+        },
+        using=APP,
+    )
+    if not rows:
+        raise RunSuperseded(run_id)
+    return rows[0]
+
+
+def end_run(*, tenant_id: UUID, activity_id: UUID, run_status: str, error: Mapping[str, Any] | None = None) -> Any | None:
+    """End the live run, if any, of an activity that this transaction has just moved on, and consume its wakes."""
+    rows = _END_RUN.run(
+        {"tenant": tenant_id, "activity": activity_id, "run_status": run_status, "error": None if error is None else Jsonb(dict(error))},
+        using=APP,
+    )
+    return rows[0] if rows else None
+
+
+def _announced(moved: Moved) -> Moved:
+    if moved.status in states.SETTLED:
+        activity_settled.send(sender=Activity, activity=moved)
+    return moved

@@ -1,0 +1,132 @@
+"""The HTTP adapter: POSTs the job to the agent's endpoint and understands its answer.
+
+One call, one attempt. The guarded client bounds its time and size; the engine decides about another attempt
+by the class of the error. An agent that answers 202 reports later through the callback, and no worker waits
+for it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+from django.conf import settings
+
+from agents import excerpts, job, outbound, retry_after, webhook_signing
+from agents.answers import InvalidAnswer, completed_from
+from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    ConfigurationError,
+    PermanentAgentError,
+    RetryableAgentError,
+)
+from tenants import strict_json
+
+_RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
+
+#: Headers that carry the protocol. A tenant's credentials must not replace them.
+_OWN_HEADERS = frozenset(
+    {
+        *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
+        *(
+            "cookie",
+            "expect",
+            "host",
+            "idempotency-key",
+            "keep-alive",
+            "proxy-authorization",
+            "te",
+            "trailer",
+        ),
+        *("transfer-encoding", "upgrade", "webhook-id", "webhook-signature", "webhook-timestamp"),
+        *("x-execution-id", "x-job-id"),
+    }
+)
+
+
+class HttpAdapter:
+    """Calls agents of any language over HTTP."""
+
+    def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+        """Call the endpoint once. Raises the `AgentError` that the answer stands for."""
+        if not request.settings.endpoint:
+            raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
+        body = job.encoded(request)
+        response = outbound.send(
+            "POST",
+            request.settings.endpoint,
+            headers=_headers(request, body),
+            body=body,
+            deadline_seconds=request.timeout_seconds,
+            max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES,
+            cancelled=cancelled,
+        )
+        if response.status == 202:
+            return Accepted()
+        if response.status == 200:
+            return _completed(response)
+        raise _error_of(response, request)
+
+
+def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
+    headers = _authentication(request)
+    headers.update(
+        {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "X-Job-Id": str(request.activity_id),
+            "X-Execution-Id": str(request.run_id),
+            "Idempotency-Key": request.idempotency_key,
+        }
+    )
+    if request.settings.signing_secrets:
+        headers |= webhook_signing.signed_headers(
+            message_id=str(request.run_id), body=body, secrets=request.settings.signing_secrets
+        )
+    return headers
+
+
+def _authentication(request: AgentRequest) -> dict[str, str]:
+    auth = request.settings.auth
+    if not all(isinstance(value, str) for value in auth.values()):
+        raise ConfigurationError("The agent's authentication must consist of text values.")
+    match auth.get("type", "none" if not auth else ""):
+        case "none":
+            return {}
+        case "bearer" if auth.get("token"):
+            return {"Authorization": f"Bearer {auth['token']}"}
+        case "header" if auth.get("name") and "value" in auth:
+            if auth["name"].lower() in _OWN_HEADERS:
+                raise ConfigurationError(f"The header {auth['name']} is set by the protocol itself.")
+            return {auth["name"]: auth["value"]}
+        case "basic" if auth.get("username"):
+            pair = f"{auth['username']}:{auth.get('password', '')}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+    raise ConfigurationError(
+        "The agent's authentication must be a bearer token, a header's name and value, "
+        "or a user name and password."
+    )
+
+
+def _completed(response: outbound.OutboundResponse) -> AgentResult:
+    try:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError as error:
+        raise InvalidAnswer((error.path, error.message)) from error
+    return completed_from(answer)
+
+
+def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> AgentError:
+    status = response.status
+    shown = excerpts.excerpt(response.body, secrets=excerpts.secrets_of(request))
+    message = f"The agent answered with status {status}" + (f": {shown}" if shown else ".")
+    if 200 <= status < 300:
+        return InvalidAnswer(("", f"its status {status} is neither 200 nor 202"))
+    wait = retry_after.seconds_from(response.headers.get("retry-after"))
+    if status == 429:
+        return AgentRateLimited(message, retry_after=wait)
+    if status in _RETRYABLE_STATUSES or status >= 500:
+        return RetryableAgentError(message, code="agent_error_status", retry_after=wait)
+    return PermanentAgentError(message)

@@ -1,0 +1,72 @@
+"""The inline adapter: an agent that is a Python function of this installation, called in the worker itself.
+
+Tenants may write any endpoint, so only functions below the prefixes that the operators listed are ever
+imported. A function cannot be interrupted from outside; it is expected to keep its time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import import_module
+from inspect import isfunction
+from typing import Any
+
+from django.conf import settings
+
+from agents.answers import InvalidAnswer, completed_from
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import ConfigurationError
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ENDPOINT = re.compile(rf"({_NAME}(?:\.{_NAME})*):([A-Za-z][A-Za-z0-9_]*)")
+_ANSWER_KEYS = frozenset({"output", "usage", "session_id"})
+
+
+class InlineAdapter:
+    """Calls functions."""
+
+    def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+        """Call the function with the request and accept any of the short forms of a result."""
+        function = _resolve(request.settings.endpoint or "", tuple(settings.ORCHESTRATOR_INLINE_CALLABLES))
+        answer = function(request)
+        if isinstance(answer, (Completed, Accepted)):
+            return answer
+        return _completed(answer)
+
+
+def _completed(answer: Any) -> Completed:
+    if answer is None:
+        return Completed(Output())
+    if isinstance(answer, str):
+        return Completed(Output(content=answer))
+    if isinstance(answer, Output):
+        return Completed(answer)
+    if isinstance(answer, Mapping):
+        # Data may have a key "output" too; only a dictionary that has nothing else of its own is a whole
+        # answer.
+        if isinstance(answer.get("output"), Mapping) and answer.keys() <= _ANSWER_KEYS:
+            return completed_from(answer)
+        return Completed(Output(data=dict(answer)))
+    raise InvalidAnswer(("", f"a function must not return a {type(answer).__name__}"))
+
+
+@lru_cache(maxsize=1024)
+def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[[AgentRequest], Any]:
+    """Import the function. Failures are not remembered, so a repaired configuration works at once."""
+    parts = _ENDPOINT.fullmatch(endpoint)
+    if parts is None:
+        raise ConfigurationError("An inline agent's endpoint must be of the form package.module:function.")
+    module_name, function_name = parts.groups()
+    dotted = f"{module_name}.{function_name}"
+    if not any(dotted.startswith(prefix.rstrip(".") + ".") or dotted == prefix for prefix in prefixes):
+        raise ConfigurationError(f"{endpoint} is not among the functions that may be run inline.")
+    try:
+        function = getattr(import_module(module_name), function_name, None)
+    except ImportError as error:
+        raise ConfigurationError(f"{module_name} cannot be imported: {error}") from error
+    # Only what the module itself defines: its imports would open a way around the list.
+    if not isfunction(function) or function.__module__ != module_name:
+        raise ConfigurationError(f"{endpoint} is not a function of that module.")
+    return function

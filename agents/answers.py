@@ -1,0 +1,113 @@
+"""Turns what an agent answered into a result, or says everything that is wrong with it, by path.
+
+The same rules hold for an immediate answer, a callback that completes a run, and an inline agent's
+dictionary. Keys that nobody knows are tolerated, so that agents may be newer than we are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from agents.contracts import Completed, Output, Usage
+from agents.exceptions import PermanentAgentError
+
+MAX_SESSION_ID = 200
+MAX_MODEL = 200
+MAX_TOKENS = 10**12  # sums of a million such runs still fit 64 bits
+MAX_COST_USD = Decimal(1_000_000)  # per run; more is a mistake of units
+
+_CONTENT_TYPE = re.compile(
+    r"[a-z0-9!#$&^_.+-]{1,64}/[a-z0-9!#$&^_.+-]{1,64}(?:; ?[\x20-\x7e]{1,64})?", re.IGNORECASE
+)
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,12})?")
+
+
+class InvalidAnswer(PermanentAgentError):
+    """The agent's answer does not have the agreed form. `faults` holds (path, message) pairs."""
+
+    code = "invalid_agent_answer"
+
+    def __init__(self, *faults: tuple[str, str]) -> None:
+        listed = "; ".join(f"{path} {message}" if path else message for path, message in faults)
+        super().__init__(f"The agent's answer is invalid: {listed}.")
+        self.faults = faults
+
+
+def completed_from(answer: Any) -> Completed:
+    """Read `{output: {content?, data?, content_type?}, usage?, session_id?}`. Raises `InvalidAnswer`."""
+    faults: list[tuple[str, str]] = []
+    if not isinstance(answer, Mapping):
+        raise InvalidAnswer(("", "it must be a JSON object"))
+    output = _output(answer.get("output"), faults)
+    usage = usage_from(answer.get("usage"), faults)
+    session_id = _text(answer.get("session_id"), "session_id", MAX_SESSION_ID, faults)
+    if faults:
+        raise InvalidAnswer(*faults)
+    return Completed(output, usage, session_id)
+
+
+def usage_from(usage: Any, faults: list[tuple[str, str]]) -> Usage | None:
+    """Read `{input_tokens, output_tokens, cost_usd?, model?}`, adding what is wrong to `faults`."""
+    if usage is None:
+        return None
+    if not isinstance(usage, Mapping):
+        faults.append(("usage", "must be an object"))
+        return None
+    return Usage(
+        input_tokens=_tokens(usage.get("input_tokens"), "usage.input_tokens", faults),
+        output_tokens=_tokens(usage.get("output_tokens"), "usage.output_tokens", faults),
+        cost_usd=_cost(usage.get("cost_usd"), faults),
+        model=_text(usage.get("model"), "usage.model", MAX_MODEL, faults),
+    )
+
+
+def _output(output: Any, faults: list[tuple[str, str]]) -> Output:
+    if not isinstance(output, Mapping):
+        faults.append(("output", "is required and must be an object"))
+        return Output()
+    content = output.get("content")
+    if content is not None and not isinstance(content, str):
+        faults.append(("output.content", "must be text"))
+    content_type = output.get("content_type")
+    if content_type is None:
+        return Output(content=content, data=output.get("data"))
+    if not isinstance(content_type, str) or not _CONTENT_TYPE.fullmatch(content_type):
+        faults.append(("output.content_type", "must be a media type such as text/markdown"))
+    return Output(content=content, data=output.get("data"), content_type=content_type)
+
+
+def _tokens(count: Any, path: str, faults: list[tuple[str, str]]) -> int:
+    if count is None:
+        return 0
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
+        faults.append((path, "must be a whole number from 0"))
+        return 0
+    return count
+
+
+def _cost(cost: Any, faults: list[tuple[str, str]]) -> Decimal | None:
+    """Accepts a number or, from agents that keep cents exact, a decimal as text."""
+    if cost is None:
+        return None
+    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
+        exact = Decimal(str(cost))
+    elif isinstance(cost, str) and _DECIMAL.fullmatch(cost):
+        exact = Decimal(cost)
+    else:
+        faults.append(("usage.cost_usd", "must be a number from 0"))
+        return None
+    if not exact.is_finite() or not 0 <= exact <= MAX_COST_USD:
+        faults.append(("usage.cost_usd", f"must be a number from 0 to {MAX_COST_USD}"))
+    return exact
+
+
+def _text(text: Any, path: str, longest: int, faults: list[tuple[str, str]]) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not 0 < len(text) <= longest:
+        faults.append((path, f"must be text of 1 to {longest} characters"))
+        return None
+    return text

@@ -1,0 +1,98 @@
+"""What holds for a role at a tenant: the registry's row, the version in production, the tenant's own settings on top.
+
+Read from PostgreSQL at most once a second per process, so a change acts within 2 s and the hot path asks nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from agents import credentials
+from agents.contracts import AdapterSettings
+from agents.exceptions import RoleNotFound
+from agents.models import Agent, AgentConfig, AgentVersionDeployment
+from tenants.context import tenant_scope
+
+DEFAULT_ATTEMPTS = 3  # C3
+KEPT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """The settings in force. `retry` holds what differs from the default policy."""
+
+    adapter: AdapterSettings
+    timeout_seconds: int
+    retry: Mapping[str, Any]
+    enabled: bool
+    input_schema: Mapping[str, Any] | None
+
+
+_kept: dict[tuple[UUID, str], tuple[float, RoleSettings]] = {}
+_roles: tuple[float, frozenset[str]] = (0.0, frozenset())
+
+
+def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
+    """Raises `RoleNotFound`. Opens its own `tenant_scope` when none is open."""
+    now = time.monotonic()
+    kept = _kept.get((tenant_id, role))
+    if kept and now - kept[0] < KEPT_SECONDS:
+        return kept[1]
+    with tenant_scope(tenant_id):
+        found = _read(tenant_id, role)
+    _kept[tenant_id, role] = (now, found)
+    return found
+
+
+def known_roles() -> frozenset[str]:
+    """All roles of the registry that are not switched off."""
+    global _roles
+    now = time.monotonic()
+    if now - _roles[0] > KEPT_SECONDS or not _roles[1]:
+        _roles = (now, frozenset(Agent.objects.filter(enabled=True).values_list("role", flat=True)))
+    return _roles[1]
+
+
+def forget() -> None:
+    """Drop what is kept, so that the next question sees the present rows."""
+    global _roles
+    _kept.clear()
+    _roles = (0.0, frozenset())
+
+
+def _read(tenant_id: UUID, role: str) -> RoleSettings:
+    agent = Agent.objects.filter(role=role).first()
+    if agent is None:
+        raise RoleNotFound(f"There is no agent with the role {role!r}.")
+    config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(tenant_id=tenant_id, agent_id=role)
+    production = AgentVersionDeployment.objects.filter(agent=agent, environment=AgentVersionDeployment.Environment.PRODUCTION).first()
+    return RoleSettings(
+        adapter=AdapterSettings(
+            adapter=config.adapter or agent.adapter,
+            endpoint=config.endpoint or (production.endpoint if production else "") or agent.endpoint or None,
+            auth=_auth(tenant_id, agent, config),
+            model=config.model or agent.model or None,
+            signing_secrets=credentials.signing_secrets(tenant_id, role),
+            version=production.version if production else None,
+            options=agent.options,
+        ),
+        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
+        retry={**agent.retry, **config.retry},
+        enabled=agent.enabled and config.enabled,
+        input_schema=agent.input_schema,
+    )
+
+
+def _auth(tenant_id: UUID, agent: Agent, config: AgentConfig) -> Mapping[str, str]:
+    # The platform's own credentials go only to the platform's own endpoint, never to one that a tenant has set.
+    if config.auth_sealed:
+        return credentials.unseal(config.auth_sealed, context=credentials.config_context(tenant_id, agent.role))
+    if agent.auth_sealed and not config.endpoint:
+        return credentials.unseal(agent.auth_sealed, context=credentials.agent_context(agent.role))
+    return {}

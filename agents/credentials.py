@@ -1,0 +1,74 @@
+"""Secrets at rest: AES-256-GCM under a ring of keys, bound to the row they belong to.
+
+`FIELD_ENCRYPTION_KEYS` lists `name:hex` entries, newest first: the first seals, all can unseal. The context (tenant, row, field) is
+authenticated with the text, so a ciphertext copied to another row or tenant does not open.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from uuid import UUID
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from django.conf import settings
+
+from agents.exceptions import ConfigurationError
+
+
+def seal(secrets: Mapping[str, str], *, context: str) -> str:
+    """Encrypt under the newest key: `<key name>:<base64 of nonce and ciphertext>`."""
+    name, key = next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).items()))
+    nonce = os.urandom(12)
+    sealed = AESGCM(key).encrypt(nonce, orjson.dumps(dict(secrets)), context.encode())
+    return f"{name}:{base64.b64encode(nonce + sealed).decode()}"
+
+
+def unseal(text: str, *, context: str) -> dict[str, str]:
+    """Raises `ConfigurationError` when the key is gone or the text belongs to another row."""
+    name, _, body = text.partition(":")
+    key = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).get(name)
+    if key is None:
+        raise ConfigurationError(f"The key {name!r} that sealed these credentials is not in FIELD_ENCRYPTION_KEYS.")
+    raw = base64.b64decode(body)
+    try:
+        opened: dict[str, str] = orjson.loads(AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
+    except InvalidTag as error:
+        raise ConfigurationError("These credentials were sealed for another place and cannot be opened here.") from error
+    return opened
+
+
+def config_context(tenant_id: UUID, role: str) -> str:
+    return f"agent_config:{tenant_id}:{role}:auth"
+
+
+def agent_context(role: str) -> str:
+    return f"agent:{role}:auth"
+
+
+def signing_secrets(tenant_id: UUID, role: str) -> tuple[str, ...]:
+    """Standard Webhooks secrets of a tenant's agent, derived from each key of the ring, newest first.
+
+    Derived, not stored: nothing to leak, and rotating the ring rotates them with an overlap.
+    """
+    ring = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS))
+    return tuple(
+        "whsec_" + base64.b64encode(hmac.digest(key, f"webhook:{tenant_id}:{role}".encode(), "sha256")).decode()
+        for key in ring.values()
+    )
+
+
+@lru_cache(maxsize=4)
+def _ring(entries: tuple[str, ...]) -> dict[str, bytes]:
+    ring = {}
+    for entry in entries:
+        name, _, secret = entry.partition(":")
+        # Whatever the length of the secret, AES-256 gets 32 bytes of it.
+        ring[name] = hashlib.sha256(secret.encode()).digest()
+    return ring

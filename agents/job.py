@@ -1,0 +1,68 @@
+"""The job as an HTTP agent sees it: the body of the call, and the answer when it asks for its job again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from agents.contracts import AgentRequest
+from agents.exceptions import PermanentAgentError
+
+#: What a wake may tell beyond its reason. An agent finds every key in every job, null when it does not apply.
+WAKE_CONTEXT = (
+    "rejection_ref",
+    "reviewer_notes",
+    "blocker_resolution",
+    "subtask_output_ref",
+    "subtask_name",
+    "review_approved",
+    "reviewer_feedback",
+)
+
+
+def job_of(request: AgentRequest) -> dict[str, Any]:
+    """All that an agent is told. Contains the callback's token: never log it."""
+    return {
+        "job_id": str(request.activity_id),
+        "execution_id": str(request.run_id),
+        "attempt": request.attempt,
+        "agent": request.agent_role,
+        "version": request.settings.version,
+        "tenant_id": str(request.tenant_id),
+        "deliverable_id": None if request.deliverable_id is None else str(request.deliverable_id),
+        "pipeline_step": request.pipeline_step,
+        "priority": request.priority,
+        "params": request.params,
+        "prompt": request.prompt,
+        "input": request.input,
+        "wakes": request.wakes,
+        "wake_reason": request.wake_reason,
+        **{key: request.wake_context.get(key) for key in WAKE_CONTEXT},
+        "session_id": request.session_id,
+        "skills": request.skills,
+        "deadline": request.deadline,
+        "callback": {"url": request.callback.url, "token": request.callback.token},
+    }
+
+
+def encoded(request: AgentRequest) -> bytes:
+    """The job as JSON, the exact bytes that are signed and sent."""
+    try:
+        return orjson.dumps(job_of(request), default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC)
+    except orjson.JSONEncodeError as error:
+        raise PermanentAgentError(
+            f"The job cannot be written as JSON: {error}", code="invalid_job"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,184 @@
+"""Makes one outbound call: judged, bounded, never repeated, and forgetting everything but the connection."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import cast
+
+import httpx2
+
+from agents.exceptions import (
+    AgentError,
+    ConfigurationError,
+    OutboundRefused,
+    PermanentAgentError,
+    RetryableAgentError,
+)
+from agents.outbound import budget, policy, urls
+from agents.outbound.resolution import permitted_addresses
+from agents.outbound.transport import GuardedTransport
+
+CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
+EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people
+EXCERPT_SECONDS = 2.0  # its status is known; the rest is not worth a worker's time
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
+
+_lock = Lock()
+_shared: GuardedTransport | None = None
+_shared_policy: policy.Policy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundResponse:
+    """An answer. Header names are in lower case. `truncated` says that the body is only its beginning."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    truncated: bool = False
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that could not be called, for use when it is saved. Calls check again: names change."""
+    rules, target = policy.current(), urls.read(url)
+    rules.judge(target)
+    if rules.exempts(target.host, target.port):
+        return
+    try:
+        permitted_addresses(rules, target.host, target.port, seconds=CHECK_SECONDS)
+    except RetryableAgentError as error:
+        raise OutboundRefused(str(error)) from error
+
+
+def send(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+    deadline_seconds: float,
+    max_bytes: int,
+    cancelled: Callable[[], bool] | None = None,
+) -> OutboundResponse:
+    """Make one call and return its answer, whatever its status; a redirect is an answer like any other.
+
+    The deadline covers everything from the name service to the last byte. A 2xx other than 202 is returned
+    whole or not at all; of all others, whose meaning is their status, only the beginning of the body is kept.
+    Raises `OutboundRefused`, `RetryableAgentError` (agent_timeout, agent_unreachable) or
+    `PermanentAgentError`.
+    """
+    target = urls.read(url)
+    request = httpx2.Request(method, target.url, headers=_checked(headers), content=body)
+    with (
+        budget.call_budget(deadline_seconds, max_bytes, cancelled) as call,
+        _plain_errors(target, deadline_seconds),
+    ):
+        response = guarded_transport().handle_request(request)
+        try:
+            return _answer(response, call, max_bytes)
+        finally:
+            response.close()
+
+
+def guarded_transport() -> GuardedTransport:
+    """The process's shared transport, for libraries with clients of their own. Use it in a `call_budget`."""
+    global _shared, _shared_policy
+    rules = policy.current()
+    if _shared is not None and _shared_policy is rules:
+        return _shared
+    with _lock:
+        if _shared is None or _shared_policy is not rules:
+            outdated, _shared, _shared_policy = _shared, GuardedTransport(rules), rules
+            if outdated is not None:
+                outdated.close()  # its connections were judged by other rules
+        return _shared
+
+
+def close_connections() -> None:
+    """Close all connections of this process, for its orderly end. The next call opens new ones."""
+    global _shared, _shared_policy
+    with _lock:
+        outdated, _shared, _shared_policy = _shared, None, None
+        if outdated is not None:
+            outdated.close()
+
+
+def _forget_connections() -> None:
+    # After a fork the sockets belong to the parent: two processes on one connection would mix up answers.
+    global _lock, _shared, _shared_policy
+    inherited, _lock, _shared, _shared_policy = _shared, Lock(), None, None
+    if inherited is not None:
+        inherited.abandon()
+
+
+os.register_at_fork(after_in_child=_forget_connections)
+
+
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise ConfigurationError(f"The header {name!r} has a name or value that cannot be sent.")
+    # Nothing is decompressed here: a small answer must not become a large one.
+    return {"Accept-Encoding": "identity", "User-Agent": "orchestrator", **headers}
+
+
+@contextmanager
+def _plain_errors(target: urls.Target, seconds: float) -> Iterator[None]:
+    try:
+        yield
+    except httpx2.TimeoutException as error:
+        raise budget.timed_out(seconds) from error
+    except httpx2.TransportError as error:
+        message = f"{target.place} could not be reached: {error}"
+        raise RetryableAgentError(message, code="agent_unreachable") from error
+
+
+def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> OutboundResponse:
+    headers = dict(response.headers)
+    encoded = headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
+    if 200 <= response.status_code < 300 and response.status_code != 202:
+        if encoded:
+            raise PermanentAgentError(
+                "The answer is compressed, which was not asked for.", code="answer_encoded"
+            )
+        return OutboundResponse(response.status_code, headers, _whole_body(response, max_bytes))
+    call.shorten(EXCERPT_SECONDS)
+    body, truncated = _beginning(response)
+    return OutboundResponse(response.status_code, headers, b"" if encoded else body, truncated or encoded)
+
+
+def _whole_body(response: httpx2.Response, max_bytes: int) -> bytes:
+    declared = response.headers.get("content-length", "")
+    if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
+        raise budget.too_large()
+    chunks, size = [], 0
+    for chunk in _chunks(response):
+        size += len(chunk)
+        if size > max_bytes:
+            raise budget.too_large()
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _beginning(response: httpx2.Response) -> tuple[bytes, bool]:
+    body = b""
+    try:
+        for chunk in _chunks(response):
+            body += chunk
+            if len(body) > EXCERPT_BYTES:
+                return body[:EXCERPT_BYTES], True
+    except (AgentError, httpx2.HTTPError):
+        return body, True  # the status stands, even if the body never ends
+    return body, False
+
+
+def _chunks(response: httpx2.Response) -> Iterator[bytes]:
+    # Straight from the connection: the response's own iterators gather bytes before they hand any over.
+    return iter(cast(httpx2.SyncByteStream, response.stream))

@@ -1,0 +1,175 @@
+"""The network side of outbound calls: connects to judged addresses only and waits as the budget allows.
+
+A connection is judged once, when it is opened; a reused one goes to the address that passed. The name in the
+URL stays what TLS verifies. There are no proxies, redirects, cookies, retries or environment variables at
+this level.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from agents.exceptions import OutboundRefused
+from agents.outbound import budget, urls
+from agents.outbound.addresses import Address
+from agents.outbound.policy import Policy
+from agents.outbound.resolution import permitted_addresses
+
+CONNECT_SECONDS = 5.0  # per address: a dead one must not use up the whole call when the next would answer
+KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection under our hands
+MAX_IDLE_CONNECTIONS = 100
+
+
+class GuardedTransport(httpx2.HTTPTransport):
+    """The one way out. Safe to share between threads. Every use needs a `call_budget`."""
+
+    def __init__(self, policy: Policy) -> None:
+        # The parent's constructor would build the same pool with a backend that connects to anything.
+        context = httpx2.create_ssl_context(trust_env=False)
+        if policy.ca_file is not None:
+            context.load_verify_locations(policy.ca_file)
+        self._policy = policy
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=context,
+            max_connections=None,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=KEEPALIVE_SECONDS,
+            network_backend=GuardedBackend(policy),
+        )
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request if its URL may be called; otherwise raise `OutboundRefused`."""
+        budget.current()
+        self._policy.judge(urls.read(str(request.url)))
+        return super().handle_request(request)
+
+    def abandon(self) -> None:
+        """Close this process's ends of connections that its parent goes on using.
+
+        Takes no lock: at the moment of the fork, a thread that does not exist here may have held it.
+        """
+        for connection in self._pool.connections:
+            connection.close()
+
+
+class GuardedBackend(httpcore2.NetworkBackend):
+    """Opens connections, for `httpcore2`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Connect to the first judged address that answers. The budget replaces `timeout`."""
+        seconds = budget.current().wait()
+        problem: Exception | None = None
+        for address in permitted_addresses(self._policy, host, port, seconds=seconds):
+            try:
+                return GuardedStream(_connected(address, port))
+            except OSError as error:
+                problem = error
+        budget.current().wait()  # raises if it was the deadline that ended the attempts
+        raise httpcore2.ConnectError(str(problem)) from problem
+
+    def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Never: no URL leads here, and nothing else may."""
+        raise OutboundRefused("Sockets of this machine may not be called.")
+
+
+def _connected(address: Address, port: int) -> socket.socket:
+    opened = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(min(CONNECT_SECONDS, budget.current().wait()))
+        opened.connect((str(address), port))
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+class GuardedStream(httpcore2.NetworkStream):
+    """One connection. Each wait is cut to what the budget of the current call has left."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Wait for some bytes."""
+        call = budget.current()
+        while True:
+            self._connection.settimeout(call.wait())
+            try:
+                data = self._connection.recv(max_bytes)
+            except TimeoutError:
+                continue  # the next wait() decides whether the call is over
+            except OSError as error:
+                raise httpcore2.ReadError(str(error)) from error
+            call.receive(len(data))
+            return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send all bytes; a receiver that takes them one by one is bound by the deadline too."""
+        call = budget.current()
+        left = memoryview(buffer)
+        while left:
+            self._connection.settimeout(call.wait())
+            try:
+                left = left[self._connection.send(left) :]
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise httpcore2.WriteError(str(error)) from error
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        """Turn the connection into a verified one for this name."""
+        try:
+            self._connection.settimeout(budget.current().wait())
+            return GuardedStream(ssl_context.wrap_socket(self._connection, server_hostname=server_hostname))
+        except (OSError, ValueError) as error:
+            self.close()
+            budget.current().wait()
+            raise httpcore2.ConnectError(str(error)) from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """What `httpcore2` asks of a connection."""
+        if info == "is_readable":
+            return _is_readable(self._connection)
+        if info == "ssl_object":
+            return self._connection if isinstance(self._connection, ssl.SSLSocket) else None
+        if info == "server_addr":
+            return self._connection.getpeername()
+        return self._connection if info == "socket" else None
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    # An idle connection with something to read has been closed by the other side, or is out of step.
+    if connection.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))

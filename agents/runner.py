@@ -1,0 +1,64 @@
+"""Runs one request through its adapter and vouches for what comes out: a well-formed result or an
+`AgentError`.
+
+Nothing else leaves `run_agent`, so the engine can decide about retries by the class of the error alone. The
+process may die at any moment in between; recovery notices and the engine calls again with the same
+idempotency key.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from billiard.exceptions import SoftTimeLimitExceeded
+
+from agents import adapters, excerpts, well_formed
+from agents.adapters.base import never_cancelled
+from agents.contracts import AgentRequest, AgentResult
+from agents.exceptions import AgentError, RetryableAgentError
+
+logger = logging.getLogger(__name__)
+
+
+def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_cancelled) -> AgentResult:
+    """Run the agent once. Must be called outside any database transaction: it may take minutes.
+
+    Adapters that wait keep `request.timeout_seconds` themselves. A function cannot be stopped; when one takes
+    longer, its result still counts, because running it again would take as long, and the overrun is logged.
+    """
+    started = time.monotonic()
+    try:
+        result = adapters.get(request.settings.adapter).run(request, cancelled=cancelled)
+        well_formed.require(result)
+    except AgentError:
+        raise
+    except (TimeoutError, SoftTimeLimitExceeded) as error:
+        message = f"The agent did not finish within {request.timeout_seconds:g} s."
+        raise RetryableAgentError(message, code="agent_timeout") from error
+    except Exception as error:
+        raise _crash(request, error) from error
+    if (seconds := time.monotonic() - started) > request.timeout_seconds:
+        logger.warning(
+            "Agent overran its time", extra=_facts("agent_overran", request) | {"seconds": round(seconds, 3)}
+        )
+    return result
+
+
+def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:
+    # Retryable, since most surprises are passing ones, and the attempts are counted anyway.
+    shown = excerpts.excerpt(f"{type(error).__name__}: {error}", secrets=excerpts.secrets_of(request))
+    # The traceback is not logged with its message: an exception's text may quote the prompt or a key.
+    logger.error("Agent crashed", extra=_facts("agent_crashed", request) | {"error": type(error).__name__})
+    return RetryableAgentError(f"The agent crashed with {shown}", code="agent_crashed")
+
+
+def _facts(action: str, request: AgentRequest) -> dict[str, str]:
+    return {
+        "action": action,
+        "activity": str(request.activity_id),
+        "run": str(request.run_id),
+        "tenant": str(request.tenant_id),
+        "role": request.agent_role,
+    }

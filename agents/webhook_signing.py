@@ -1,0 +1,107 @@
+"""Signs what goes out and verifies what comes in after the Standard Webhooks scheme (HMAC-SHA256, version
+v1).
+
+Several secrets may be in force at once, so that they can be changed without refusing anybody. Verification
+answers False to whatever it cannot understand: no header, however malformed, makes it raise. It remembers
+nothing, so a repeated message is the caller's to recognise, by its `webhook-id`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets as randomness
+import time
+from collections.abc import Mapping, Sequence
+
+from agents.exceptions import ConfigurationError
+
+ID_HEADER = "webhook-id"
+TIMESTAMP_HEADER = "webhook-timestamp"
+SIGNATURE_HEADER = "webhook-signature"
+
+TOLERANCE_SECONDS = (
+    300  # either way: a slow network and a badly set clock, but no replay of yesterday's message
+)
+SECRET_PREFIX = "whsec_"  # noqa: S105 - only the mark that such secrets begin with
+SECRET_BYTES = range(24, 65)  # the lengths that the scheme allows
+MAX_SIGNATURES = 16  # a sender in rotation sends two; more would only make us compute
+
+# The parts are joined with dots before they are signed: a dot inside one would let two messages look alike.
+_ID = re.compile(r"[!-\-/-~]{1,256}")  # printable ASCII without space and dot
+_TIMESTAMP = re.compile(r"0|[1-9][0-9]{0,14}")
+
+
+def new_secret() -> str:
+    """A fresh random secret in the form that both sides store."""
+    return SECRET_PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
+
+
+def is_secret(text: str) -> bool:
+    """Whether this text can be used for signing."""
+    return _key_of(text) is not None
+
+
+def signed_headers(
+    *, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None
+) -> dict[str, str]:
+    """The three headers that prove to the receiver who sent this body, and when. One signature per secret."""
+    timestamp = str(int(time.time() if now is None else now))
+    if not _ID.fullmatch(message_id):
+        raise ConfigurationError("A webhook id must be printable ASCII without spaces and dots.")
+    signatures = []
+    for secret in secrets:
+        key = _key_of(secret)
+        if key is None:
+            raise ConfigurationError("A signing secret is not of the form whsec_<base64 of 24 to 64 bytes>.")
+        signatures.append("v1," + _signature(key, message_id, timestamp, body).decode())
+    return {ID_HEADER: message_id, TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: " ".join(signatures)}
+
+
+def verify(
+    *, headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: float | None = None
+) -> bool:
+    """Whether one of the secrets signed exactly this message within five minutes of now. Never raises."""
+    sent = {name.lower(): value for name, value in headers.items() if isinstance(name, str)}
+    message_id, timestamp = sent.get(ID_HEADER), sent.get(TIMESTAMP_HEADER)
+    if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
+        return False
+    if not isinstance(timestamp, str) or not _TIMESTAMP.fullmatch(timestamp):
+        return False
+    if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
+        return False
+    claimed = _claimed_signatures(sent.get(SIGNATURE_HEADER))
+    keys = [key for key in map(_key_of, secrets) if key is not None]
+    found = False
+    for key in keys:
+        expected = _signature(key, message_id, timestamp, body)
+        for signature in claimed:
+            # No early exit: the time taken must not tell which secret or signature came close.
+            found |= hmac.compare_digest(expected, signature)
+    return found
+
+
+def _claimed_signatures(header: object) -> list[bytes]:
+    if not isinstance(header, str) or not header.isascii():
+        return []
+    versioned = (part.partition(",") for part in header.split(" ", MAX_SIGNATURES)[:MAX_SIGNATURES])
+    return [signature.encode() for version, _, signature in versioned if version == "v1"]
+
+
+def _signature(key: bytes, message_id: str, timestamp: str, body: bytes) -> bytes:
+    signed = b".".join((message_id.encode(), timestamp.encode(), body))
+    return base64.b64encode(hmac.digest(key, signed, hashlib.sha256))
+
+
+def _key_of(secret: object) -> bytes | None:
+    if not isinstance(secret, str) or not secret.isascii():
+        return None
+    encoded = secret.removeprefix(SECRET_PREFIX).rstrip("=")
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) in SECRET_BYTES else None

@@ -1,0 +1,122 @@
+"""The recorder: what the agents saw, for tests that check the orchestrator's promises from the outside.
+
+A call counts as running from its arrival until just before its result is sent, not after: the orchestrator
+may start the next job the moment it has the result, and that must not look like two at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from .job import Job
+
+REMEMBERED_CALLS = 200
+
+
+@dataclass(slots=True)
+class RoleRecord:
+    """Counts of one role."""
+
+    calls: int = 0
+    finished: int = 0
+    failed: int = 0
+    running: int = 0
+    max_running: int = 0
+    running_by_tenant: Counter[str] = field(default_factory=Counter)
+    max_running_by_tenant: Counter[str] = field(default_factory=Counter)
+    executions: Counter[str] = field(default_factory=Counter)
+
+    def restarted(self) -> RoleRecord:
+        """A new record in which only the calls that still run are counted."""
+        return RoleRecord(
+            running=self.running,
+            max_running=self.running,
+            running_by_tenant=self.running_by_tenant,
+            max_running_by_tenant=self.running_by_tenant.copy(),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """The record as JSON. `duplicates` counts the executions that arrived more than once."""
+        return {
+            "calls": self.calls,
+            "finished": self.finished,
+            "failed": self.failed,
+            "running": self.running,
+            "max_running": self.max_running,
+            "max_running_by_tenant": dict(self.max_running_by_tenant),
+            "duplicates": {name: count for name, count in self.executions.items() if count > 1},
+        }
+
+
+class Recorder:
+    """Thread-safe counts of all calls since the start or the last reset."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._max_running = 0
+        self._roles: defaultdict[str, RoleRecord] = defaultdict(RoleRecord)
+        self._recent: deque[dict[str, str]] = deque(maxlen=REMEMBERED_CALLS)
+
+    def reset(self) -> None:
+        """Forget all counts; calls that still run stay counted as running."""
+        with self._lock:
+            self._max_running = self._running
+            for role, record in self._roles.items():
+                self._roles[role] = record.restarted()
+            self._recent.clear()
+
+    def begin(self, job: Job) -> None:
+        """Note that a call arrived. Each `begin` needs one `end`."""
+        with self._lock:
+            record = self._roles[job.role]
+            record.calls += 1
+            record.running += 1
+            record.running_by_tenant[job.tenant_id] += 1
+            self._running += 1
+            if job.execution_id:
+                record.executions[job.execution_id] += 1
+            self._raise_high_water_marks(record, job.tenant_id)
+            self._recent.append(_call(job))
+
+    def end(self, job: Job, *, failed: bool) -> None:
+        """Note that a call is over, before its result is sent."""
+        with self._lock:
+            record = self._roles[job.role]
+            record.failed += failed
+            record.finished += not failed
+            record.running -= 1
+            record.running_by_tenant[job.tenant_id] -= 1
+            self._running -= 1
+
+    def shown(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        with self._lock:
+            roles = {role: record.shown() for role, record in sorted(self._roles.items())}
+            return {
+                "running": self._running,
+                "max_running": self._max_running,
+                "roles": roles,
+                "recent": list(self._recent),
+            }
+
+    def _raise_high_water_marks(self, record: RoleRecord, tenant_id: str) -> None:
+        self._max_running = max(self._max_running, self._running)
+        record.max_running = max(record.max_running, record.running)
+        highest = record.max_running_by_tenant
+        highest[tenant_id] = max(highest[tenant_id], record.running_by_tenant[tenant_id])
+
+
+def _call(job: Job) -> dict[str, str]:
+    return {
+        "at": datetime.now(UTC).isoformat(),
+        "role": job.role,
+        "tenant_id": job.tenant_id,
+        "job_id": job.job_id,
+        "execution_id": job.execution_id,
+        "wake_reason": job.wake_reason,
+    }

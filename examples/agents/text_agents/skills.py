@@ -1,0 +1,22 @@
+"""The skills, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from . import audit, keywords, outline, summary
+from .brief_writer import BriefWriter
+from .job import Answer, Job
+
+Skill = Callable[[Job], Answer]
+
+
+def all_skills() -> Mapping[str, Skill]:
+    """A function per path. Each call starts with an empty session memory."""
+    return {
+        "keyword-researcher": keywords.research,
+        "content-brief-writer": BriefWriter().write,
+        "blog-writer": outline.write,
+        "site-auditor": audit.audit,
+        "report-writer": summary.write,
+    }

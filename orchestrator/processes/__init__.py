@@ -1,0 +1,27 @@
+"""The Python processes of the project: which there are, and a supervisor that runs them on one machine.
+
+`make up`, `make demo` and the tests use the supervisor; containers run one process each, from the same table,
+with `python -m orchestrator.processes NAME`. Nothing here imports Django.
+"""
+
+from orchestrator.processes.errors import (
+    AlreadySupervised,
+    NotReady,
+    ProcessEnded,
+    SupervisorError,
+    UnknownProcess,
+)
+from orchestrator.processes.specs import ProcessSpec, standard_processes
+from orchestrator.processes.supervisor import EndedProcess, Supervisor
+
+__all__ = [
+    "AlreadySupervised",
+    "EndedProcess",
+    "NotReady",
+    "ProcessEnded",
+    "ProcessSpec",
+    "Supervisor",
+    "SupervisorError",
+    "UnknownProcess",
+    "standard_processes",
+]

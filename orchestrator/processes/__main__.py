@@ -1,0 +1,36 @@
+"""Become one of the standard processes: `python -m orchestrator.processes web | worker | beat | flower`.
+
+For containers, where something else supervises. Reads PORT, FLOWER_PORT, WORKER_CONCURRENCY and what the
+table names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from orchestrator.processes.specs import standard_processes
+
+PORT, FLOWER_PORT = 8000, 5555
+
+
+def main() -> None:
+    concurrency = os.environ.get("WORKER_CONCURRENCY")
+    table = standard_processes(
+        port=int(os.environ.get("PORT") or PORT),
+        flower_port=int(os.environ.get("FLOWER_PORT") or FLOWER_PORT),
+        concurrency=int(concurrency) if concurrency else None,
+    )
+    specs = {spec.name: spec for spec in table}
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.processes", description="Run one process in place."
+    )
+    parser.add_argument("name", choices=specs)
+    parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="added to its command line, after --")
+    options = parser.parse_args()
+    spec = specs[options.name]
+    os.execve(spec.argv[0], [*spec.argv, *options.more], {**os.environ, **spec.env})  # noqa: S606 - no shell
+
+
+if __name__ == "__main__":
+    main()

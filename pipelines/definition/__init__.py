@@ -1,0 +1,33 @@
+"""What a pipeline is: from a file or an API call to frozen values, with every fault named by its path.
+
+Pure. `load` turns text into plain data, `parse` turns data into a `PipelineDefinition` or raises a
+`DefinitionError` that lists all faults at once. A definition that `parse` returned holds no surprise for
+those who run it: its steps exist, its graph has an order, its numbers are in range, its text can be stored.
+"""
+
+from pipelines.definition.faults import DefinitionError, Fault
+from pipelines.definition.loading import MAX_BYTES, load
+from pipelines.definition.parsing import MAX_STEPS, parse
+from pipelines.definition.shapes import (
+    OnTimeout,
+    PipelineDefinition,
+    ReminderDefinition,
+    RetryDefinition,
+    RetryStrategy,
+    StepDefinition,
+)
+
+__all__ = (
+    "MAX_BYTES",
+    "MAX_STEPS",
+    "DefinitionError",
+    "Fault",
+    "OnTimeout",
+    "PipelineDefinition",
+    "ReminderDefinition",
+    "RetryDefinition",
+    "RetryStrategy",
+    "StepDefinition",
+    "load",
+    "parse",
+)

@@ -1,0 +1,93 @@
+"""Faults of a definition: collected while it is read, reported together.
+
+A path leads from the top of the definition to the place at fault, `steps[2].depends_on[0]`. What is missing
+is reported at the object that lacks it, so a path always leads to something that is there. The empty path is
+the definition itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from json import dumps
+from typing import ClassVar
+
+PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+SHOWN = 10  # faults in the text of the error; the list holds all of them
+KINDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+LONGEST_GUESS = 63  # characters; comparing longer words costs too much and helps nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, and where."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class DefinitionError(Exception):
+    """The pipeline's definition cannot be accepted. `faults` names everything that is wrong with it."""
+
+    code: ClassVar[str] = "invalid_definition"
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = list(faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        shown = "; ".join(map(str, self.faults[:SHOWN]))
+        more = len(self.faults) - SHOWN
+        return f"{shown}; and {more} more" if more > 0 else shown
+
+
+class Faults:
+    """Collects faults. Guesses what was meant for the first few unknown words only, as guessing is slow."""
+
+    def __init__(self) -> None:
+        self.found: list[Fault] = []
+        self._guesses_left = 10
+
+    def add(self, path: str, message: str) -> None:
+        self.found.append(Fault(path, message))
+
+    def unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
+        """Adds "unknown <what>", with the nearest known word if there is one."""
+        guess: list[str] = []
+        if self._guesses_left and len(word) <= LONGEST_GUESS:
+            self._guesses_left -= 1
+            guess = get_close_matches(word, known, n=1, cutoff=0.7)
+        hint = f", did you mean {guess[0]}?" if guess else ""
+        self.add(path, f"unknown {what} {shown(word)}{hint}")
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise DefinitionError(self.found)
+
+
+def at(path: str, part: str | int) -> str:
+    """The path one level down: an index in brackets, a plain key after a dot, any other key quoted."""
+    if isinstance(part, int):
+        return f"{path}[{part}]"
+    if PLAIN_KEY.fullmatch(part):
+        return f"{path}.{part}" if path else part
+    return f"{path}[{dumps(part)}]"
+
+
+def shown(value: object) -> str:
+    """A value as a message may name it: text quoted, short and printable whatever it holds; else its kind."""
+    if isinstance(value, str):
+        return dumps(value if len(value) <= LONGEST_GUESS else f"{value[:LONGEST_GUESS]}...")
+    return KINDS.get(type(value), f"a value of type {type(value).__name__}")

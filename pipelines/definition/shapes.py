@@ -1,0 +1,129 @@
+"""The parts of a definition, frozen, and the one form in which they are stored and compared.
+
+`to_dict` spells every default out: a stored version keeps its meaning when a default of ours changes. `parse`
+reads that form back to an equal definition, also after jsonb has rewritten numbers and the order of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from hashlib import sha256
+from json import dumps
+from typing import Any
+
+from pipelines.graph import UpstreamFailure
+
+
+class RetryStrategy(StrEnum):
+    """How the delay grows from one attempt to the next."""
+
+    EXPONENTIAL = "exponential"
+    LINEAR = "linear"
+    FIXED = "fixed"
+
+
+class OnTimeout(StrEnum):
+    """What happens when a person has not answered in time."""
+
+    ESCALATE = "escalate"
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDefinition:
+    """How often an agent's step is tried and how long between the attempts."""
+
+    max_attempts: int = 3  # tries in total, the first included
+    strategy: RetryStrategy = RetryStrategy.EXPONENTIAL
+    base_seconds: float = 5
+    multiplier: float = 2
+    max_seconds: float = 300
+    jitter: float = 0.1  # part of the delay that is left to chance
+
+    def to_dict(self) -> dict[str, Any]:
+        return {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderDefinition:
+    """When the asked person is reminded; with a `human_role`, that role is told as well."""
+
+    after_seconds: float  # since the person was asked
+    human_role: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return _without_gaps({"after_seconds": self.after_seconds, "human_role": self.human_role})
+
+
+@dataclass(frozen=True, slots=True)
+class StepDefinition:
+    """One step. What is None was not said: the template or the registry decides. `depends_on` is complete."""
+
+    id: str
+    name: str | None = None
+    description: str = ""
+    template: str | None = None
+    agent_role: str | None = None
+    human_role: str | None = None
+    is_approval_gate: bool = False
+    requires_approval: bool = False
+    depends_on: tuple[str, ...] = ()
+    parallel: bool = False  # has acted by the time this is made: see depends_on
+    on_upstream_failure: UpstreamFailure = UpstreamFailure.FAIL
+    when: str | None = None
+    for_each: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    retry: RetryDefinition | None = None
+    timeout_seconds: float | None = None
+    due_seconds: float | None = None
+    reminders: tuple[ReminderDefinition, ...] = ()
+    on_timeout: OnTimeout | None = None
+    priority: int | None = None
+    max_rounds: int | None = None
+    dependency_timeout_seconds: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What to call the step where people read it."""
+        return self.name or self.id
+
+    def to_dict(self) -> dict[str, Any]:
+        return _without_gaps({part.name: _plain(getattr(self, part.name)) for part in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineDefinition:
+    """A whole pipeline. `params` are the defaults of a run's parameters."""
+
+    key: str
+    name: str
+    steps: tuple[StepDefinition, ...]
+    description: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, shared with nobody."""
+        return {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+
+    def digest(self) -> str:
+        """SHA-256 over `to_dict`, in hexadecimal: equal for equal definitions, however they were written."""
+        canonical = dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return sha256(canonical.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, RetryDefinition | ReminderDefinition | StepDefinition):
+        return value.to_dict()
+    return deepcopy(dict(value)) if isinstance(value, Mapping) else value
+
+
+def _without_gaps(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if value is not None}

@@ -1,0 +1,66 @@
+"""Starting a run: its steps come into being all at once, and those that depend on nothing start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from activities.submission import submit
+from pipelines import progression, versions
+from pipelines.exceptions import PipelineDisabled, PipelineNotFound
+from pipelines.graph import StepState
+from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """What a run is given: `input` holds `content` and `data` for its first steps."""
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    input: Mapping[str, Any] | None = None
+    deliverable_id: UUID | None = None
+    priority: int = 10
+
+
+def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
+    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`."""
+    return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
+
+
+def start_runs(tenant_id: UUID, pipeline_key: str, news: Sequence[NewRun], *, actor: str) -> list[PipelineRun]:
+    """Start many runs of one pipeline in one transaction, with a handful of statements for all of them."""
+    with tenant_scope(tenant_id):
+        version = _newest(tenant_id, pipeline_key)
+        plan = versions.compiled(version.pk)
+        runs = PipelineRun.objects.bulk_create(
+            PipelineRun(
+                id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
+                input=new.input, deliverable_id=new.deliverable_id, priority=new.priority,
+                unsettled=len(plan.definition.steps), created_by=actor,
+            )
+            for new in news
+        )  # fmt: skip
+        first = progression.first_activities(runs, plan)
+        started = {(item.pipeline_run_id, item.step): item.id for item in first}
+        StepRun.objects.bulk_create(_step_run(run, step.id, position, started) for run in runs for position, step in enumerate(plan.definition.steps))
+        submit(first, actor=actor)
+    return runs
+
+
+def _step_run(run: PipelineRun, step: str, position: int, started: Mapping[tuple[UUID | None, str | None], UUID]) -> StepRun:
+    activity_id = started.get((run.pk, step))
+    status = StepState.ACTIVE if activity_id else StepState.PENDING
+    return StepRun(tenant_id=run.tenant_id, run_id=run.pk, step=step, position=position, status=status, activity_id=activity_id)
+
+
+def _newest(tenant_id: UUID, pipeline_key: str) -> PipelineVersion:
+    pipeline = Pipeline.objects.for_tenant(tenant_id).filter(key=pipeline_key).first()
+    if pipeline is None:
+        raise PipelineNotFound(f"There is no pipeline {pipeline_key!r}.")
+    if not pipeline.enabled:
+        raise PipelineDisabled(f"The pipeline {pipeline_key!r} is switched off.")
+    return PipelineVersion.objects.for_tenant(tenant_id).get(pipeline=pipeline, number=pipeline.latest)

@@ -1,0 +1,98 @@
+"""Pipelines and their versions: saved once, resolved against their templates, never changed.
+
+A run keeps the version that it began with, and a version keeps what its templates said when it was saved, so editing either changes
+nothing that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from agents import configuration
+from pipelines.definition import PipelineDefinition, parse
+from pipelines.exceptions import VersionConflict
+from pipelines.graph import Graph
+from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
+from tenants.context import tenant_scope
+
+# What a step takes from its template when it does not say it itself.
+_FROM_TEMPLATE = ("name", "description", "agent_role", "human_role", "timeout_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A version ready to be run."""
+
+    definition: PipelineDefinition
+    graph: Graph
+    position: Mapping[str, int]
+
+    def step(self, step_id: str) -> Any:
+        return self.definition.steps[self.position[step_id]]
+
+
+def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None) -> PipelineVersion:
+    """Save a definition as the newest version of the pipeline named by its key, which is made if need be.
+
+    Raises `definition.DefinitionError` naming every fault by path, and `VersionConflict` when `expected` is not the newest version.
+    """
+    with tenant_scope(tenant_id):
+        templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
+        definition = checked(data, templates)
+        pipeline, _ = Pipeline.objects.get_or_create(tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name})
+        # Two editors at once: the row's lock gives the versions different numbers.
+        pipeline = Pipeline.objects.for_tenant(tenant_id).select_for_update().get(pk=pipeline.pk)
+        if expected is not None and pipeline.latest != expected:
+            raise VersionConflict(f"The pipeline is at version {pipeline.latest} by now, not {expected}.")
+        version = PipelineVersion.objects.create(
+            tenant_id=tenant_id, pipeline=pipeline, number=pipeline.latest + 1, definition=definition.to_dict(),
+            digest=definition.digest(), created_by=actor,
+        )  # fmt: skip
+        Pipeline.objects.for_tenant(tenant_id).filter(pk=pipeline.pk).update(
+            latest=version.number, name=definition.name, description=definition.description, updated_at=Now()
+        )
+    return version
+
+
+def checked(data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
+    """The definition with its templates resolved. Raises `definition.DefinitionError`."""
+    roles = configuration.known_roles()
+    parse(data, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression)
+    resolved = {**data, "steps": [_resolved(step, templates) for step in data["steps"]]}
+    return parse(resolved, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression)
+
+
+def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
+    template = templates.get(step.get("template") or "")
+    if template is None:
+        return dict(step)
+    merged: dict[str, Any] = {name: getattr(template, name) for name in _FROM_TEMPLATE if getattr(template, name)}
+    if step.get("agent_role") or step.get("human_role"):
+        merged.pop("agent_role", None)
+        merged.pop("human_role", None)
+    merged |= {name: True for name in ("requires_approval", "is_approval_gate") if getattr(template, name)}
+    merged |= {"retry": template.retry} if template.retry else {}
+    merged |= {key: value for key, value in step.items() if value is not None}
+    merged["params"] = {**template.params, **(step.get("params") or {})}
+    return merged
+
+
+def _refuse_expression(text: str) -> str:
+    # Refused rather than ignored: a condition that does not hold back its step would do harm.
+    return "conditions and fan-out expressions are not available in this version"
+
+
+@lru_cache(maxsize=1024)
+def compiled(version_id: UUID) -> Compiled:
+    """A version's definition and graph. Versions never change, so this may be kept for ever. Needs an open `tenant_scope`."""
+    data = PipelineVersion.objects.values_list("definition", flat=True).get(pk=version_id)
+    roles = {step["agent_role"] for step in data["steps"] if step.get("agent_role")}
+    templates = {step["template"] for step in data["steps"] if step.get("template")}
+    definition = parse(data, known_roles=roles, known_templates=templates)
+    return Compiled(definition, Graph.of(definition), {step.id: index for index, step in enumerate(definition.steps)})

@@ -1,0 +1,149 @@
+"""`Idempotency-Key`: a POST that is repeated with the same key takes effect once
+(draft-ietf-httpapi-idempotency-key-header).
+
+The answer is stored in the transaction of its effect, so there is never one without the other, whatever is
+killed when. A repetition gets the stored answer; another request under the same key is refused with 422; one
+that arrives while the first is still at work gets 409 and may ask again. A key belongs to its caller and
+path, and is kept for a day.
+
+Only successes are stored. An error has rolled back whatever the request did, so repeating it is safe; and the
+same request may well succeed later, as after a 429.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.db import connections
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from rest_framework.request import Request
+
+from tenants.api.faults import InvalidRequest
+from tenants.context import APP, system_scope
+from tenants.exceptions import TenantError
+from tenants.models import IdempotentRequest
+from tenants.principals import Principal
+
+HEADER = "Idempotency-Key"
+REPLAYED = "Idempotency-Replayed"
+KEPT = timedelta(hours=24)
+KEPT_HEADERS = ("Content-Type", "ETag", "Location")
+KEY = re.compile(
+    r'"[\x20-\x21\x23-\x7e]{1,255}"|[\x21\x23-\x7e]{1,255}'
+)  # quoted as the draft has it, or bare
+PURGE_BATCH = 5_000
+
+
+class KeyReused(TenantError):
+    """The Idempotency-Key was used before, for a different request."""
+
+    code = "idempotency_key_reused"
+    status = 422
+
+
+class StillInProgress(TenantError):
+    """The first request with this Idempotency-Key has not ended yet."""
+
+    code = "idempotency_in_progress"
+    status = 409
+    retry_after = 1
+
+
+def once(
+    request: Request, answer: Callable[[], HttpResponseBase], keep: Callable[[Any], bytes]
+) -> HttpResponseBase:
+    """The answer to the request, given for the first time or again. Must run in the transaction of the
+    request's effect.
+
+    `keep` turns the answer's data into the body that is stored.
+    """
+    text = request.headers.get(HEADER)
+    if request.method != "POST" or text is None:
+        return answer()
+    digest, asked = _digest_of_key(request, key_of(text)), _digest_of_request(request)
+    _refuse_concurrent(request.user.tenant_id, digest)
+    earlier = IdempotentRequest.objects.for_tenant(request.user.tenant_id).filter(digest=digest).first()
+    if earlier is not None:
+        return _again(earlier, asked)
+    response = answer()
+    if response.status_code < 400 and not response.streaming:
+        _store(request.user, digest, asked, response, keep)
+    return response
+
+
+def purge(older_than: timedelta = KEPT) -> int:
+    """Delete answers that nobody will ask for again, of all tenants, a batch at a time. For the keeper."""
+    deleted = 0
+    with system_scope():
+        old = IdempotentRequest.objects.filter(created_at__lt=timezone.now() - older_than).order_by(
+            "created_at"
+        )
+        while batch := IdempotentRequest.objects.filter(pk__in=old.values("pk")[:PURGE_BATCH]).delete()[0]:
+            deleted += batch
+    return deleted
+
+
+def key_of(text: str) -> str:
+    """The key in a header's value. Raises `InvalidRequest`."""
+    if not KEY.fullmatch(text.strip()):
+        raise InvalidRequest(
+            [(HEADER, "must have 1 to 255 visible ASCII characters")], code="invalid_idempotency_key"
+        )
+    return text.strip().strip('"')
+
+
+def _digest_of_key(request: Request, key: str) -> str:
+    principal: Principal = request.user
+    return hashlib.sha256("\n".join((principal.identity, request.path, key)).encode()).hexdigest()
+
+
+def _digest_of_request(request: Request) -> str:
+    # Of the parsed body: a client that writes the same members in another order repeats itself all the same.
+    body = orjson.dumps(request.data, option=orjson.OPT_SORT_KEYS)
+    query = request.META.get("QUERY_STRING", "").encode()
+    return hashlib.sha256(query + b"\n" + body).hexdigest()
+
+
+def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
+    """Hold the key until the transaction ends, or raise `StillInProgress`. Waiting would only tie up a
+    thread.
+    """
+    number = int.from_bytes(
+        hashlib.sha256(tenant_id.bytes + digest.encode()).digest()[:8], "big", signed=True
+    )
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
+        if not cursor.fetchone()[0]:
+            raise StillInProgress(
+                "A request with this Idempotency-Key is still being worked on. Ask again in a moment."
+            )
+
+
+def _again(earlier: IdempotentRequest, asked: str) -> HttpResponse:
+    if earlier.request_digest != asked:
+        raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
+    return HttpResponse(
+        bytes(earlier.body), status=earlier.status_code, headers={**earlier.headers, REPLAYED: "true"}
+    )
+
+
+def _store(
+    principal: Principal, digest: str, asked: str, response: HttpResponseBase, keep: Callable[[Any], bytes]
+) -> None:
+    data = getattr(response, "data", None)
+    IdempotentRequest.objects.create(
+        tenant_id=principal.tenant_id,
+        digest=digest,
+        request_digest=asked,
+        status_code=response.status_code,
+        headers={name: response.headers[name] for name in KEPT_HEADERS if name in response.headers},
+        body=keep(data) if data is not None else getattr(response, "content", b""),
+    )

@@ -1,0 +1,81 @@
+"""What a request may contain: one JSON document of bounded size and shape, as plain bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from rest_framework import status
+from rest_framework.exceptions import APIException, UnsupportedMediaType
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+
+from tenants import strict_json
+from tenants.api.faults import InvalidRequest
+
+
+class BodyTooLarge(APIException):
+    """The body has more bytes than this address accepts."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "body_too_large"
+
+
+class LengthRequired(APIException):
+    """The body was sent in chunks. Its length must be announced, or it would be taken for empty."""
+
+    status_code = status.HTTP_411_LENGTH_REQUIRED
+    default_code = "length_required"
+    default_detail = "Send the body with a Content-Length, not in chunks."
+
+
+class StrictJSONParser(BaseParser):
+    """Reads `application/json` by the rules of `tenants.strict_json`.
+
+    A view may widen them with attributes: `max_body_bytes`, `allows_array` for a list at the top, and
+    `reject_duplicate_keys` where a repeated key would hide a setting.
+    """
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        view = (parser_context or {}).get("view")
+        limit = body_limit(view)
+        raw = stream.read(limit + 1)
+        if not raw.strip():
+            return {}
+        try:
+            value = strict_json.loads(
+                raw, max_bytes=limit, reject_duplicate_keys=getattr(view, "reject_duplicate_keys", False)
+            )
+        except strict_json.StrictJSONError as fault:
+            if fault.code == strict_json.TOO_LARGE:
+                raise BodyTooLarge(_too_large(limit)) from fault
+            raise InvalidRequest([(fault.path, fault.message)], code=fault.code) from fault
+        if isinstance(value, dict) or (isinstance(value, list) and getattr(view, "allows_array", False)):
+            return value
+        raise InvalidRequest([("", "must be a JSON object")])
+
+
+def refuse_odd_body(request: Request, view: Any) -> None:
+    """Refuse what can be refused by the headers alone, before a byte of the body is read."""
+    if request.META.get("HTTP_CONTENT_ENCODING", "identity").lower() not in ("", "identity"):
+        # A few kilobytes can unpack to gigabytes.
+        raise UnsupportedMediaType("", "The body must not be compressed: leave out Content-Encoding.")
+    announced = request.META.get("CONTENT_LENGTH") or ""
+    if not announced and request.META.get("HTTP_TRANSFER_ENCODING"):
+        raise LengthRequired
+    if announced.isdecimal() and int(announced) > body_limit(view):
+        raise BodyTooLarge(_too_large(body_limit(view)))
+
+
+def body_limit(view: Any) -> int:
+    """Bytes that a view accepts."""
+    return int(getattr(view, "max_body_bytes", None) or settings.ORCHESTRATOR_MAX_BODY_BYTES)
+
+
+def _too_large(limit: int) -> str:
+    return f"The body may have {limit} bytes at most."

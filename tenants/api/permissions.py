@@ -1,0 +1,84 @@
+"""What a caller's role and a token's scopes allow.
+
+A view says what it needs: `required_role = Role.ADMIN`, or by action or method, `{"approve": Role.REVIEWER,
+"put": Role.ADMIN}`. What it does not say is safe: reading needs a viewer, everything else an operator. Scopes
+only ever take away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from tenants.models import Role
+from tenants.principals import Principal
+
+
+class Forbidden(PermissionDenied):
+    """The caller is known and may not do this. Names what would be needed."""
+
+    def __init__(self, detail: str, **needed: str) -> None:
+        super().__init__(detail, "forbidden")
+        self.problem_members = needed
+
+
+class RolePermission(BasePermission):
+    """Lets callers in whose role includes the view's, and whose token's scopes include its resource."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        principal = request.user
+        if not isinstance(principal, Principal):
+            return False
+        if not hasattr(view, (request.method or "").lower()):
+            return True  # Nobody may do this here, which is 405 and not a matter of permission.
+        role = role_needed(request, view)
+        if not principal.role.includes(role):
+            raise Forbidden(
+                f"This needs the role {role.value}; you act as {principal.role.value}.",
+                required_role=role.value,
+            )
+        refuse_missing_scope(principal, view, "read" if request.method in SAFE_METHODS else "write")
+        return True
+
+
+class PlatformPermission(RolePermission):
+    """Reading as above; changing what all tenants share needs a platform admin's token or session."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if request.method not in SAFE_METHODS and not request.user.is_platform_admin:
+            raise Forbidden("This changes what all tenants share, and needs a token of a platform admin.")
+        return True
+
+
+def role_needed(request: Request, view: Any) -> Role:
+    """The lowest role that may do what is asked."""
+    declared = getattr(view, "required_role", None)
+    if isinstance(declared, Mapping):
+        for name in (getattr(view, "action", None), (request.method or "").lower()):
+            if name in declared:
+                return Role(declared[name])
+    elif declared is not None:
+        return Role(declared)
+    return Role.VIEWER if request.method in SAFE_METHODS else Role.OPERATOR
+
+
+def refuse_missing_scope(principal: Principal, view: Any, verb: str) -> None:
+    """Raise `Forbidden` unless the token has no scopes, or one that covers the verb here. Writing includes
+    reading.
+    """
+    if not principal.scopes:
+        return
+    resource = getattr(view, "scope", None)
+    verbs = ("read", "write") if verb == "read" else ("write",)
+    enough = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
+    if enough.isdisjoint(principal.scopes):
+        needed = f"{resource}:{verb}" if resource else verb
+        raise Forbidden(
+            f"This needs the scope {needed}, which your token does not have.", required_scope=needed
+        )

@@ -1,0 +1,137 @@
+"""What every view of the API is made of: one tenant, one transaction, one kind of answer.
+
+A request is authenticated first. Then the handler runs in the tenant's scope, and its answer is rendered
+there, so that nothing is read outside; an error of any kind rolls everything back; what was to happen after
+the commit happens before the answer leaves. Deadlocks and lost serialisations are the database's way of
+asking for another try, which they get.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+from uuid import UUID
+
+import psycopg
+import structlog
+from django.db import OperationalError, transaction
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+from rest_framework.generics import GenericAPIView
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
+
+from tenants.api import idempotency
+from tenants.api.parsers import refuse_odd_body
+from tenants.api.renderers import dumps
+from tenants.context import APP, tenant_scope
+from tenants.principals import Principal
+
+TRIES = 3
+PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
+
+Handler = Callable[..., HttpResponseBase]
+
+
+class TenantView(GenericAPIView):
+    """Base of views over what belongs to a tenant. `queryset` is narrowed to the caller's tenant by
+    itself.
+    """
+
+    # False for views that answer with a stream, or need several transactions: these open `tenant_scope`
+    # themselves.
+    in_one_transaction: ClassVar[bool] = True
+
+    @property
+    def principal(self) -> Principal:
+        principal: Principal = self.request.user
+        return principal
+
+    @property
+    def tenant_id(self) -> UUID:
+        return self.principal.tenant_id
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: Any = super().get_queryset()
+        if getattr(self, "swagger_fake_view", False):  # the schema is made without a caller
+            return rows.none()
+        return rows.for_tenant(self.tenant_id)
+
+    def answer_to_keep(self, data: Any) -> Any:
+        """What is stored for repetitions under an Idempotency-Key. Views that answer with a secret leave it
+        out here.
+        """
+        return data
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if any("\x00" in value for value in kwargs.values() if isinstance(value, str)):
+            raise Http404  # PostgreSQL could not even be asked
+        if request.method not in SAFE_METHODS and hasattr(self, (request.method or "").lower()):
+            refuse_odd_body(request, self)
+            _ = request.data  # parsed here, so that a handler that needs no body accepts no nonsense either
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        self.args, self.kwargs = args, kwargs
+        self.request = self.initialize_request(request, *args, **kwargs)
+        self.headers = self.default_response_headers
+        try:
+            self.initial(self.request, *args, **kwargs)
+            self.response = self._handled(self._handler())
+        except Exception as error:  # noqa: BLE001 - turned into a problem, or logged as ours
+            refused = self.handle_exception(error)
+            self.response = self.finalize_response(self.request, refused, *args, **kwargs)
+        return self.response
+
+    def _handler(self) -> Handler:
+        method = (self.request.method or "").lower()
+        known = method in self.http_method_names
+        handler: Handler = (
+            getattr(self, method, self.http_method_not_allowed) if known else self.http_method_not_allowed
+        )
+        return handler
+
+    def _handled(self, handler: Handler) -> HttpResponseBase:
+        if not self.in_one_transaction or not isinstance(self.request.user, Principal):
+            return self._answer(handler)
+        with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
+            for attempt in range(1, TRIES):
+                try:
+                    return self._in_scope(handler)
+                except OperationalError as error:
+                    if not _asks_for_another_try(error):
+                        raise
+                    time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
+            return self._in_scope(handler)
+
+    def _in_scope(self, handler: Handler) -> HttpResponseBase:
+        with tenant_scope(self.tenant_id):
+            response = idempotency.once(
+                self.request, lambda: self._answer(handler), lambda data: dumps(self.answer_to_keep(data))
+            )
+            if response.status_code >= 400:
+                # What a handler did before it answered with an error must not stay.
+                transaction.set_rollback(True, using=APP)
+        if isinstance(response, Response):
+            return response
+        return self.finalize_response(self.request, response, *self.args, **self.kwargs)  # a stored answer
+
+    def _answer(self, handler: Handler) -> HttpResponseBase:
+        response = handler(self.request, *self.args, **self.kwargs)
+        response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
+        return response.render() if isinstance(response, Response) else response
+
+
+class TenantViewSet(ViewSetMixin, TenantView):
+    """`TenantView` for a router: actions instead of methods. Add REST framework's mixins for the usual
+    ones.
+    """
+
+
+def _asks_for_another_try(error: OperationalError) -> bool:
+    return isinstance(error.__cause__, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)

@@ -1,0 +1,66 @@
+"""`manage.py create_token --tenant SLUG --role ROLE`: makes an API token and prints it, once."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from tenants import registration, tokens
+from tenants.exceptions import TenantError
+from tenants.models import Role
+
+LONGEST_DAYS = 3650  # beyond ten years a date would sooner or later overflow
+
+
+class Command(BaseCommand):
+    help = "Make an API token for a tenant. The last line of the output is the token; it is stored nowhere and shown once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        roles = "admin configures, operator submits and cancels, reviewer decides, viewer reads; each includes the next"
+        parser.add_argument(
+            "--tenant", required=True, metavar="SLUG", help="the tenant that the token acts for"
+        )
+        parser.add_argument("--role", required=True, choices=[role.value for role in Role], help=roles)
+        parser.add_argument(
+            "--name", default="command line", help="what to recognise the token by (default: %(default)s)"
+        )
+        parser.add_argument("--expires-in-days", type=_days, metavar="N", help="never, if left out")
+        parser.add_argument(
+            "--scope",
+            action="append",
+            default=[],
+            help="restrict the token to read, write, <resource>:read or <resource>:write; may be repeated",
+        )
+        parser.add_argument(
+            "--platform",
+            action="store_true",
+            help="may also change the registry of agents that all tenants share",
+        )
+
+    def handle(self, *args: Any, tenant: str, role: str, name: str, **options: Any) -> None:
+        days = options["expires_in_days"]
+        try:
+            _, secret = tokens.create(
+                registration.find(tenant),
+                role,
+                name[:100],
+                expires_at=timezone.now() + timedelta(days=days) if days else None,
+                scopes=options["scope"],
+                platform=options["platform"],
+            )
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        self.stderr.write(
+            "Keep this token: it is not shown again. Send it as `Authorization: Bearer <token>`."
+        )
+        self.stdout.write(secret)
+
+
+def _days(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= LONGEST_DAYS):
+        raise argparse.ArgumentTypeError(f"must be a whole number of days from 1 to {LONGEST_DAYS}")
+    return int(text)

@@ -1,0 +1,37 @@
+"""Who acts, for which tenant, and how far: the one answer that every kind of credential leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from tenants.models import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The caller of a request. Always belongs to exactly one tenant; nothing in the request can change
+    which.
+    """
+
+    tenant_id: UUID
+    tenant: str  # the tenant's slug
+    role: Role
+    actor: str  # "token:<name>" or "user:<username>", as decisions and history record it
+    human_roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()  # empty: everything that the role may do
+    token_id: UUID | None = None
+    user_id: int | None = None
+    is_platform_admin: bool = False  # may change the registry that all tenants share
+
+    is_authenticated: ClassVar[bool] = True
+    is_active: ClassVar[bool] = True
+
+    @property
+    def identity(self) -> str:
+        """What tells two callers of one tenant apart; unlike `actor`, nobody can choose it."""
+        return f"token:{self.token_id}" if self.token_id else f"user:{self.user_id}"
+
+    def __str__(self) -> str:
+        return self.actor

@@ -1,0 +1,46 @@
+"""Connections to Redis for the whole project: one pool per process and patience.
+
+Every call ends: a Redis that is down or frozen costs at most the timeout and then raises `redis.RedisError`.
+A connection that the server closed in the meantime is replaced once without the caller noticing; a timeout is
+never repeated, since the server may have done the work. A forked child begins with pools of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+import redis
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+HEALTH_CHECK_SECONDS = 15  # an idle connection is asked before use, so that a restarted server is noticed
+
+
+def client(*, timeout_seconds: float | None = None) -> redis.Redis:
+    """The shared client; answers are bytes. Threads may share it.
+
+    `timeout_seconds` is for callers who would rather do without Redis than wait
+    ORCHESTRATOR_REDIS_TIMEOUT_SECONDS.
+    """
+    patience = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
+    return _client(settings.REDIS_URL, patience)
+
+
+@lru_cache(maxsize=8)
+def _client(url: str, timeout_seconds: float) -> redis.Redis:
+    made: redis.Redis = redis.Redis.from_url(
+        url,
+        protocol=2,  # nothing here needs RESP3, and its greeting costs a round trip
+        driver_info=None,  # two more round trips saved on every new connection
+        socket_timeout=timeout_seconds,
+        socket_connect_timeout=timeout_seconds,
+        health_check_interval=HEALTH_CHECK_SECONDS,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+    )
+    return made
+
+
+# A lock of the parent's pool may be held by a thread that does not exist in the child.
+os.register_at_fork(after_in_child=_client.cache_clear)

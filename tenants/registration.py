@@ -1,0 +1,60 @@
+"""How a tenant comes into being and is found by its name: work of the platform, not of any tenant."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_slug
+from django.db import IntegrityError
+
+from tenants.context import APP, system_scope, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
+
+
+class SlugTaken(TenantError):
+    """Another tenant has this slug."""
+
+    code = "slug_taken"
+    status = 409
+
+
+class InvalidSlug(TenantError):
+    """A slug has up to 63 letters, digits, hyphens and underscores."""
+
+    code = "invalid_slug"
+    status = 400
+
+
+class TenantNotFound(TenantError):
+    """No tenant has this slug."""
+
+    code = "tenant_not_found"
+    status = 404
+
+
+def register(slug: str, name: str = "") -> Tenant:
+    """Make a tenant. Raises `InvalidSlug` or `SlugTaken`."""
+    try:
+        validate_slug(slug)
+    except ValidationError as error:
+        raise InvalidSlug(f"{slug!r} is not a slug: use letters, digits, hyphens and underscores.") from error
+    if len(slug) > 63:
+        raise InvalidSlug(f"The slug has {len(slug)} characters; 63 are allowed.")
+    tenant = Tenant(id=uuid7(), slug=slug, name=name or slug)
+    try:
+        with tenant_scope(tenant.pk):
+            tenant.save(force_insert=True, using=APP)
+    except IntegrityError as error:
+        # The other tenant's row is invisible here: only the unique index knows of it.
+        raise SlugTaken(f"A tenant {slug!r} exists already.") from error
+    return tenant
+
+
+def find(slug: str) -> Tenant:
+    """The tenant of this slug, for commands of the platform. Raises `TenantNotFound`."""
+    with system_scope():
+        tenant = Tenant.objects.filter(slug=slug).first()
+    if tenant is None:
+        raise TenantNotFound(f"There is no tenant {slug!r}. Make it with: manage.py create_tenant {slug}")
+    return tenant

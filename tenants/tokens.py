@@ -1,0 +1,148 @@
+"""API tokens: making, finding and revoking the secrets that act for a tenant.
+
+The secret exists only in the answer that creates it. The database holds its SHA-256: with 256 random bits
+there is nothing to guess, so a slow hash would protect nothing. A found token is remembered in the process
+for a second, so a hot token costs no query; a revocation therefore acts on every process within that second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants import remembered
+from tenants.context import APP, set_tenant, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import ApiToken, Role, Tenant
+from tenants.principals import Principal
+
+SECRET_PREFIX = "orc_"  # lets secret scanners and people recognise a leaked token
+SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
+SHOWN_CHARACTERS = 12  # enough to tell tokens apart in a list, 48 bits of them random, 208 stay secret
+SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)")
+TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people; a write per request would be waste
+
+
+class TokenRefused(TenantError):
+    """The presented token does not open anything: it is unknown, expired or revoked, or its tenant is
+    inactive.
+    """
+
+    code = "invalid_token"
+    status = 401
+
+
+class InvalidScope(TenantError):
+    """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`."""
+
+    code = "invalid_scope"
+    status = 400
+
+
+def create(
+    tenant: Tenant | UUID,
+    role: Role | str,
+    name: str,
+    *,
+    expires_at: datetime | None = None,
+    scopes: Sequence[str] = (),
+    platform: bool = False,
+) -> tuple[ApiToken, str]:
+    """Make a token and return it with its secret, which nobody can read again."""
+    for scope in scopes:
+        if not SCOPE_SHAPE.fullmatch(scope):
+            raise InvalidScope(
+                f"{scope!r} is not a scope; use read, write, <resource>:read or <resource>:write"
+            )
+    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+    tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
+    with tenant_scope(tenant_id):
+        token = ApiToken.objects.create(
+            tenant_id=tenant_id,
+            name=name,
+            role=Role(role),
+            prefix=secret[:SHOWN_CHARACTERS],
+            secret_hash=hash_of(secret),
+            scopes=list(scopes),
+            expires_at=expires_at,
+            platform=platform,
+        )
+    return token, secret
+
+
+def revoke(token: ApiToken) -> None:
+    """End a token's power, within a second on all processes. Idempotent: the first revocation's time
+    stays.
+    """
+    with tenant_scope(token.tenant_id):
+        ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None).update(
+            revoked_at=timezone.now()
+        )
+        transaction.on_commit(lambda: _known.forget(token.secret_hash), using=APP)
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def principal_of(secret: str) -> Principal:
+    """Who presents this secret. Raises `TokenRefused`. Not inside a transaction: what it looks up belongs to
+    no tenant yet.
+    """
+    if not SECRET_SHAPE.fullmatch(secret):
+        raise TokenRefused("The token is not valid.")
+    digest = hash_of(secret)
+    principal, expires_at = _known.recall(digest) or _known.keep(digest, _look_up(digest))
+    if expires_at is not None and expires_at <= timezone.now():
+        raise TokenRefused(f"The token expired at {expires_at:%Y-%m-%dT%H:%M:%SZ}.")
+    return principal
+
+
+def _look_up(digest: str) -> tuple[Principal, datetime | None]:
+    with transaction.atomic(using=APP, durable=True):
+        with connections[APP].cursor() as cursor:
+            cursor.execute("SELECT set_config('app.token_hash', %s, true)", [digest])
+        token = ApiToken.objects.using(APP).select_related("tenant").filter(secret_hash=digest).first()
+        if token is None or not hmac.compare_digest(token.secret_hash, digest):
+            raise TokenRefused("The token is not valid.")
+        if token.revoked_at is not None:
+            raise TokenRefused("The token was revoked.")
+        if not token.tenant.is_active:
+            raise TokenRefused("The token's tenant is not active.")
+        _touch(token)
+    return _principal(token), token.expires_at
+
+
+def _touch(token: ApiToken) -> None:
+    now = timezone.now()
+    if token.last_used_at is not None and token.last_used_at > now - TOUCH_INTERVAL:
+        return
+    set_tenant(token.tenant_id)
+    due = Q(last_used_at=None) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
+    ApiToken.objects.using(APP).for_tenant(token.tenant_id).filter(due, pk=token.pk).update(last_used_at=now)
+
+
+def _principal(token: ApiToken) -> Principal:
+    return Principal(
+        tenant_id=token.tenant_id,
+        tenant=token.tenant.slug,
+        role=Role(token.role),
+        actor=f"token:{token.name}",
+        scopes=tuple(token.scopes),
+        token_id=token.pk,
+        is_platform_admin=token.platform,
+    )
+
+
+_known: remembered.Remembered[tuple[Principal, datetime | None]] = remembered.Remembered(
+    seconds=1.0, entries=10_000
+)

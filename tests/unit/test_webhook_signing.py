@@ -1,0 +1,163 @@
+"""Signatures agree with the reference implementation, and nothing malformed gets further than False."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks.webhooks import Webhook
+
+from agents import webhook_signing
+from agents.exceptions import ConfigurationError
+
+SECRET = webhook_signing.new_secret()
+OTHER = webhook_signing.new_secret()
+BODY = '{"output": {"content": "Grüße"}}'.encode()
+
+
+def signed(
+    *secrets: str, message_id: str = "run-1", body: bytes = BODY, now: float | None = None
+) -> dict[str, str]:
+    return webhook_signing.signed_headers(
+        message_id=message_id, body=body, secrets=secrets or (SECRET,), now=now
+    )
+
+
+def verified(headers: dict[str, Any], *secrets: str, body: bytes = BODY, now: float | None = None) -> bool:
+    return webhook_signing.verify(headers=headers, body=body, secrets=secrets or (SECRET,), now=now)
+
+
+def test_the_reference_implementation_accepts_our_signature() -> None:
+    Webhook(SECRET).verify(BODY, signed())
+
+
+def test_the_reference_implementation_accepts_our_signature_during_rotation() -> None:
+    headers = signed(SECRET, OTHER)
+
+    Webhook(SECRET).verify(BODY, headers)
+    Webhook(OTHER).verify(BODY, headers)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_we_accept_the_signature_of_the_reference_implementation(text: str) -> None:
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    headers = {
+        "Webhook-Id": "msg_1",
+        "Webhook-Timestamp": str(int(now.timestamp())),
+        "Webhook-Signature": Webhook(SECRET).sign("msg_1", now, text),
+    }
+
+    assert verified(headers, body=text.encode())
+    assert not verified(headers, body=text.encode() + b" ")
+
+
+def test_a_secret_may_lack_its_prefix_and_padding_on_either_side() -> None:
+    bare = SECRET.removeprefix("whsec_").rstrip("=")
+
+    assert verified(signed(bare))
+    Webhook(bare).verify(BODY, signed(SECRET))
+
+
+def test_any_secret_in_force_is_enough() -> None:
+    assert verified(signed(OTHER), SECRET, OTHER)
+    assert verified(signed(SECRET, OTHER), OTHER)
+    assert not verified(signed(SECRET), OTHER)
+    assert not webhook_signing.verify(headers=signed(), body=BODY, secrets=())
+
+
+@pytest.mark.parametrize("age", [-300, -299, 0, 299, 300])
+def test_a_message_of_at_most_five_minutes_either_way_is_accepted(age: int) -> None:
+    assert verified(signed(now=1_700_000_000), now=1_700_000_000 + age)
+
+
+@pytest.mark.parametrize("age", [-301, 301, 10**9])
+def test_an_older_or_later_message_is_refused(age: int) -> None:
+    assert not verified(signed(now=1_700_000_000), now=1_700_000_000 + age)
+
+
+@pytest.mark.parametrize("header", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+def test_a_changed_or_missing_header_is_refused(header: str) -> None:
+    headers = signed()
+    other = signed(OTHER, message_id="run-2", now=time.time() - 10)
+
+    assert not verified(headers | {header: other[header]})
+    assert not verified({name: value for name, value in headers.items() if name != header})
+
+
+@pytest.mark.parametrize(
+    "timestamp", ["", " 1", "1_0", "1e9", "-1", "+1", "01", "\u0661\u0662\u0663", "9" * 400, "nan", None, 5]
+)
+def test_a_malformed_timestamp_is_refused(timestamp: Any) -> None:
+    assert not verified(signed() | {"webhook-timestamp": timestamp})
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "",
+        ",",
+        "v1",
+        "v1,",
+        "v1,é",
+        "v1,\ud800",
+        "v2,x",
+        "v1,a,b",
+        "v1," + "=" * 100,
+        " " * 10_000,
+        None,
+        b"v1,x",
+    ],
+)
+def test_a_malformed_signature_is_refused(signature: Any) -> None:
+    assert not verified(signed() | {"webhook-signature": signature})
+
+
+@pytest.mark.parametrize("message_id", ["", "a.b", "a b", "ü", "x" * 257, "a\n", None, 7])
+def test_a_malformed_id_is_refused(message_id: Any) -> None:
+    assert not verified(signed() | {"webhook-id": message_id})
+
+
+@given(st.dictionaries(st.sampled_from(list(signed())), st.text()), st.binary())
+def test_no_headers_make_the_verification_raise(headers: dict[str, str], body: bytes) -> None:
+    assert not verified(signed() | {"webhook-signature": "v1,none"} | headers, body=body)
+
+
+def test_signatures_of_other_versions_are_skipped() -> None:
+    headers = signed()
+
+    assert verified(headers | {"webhook-signature": "v1a,xyz " + headers["webhook-signature"]})
+    assert not verified(headers | {"webhook-signature": headers["webhook-signature"].replace("v1,", "v2,")})
+
+
+def test_more_signatures_than_a_sender_needs_are_not_looked_at() -> None:
+    headers = signed()
+
+    assert not verified(headers | {"webhook-signature": "v1,x " * 16 + headers["webhook-signature"]})
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "whsec_", "whsec_short", "whsec_ö", "whsec_####", "whsec_" + "A" * 200]
+)
+def test_an_unusable_secret_cannot_sign_and_verifies_nothing(secret: str) -> None:
+    assert not webhook_signing.is_secret(secret)
+    assert not verified(signed(), secret)
+    with pytest.raises(ConfigurationError) as caught:
+        signed(secret)
+    assert len(secret) < 8 or secret not in str(caught.value)
+
+
+def test_an_id_with_a_dot_is_never_signed() -> None:
+    with pytest.raises(ConfigurationError):
+        signed(message_id="a.b")
+
+
+def test_new_secrets_are_usable_and_different() -> None:
+    secrets = {webhook_signing.new_secret() for _ in range(10)}
+
+    assert len(secrets) == 10
+    assert all(map(webhook_signing.is_secret, secrets))
