@@ -25,9 +25,9 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	@# Its own servers, so that neither data nor ports of `make up` are touched.
-	export ORCHESTRATOR_HOME=var/lint; \
-	trap '$(RUN) -m orchestrator.embedded stop >/dev/null' EXIT; \
+	@# Servers of its own, so that `make up` may run beside it. They stop with it, however it ends.
+	@export ORCHESTRATOR_HOME=var/lint; \
+	trap '$(RUN) -m orchestrator.embedded stop >/dev/null' EXIT; trap 'exit 130' INT TERM; \
 	$(RUN) -m orchestrator.embedded start --fast >/dev/null && \
 	$(RUN) manage.py makemigrations --check --dry-run
 
@@ -49,7 +49,7 @@ endef
 
 clean: ## Stop the servers of var/ and delete it with their data, .venv and all caches
 	@if [ -d var ] && [ -x $(RUN) ]; then $(RUN) -m orchestrator.embedded stop --home var >/dev/null; fi
-	rm -rf var $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* htmlcov
+	rm -rf var $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis .coverage .coverage.* htmlcov
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs the servers, not the tools: it installs in half the time.

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import psutil
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, close_old_connections, connections
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -115,6 +115,7 @@ def _keep_beating(lease: Lease) -> None:
             lease.beat()
         except DatabaseError as error:
             logger.warning("Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()})
+    connections.close_all()
 
 
 def _watch(lease: Lease) -> None:

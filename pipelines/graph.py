@@ -27,7 +27,7 @@ from enum import Enum, StrEnum, auto
 from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
 
 
 class StepState(StrEnum):
@@ -81,7 +81,7 @@ class Definition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What to do next, both in the order of the definition. The two never overlap."""
+    """What to do next, both in the order of the definition. A step may start because of those that are skipped."""
 
     start: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -218,7 +218,8 @@ class _Consequences:
 
     def __init__(self, graph: Graph, states: States) -> None:
         self.graph = graph
-        self.states = states  # as given until the first skip, then a copy
+        self.states = states  # as given until the first skip, then the copy
+        self._copy: dict[str, str] | None = None
         self.start: list[str] = []
         self.skip: list[str] = []
         self._carries_failure: dict[str, bool] = {}  # what was found out already
@@ -251,18 +252,18 @@ class _Consequences:
         dependencies = self.graph.dependencies[step]
         found = {get(each, StepState.PENDING) for each in dependencies}  # a set: a join may have thousands
         goes_on = self.graph.policies[step] is UpstreamFailure.CONTINUE
-        if not goes_on and (StepState.FAILED in found or StepState.SKIPPED in found):
-            if any(self._failure_comes_from(each) for each in dependencies):
-                return _Verdict.SKIP
+        harmless = goes_on or found.isdisjoint((StepState.FAILED, StepState.SKIPPED))
+        if not harmless and any(self._failure_comes_from(each) for each in dependencies):
+            return _Verdict.SKIP
         if not found <= SETTLED:
             return _Verdict.WAIT
         return _Verdict.START if goes_on or not found or StepState.DONE in found else _Verdict.SKIP
 
     def _mark_skipped(self, step: str) -> None:
-        if not self.skip:
-            self.states = dict(self.states)
+        if self._copy is None:
+            self._copy = self.states = dict(self.states)
+        self._copy[step] = StepState.SKIPPED
         self.skip.append(step)
-        cast(dict[str, str], self.states)[step] = StepState.SKIPPED
 
     def _failure_comes_from(self, step: str) -> bool:
         """Whether `step` failed, or was skipped under `fail` with such a step before it."""

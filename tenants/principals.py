@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from tenants.models import Role
@@ -35,3 +35,9 @@ class Principal:
 
     def __str__(self) -> str:
         return self.actor
+
+
+def caller_of(request: Any) -> Principal | None:
+    """The principal that a request was authenticated as, or None."""
+    caller = request.user
+    return caller if isinstance(caller, Principal) else None

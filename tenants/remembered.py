@@ -32,3 +32,6 @@ class Remembered(Generic[Value]):
 
     def forget(self, key: str) -> None:
         self._kept.pop(key, None)
+
+    def clear(self) -> None:
+        self._kept.clear()

@@ -25,7 +25,7 @@ from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Role, Tenant
 from tenants.principals import Principal
 
-SECRET_PREFIX = "orc_"  # lets secret scanners and people recognise a leaked token
+SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leaked token
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
 SHOWN_CHARACTERS = 12  # enough to tell tokens apart in a list, 48 bits of them random, 208 stay secret
 SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)")

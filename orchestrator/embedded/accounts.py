@@ -64,16 +64,20 @@ def give(path: Path, account: Account) -> None:
 
 
 def make_reachable(path: Path, account: Account) -> None:
-    """Let the account walk to the path. Logs each folder whose permission it changes."""
+    """Let the account walk to the path. Warns of each folder whose permission it changes."""
     for folder in reversed(path.parents):
         if not _may(folder, account, stat.S_IXOTH):
-            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXOTH)
+            make_searchable(folder)
             logger.warning(
                 "Made %s searchable, as PostgreSQL runs as %s and not as root",
                 folder,
                 account.name,
                 extra={"action": "folder_made_searchable"},
             )
+
+
+def make_searchable(folder: Path) -> None:
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXOTH)
 
 
 def make_readable(tree: Path, account: Account) -> None:

@@ -108,6 +108,7 @@ class PostgresServer(Server):
     def _let_in(self, account: accounts.Account) -> None:
         postgres = _program("postgres")
         accounts.give(self.folder, account)
+        accounts.make_searchable(self.home.path)  # the home is ours, so that is no news
         accounts.make_reachable(self.folder, account)
         accounts.make_reachable(postgres, account)
         package = postgres.parents[2]

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from pipelines.definition.faults import Faults, at, shown
@@ -48,10 +49,12 @@ def number(value: Any) -> float | None:
 
 
 def _same_as_float(value: int) -> float | None:
+    """The float that this whole number is, or that jsonb wrote out as this: 11529215046068473000 for 1.15...e19."""
     try:
-        return float(value) if int(float(value)) == value else None
+        found = float(value)
     except OverflowError:
         return None
+    return found if value in (int(found), int(Decimal(repr(found)))) else None
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class JsonCopier:
         self.left -= 1
         if self.left < 0:
             if self.left == -1:
-                self.faults.add(path, f"more than {MAX_VALUES} values in params")
+                self.faults.add(path, f"more than {MAX_VALUES:,} values in params")
             return None
         if isinstance(value, Mapping | list | tuple) and depth >= MAX_DEPTH:
             self.faults.add(path, f"nested deeper than {MAX_DEPTH} levels")

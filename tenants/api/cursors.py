@@ -7,7 +7,7 @@ out: values of the types that we wrote, for the ordering that we wrote them for.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -99,7 +99,7 @@ def _pack(value: Any) -> Any:
     raise TypeError(f"A list cannot be ordered by a {type(value).__name__}")
 
 
-_READERS = {
+_READERS: dict[str, Callable[[str], Any]] = {
     "t": datetime.datetime.fromisoformat,
     "d": datetime.date.fromisoformat,
     "u": UUID,

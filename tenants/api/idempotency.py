@@ -58,7 +58,10 @@ class StillInProgress(TenantError):
 
 
 def once(
-    request: Request, answer: Callable[[], HttpResponseBase], keep: Callable[[Any], bytes]
+    request: Request,
+    principal: Principal,
+    answer: Callable[[], HttpResponseBase],
+    keep: Callable[[Any], bytes],
 ) -> HttpResponseBase:
     """The answer to the request, given for the first time or again. Must run in the transaction of the
     request's effect.
@@ -68,14 +71,14 @@ def once(
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
         return answer()
-    digest, asked = _digest_of_key(request, key_of(text)), _digest_of_request(request)
-    _refuse_concurrent(request.user.tenant_id, digest)
-    earlier = IdempotentRequest.objects.for_tenant(request.user.tenant_id).filter(digest=digest).first()
+    digest, asked = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
+    _refuse_concurrent(principal.tenant_id, digest)
+    earlier = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).first()
     if earlier is not None:
         return _again(earlier, asked)
     response = answer()
     if response.status_code < 400 and not response.streaming:
-        _store(request.user, digest, asked, response, keep)
+        _store(principal, digest, asked, response, keep)
     return response
 
 
@@ -100,8 +103,7 @@ def key_of(text: str) -> str:
     return text.strip().strip('"')
 
 
-def _digest_of_key(request: Request, key: str) -> str:
-    principal: Principal = request.user
+def _digest_of_key(request: Request, principal: Principal, key: str) -> str:
     return hashlib.sha256("\n".join((principal.identity, request.path, key)).encode()).hexdigest()
 
 

@@ -29,7 +29,7 @@ class CursorPagination(BasePagination):
     default_limit = 50
     max_limit = 200  # larger wishes get this many; `next` says that there is more
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         ordering = ordering_of(request, view)
         self._address = request.build_absolute_uri()
         cursor = self._cursor(request, ordering)

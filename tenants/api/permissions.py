@@ -15,7 +15,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from tenants.models import Role
-from tenants.principals import Principal
+from tenants.principals import Principal, caller_of
 
 
 class Forbidden(PermissionDenied):
@@ -30,8 +30,8 @@ class RolePermission(BasePermission):
     """Lets callers in whose role includes the view's, and whose token's scopes include its resource."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        principal = request.user
-        if not isinstance(principal, Principal):
+        principal = caller_of(request)
+        if principal is None:
             return False
         if not hasattr(view, (request.method or "").lower()):
             return True  # Nobody may do this here, which is 405 and not a matter of permission.
@@ -51,7 +51,8 @@ class PlatformPermission(RolePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):
             return False
-        if request.method not in SAFE_METHODS and not request.user.is_platform_admin:
+        principal = caller_of(request)
+        if request.method not in SAFE_METHODS and not (principal and principal.is_platform_admin):
             raise Forbidden("This changes what all tenants share, and needs a token of a platform admin.")
         return True
 

@@ -33,7 +33,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     request = context["request"]
     problem = problem_of(error)
     if problem is INTERNAL:
-        facts = {"action": "request_failed", "tenant": getattr(request.user, "tenant", None)}
+        facts = {"action": "request_failed", "tenant": _tenant_of(request)}
         logger.error("Request failed", exc_info=error, extra=facts)
         # What watches Django's own failures, the test client among them, hears of this one too.
         got_request_exception.send(sender=type(context["view"]), request=request._request)
@@ -97,3 +97,8 @@ def _answer(problem: Problem, request: HttpRequest) -> HttpResponse:
         headers=dict(problem.headers),
         content_type=MEDIA_TYPE,
     )
+
+
+def _tenant_of(request: Any) -> str | None:
+    # Not `request.user`: if finding out who is calling is what failed, asking again would fail again.
+    return getattr(vars(request).get("_user"), "tenant", None)

@@ -13,7 +13,7 @@ from tenants.api.filters import SEARCH, SEARCH_LENGTH
 Schema = dict[str, Any]
 
 
-class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
+class TokenScheme(OpenApiAuthenticationExtension):
     target_class = "tenants.authentication.TokenAuthentication"
     name = "token"
 
@@ -21,7 +21,7 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
         return {"type": "http", "scheme": "bearer", "description": "A token of `manage.py create_token`."}
 
 
-class MemberScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
+class MemberScheme(OpenApiAuthenticationExtension):
     target_class = "tenants.authentication.MemberAuthentication"
     name = "session"
 
@@ -30,7 +30,7 @@ class MemberScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
         return {"type": "apiKey", "in": "cookie", "name": "sessionid", "description": about}
 
 
-class StrictFilterScheme(DjangoFilterExtension):  # type: ignore[misc, no-untyped-call]  # registers itself
+class StrictFilterScheme(DjangoFilterExtension):
     """The view's filters, and what `StrictFilterBackend` adds to them."""
 
     target_class = "tenants.api.filters.StrictFilterBackend"

@@ -15,7 +15,7 @@ from rest_framework.throttling import BaseThrottle
 
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket, Decision
-from tenants.principals import Principal
+from tenants.principals import Principal, caller_of
 
 PATIENCE_SECONDS = 0.05
 breaker = Breaker(seconds=5.0)
@@ -31,8 +31,8 @@ class TenantThrottle(BaseThrottle):
         self._decision: Decision | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        principal = request.user
-        if not isinstance(principal, Principal) or breaker.is_open():
+        principal = caller_of(request)
+        if principal is None or breaker.is_open():
             return True
         bucket = bucket_of(principal)
         try:

@@ -30,12 +30,12 @@ from tenants.api import idempotency
 from tenants.api.parsers import refuse_odd_body
 from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
-from tenants.principals import Principal
+from tenants.principals import Principal, caller_of
 
 TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
 
-Handler = Callable[..., HttpResponseBase]
+Handler = Callable[..., Any]
 
 
 class TenantView(GenericAPIView):
@@ -49,7 +49,9 @@ class TenantView(GenericAPIView):
 
     @property
     def principal(self) -> Principal:
-        principal: Principal = self.request.user
+        """The caller. Only for views that nobody enters without a credential."""
+        principal = caller_of(self.request)
+        assert principal is not None, "the view's permissions let somebody in who is nobody"  # noqa: S101
         return principal
 
     @property
@@ -83,9 +85,11 @@ class TenantView(GenericAPIView):
         try:
             self.initial(self.request, *args, **kwargs)
             self.response = self._handled(self._handler())
-        except Exception as error:  # noqa: BLE001 - turned into a problem, or logged as ours
+        except Exception as error:  # noqa: BLE001 - becomes a problem; what is unknown is logged
             refused = self.handle_exception(error)
             self.response = self.finalize_response(self.request, refused, *args, **kwargs)
+        for name, value in self.headers.items():
+            self.response.setdefault(name, value)  # a stored answer comes without the headers of this request
         return self.response
 
     def _handler(self) -> Handler:
@@ -96,8 +100,8 @@ class TenantView(GenericAPIView):
         )
         return handler
 
-    def _handled(self, handler: Handler) -> HttpResponseBase:
-        if not self.in_one_transaction or not isinstance(self.request.user, Principal):
+    def _handled(self, handler: Handler) -> Any:
+        if not self.in_one_transaction or caller_of(self.request) is None:
             return self._answer(handler)
         with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
             for attempt in range(1, TRIES):
@@ -109,28 +113,27 @@ class TenantView(GenericAPIView):
                     time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
             return self._in_scope(handler)
 
-    def _in_scope(self, handler: Handler) -> HttpResponseBase:
+    def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):
             response = idempotency.once(
-                self.request, lambda: self._answer(handler), lambda data: dumps(self.answer_to_keep(data))
+                self.request,
+                self.principal,
+                answer=lambda: self._answer(handler),
+                keep=lambda data: dumps(self.answer_to_keep(data)),
             )
             if response.status_code >= 400:
                 # What a handler did before it answered with an error must not stay.
                 transaction.set_rollback(True, using=APP)
-        if isinstance(response, Response):
-            return response
-        return self.finalize_response(self.request, response, *self.args, **self.kwargs)  # a stored answer
+        return response
 
-    def _answer(self, handler: Handler) -> HttpResponseBase:
+    def _answer(self, handler: Handler) -> Any:
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         return response.render() if isinstance(response, Response) else response
 
 
 class TenantViewSet(ViewSetMixin, TenantView):
-    """`TenantView` for a router: actions instead of methods. Add REST framework's mixins for the usual
-    ones.
-    """
+    """`TenantView` for a router, with actions instead of methods; add REST framework's mixins to it."""
 
 
 def _asks_for_another_try(error: OperationalError) -> bool:

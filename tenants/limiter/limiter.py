@@ -43,7 +43,7 @@ class Bucket:
     def __post_init__(self) -> None:
         if self.rate <= 0 or self.burst <= 0:
             raise ValueError(
-                f"The bucket {self.name} needs a rate and a burst above zero, not {self.rate} and {self.burst}"
+                f"The bucket {self.name} needs a rate and a burst above 0, not {self.rate} and {self.burst}"
             )
 
     def take(self, cost: float = 1.0, *, take_id: str | None = None) -> Decision:

@@ -56,7 +56,7 @@ class Reporter:
         self._report("fail", {"error": error})
 
     def _report(self, verb: str, body: dict[str, Any]) -> None:
-        payload = json.dumps(body).encode()
+        payload = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         for pause in (*PAUSES_SECONDS, None):
             try:
                 status, answer = self._post(verb, payload)

@@ -57,7 +57,7 @@ def _title(source_title: str, leads: Sequence[str]) -> str:
     if not leads:
         return source_title
     others = [lead for lead in leads if lead.casefold() not in source_title.casefold()]
-    return f"{source_title}: {_listed(others[:2])}" if others and len(source_title) < 40 else source_title
+    return f"{source_title}: {', '.join(others[:2])}" if others and len(source_title) < 40 else source_title
 
 
 def _subject(title: str, found: Sequence[Keyword]) -> str:

@@ -79,7 +79,7 @@ class Job:
 def read(role: str, headers: Mapping[str, str], raw: bytes) -> Job:
     """The job in a request body. Raises a 400 `Problem` that names what is wrong."""
     body = _parsed(raw)
-    given_input = _object(body, "input")
+    given_input = _joined(_object(body, "input"))
     return Job(
         role=role,
         job_id=headers.get("X-Job-Id") or _string(body, "job_id"),
@@ -124,6 +124,15 @@ def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise malformed(name, "must be an object")
     return value
+
+
+def _joined(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The input of a step. Of several inputs, the texts become one, and the data stand by the step's name."""
+    steps = {name: step for name, step in _object(given, "steps").items() if isinstance(step, dict)}
+    if not steps or given.get("content") or given.get("data"):
+        return given
+    texts = [_string(step, "content", "input.steps.") for step in steps.values()]
+    return {"content": "\n\n".join(texts), "data": {name: step.get("data") for name, step in steps.items()}}
 
 
 def _string(body: Mapping[str, Any], name: str, prefix: str = "") -> str:

@@ -19,8 +19,8 @@ _TRAILING = re.compile(
 )
 _VAGUE = re.compile(
     r"(?:too|not|very|so|rather|more|less|much|a (?:bit|little)|wrong|unclear|vague|boring|bad|weak|missing"
-    r"|off|good|fine|great|better|different|improved?|changed?|shorter|longer|clearer|catchier|simpler|stronger"
-    r"|broader|narrower|sharper|friendlier)\b",
+    r"|off|good|fine|great|better|different|improved?|changed?|shorter|longer|clearer|catchier|simpler"
+    r"|stronger|broader|narrower|sharper|friendlier)\b",
     re.IGNORECASE,
 )
 LONGEST = 120

@@ -17,10 +17,10 @@ LONGEST_DAYS = 3650  # beyond ten years a date would sooner or later overflow
 
 
 class Command(BaseCommand):
-    help = "Make an API token for a tenant. The last line of the output is the token; it is stored nowhere and shown once."
+    help = "Make an API token for a tenant. The last line of the output is the token, which is shown once."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        roles = "admin configures, operator submits and cancels, reviewer decides, viewer reads; each includes the next"
+        roles = "admin configures, operator submits, reviewer decides, viewer reads; each includes the next"
         parser.add_argument(
             "--tenant", required=True, metavar="SLUG", help="the tenant that the token acts for"
         )

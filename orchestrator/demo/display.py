@@ -1,0 +1,66 @@
+"""How the demonstration looks: a live table while it runs, the results afterwards."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group
+from rich.markdown import Markdown
+from rich.panel import Panel
+from rich.table import Table
+
+from orchestrator.demo.story import Agency, work_of
+
+_STYLES = {
+    "done": "green",
+    "approved": "green",
+    "completed": "green",
+    "rejected": "yellow",
+    "awaiting_approval": "magenta",
+    "in_progress": "cyan",
+    "assigned": "cyan",
+    "failed": "red",
+    "needs_review": "red",
+}
+_LONGEST = 1_200  # Characters of one output on the screen; the whole of it is at the address printed below.
+
+
+def table(agencies: list[Agency]) -> Table:
+    """Every activity of every agency: step, round, role, status, time."""
+    rows = Table(title="Content brief pipeline", title_justify="left", expand=False)
+    for heading in ("agency", "step", "round", "agent role", "status", "seconds"):
+        rows.add_column(heading, no_wrap=True)
+    for agency in agencies:
+        for activity in work_of(agency):
+            status = activity["status"]
+            rows.add_row(
+                agency.name, activity["step"], str(activity["round"]), activity["agent_role"],
+                f"[{_STYLES.get(status, 'white')}]{status}[/]", _seconds(activity),
+            )  # fmt: skip
+    return rows
+
+
+def live(agencies: list[Agency]) -> Group:
+    """What is redrawn while the runs are under way."""
+    lines = [f"[bold]{agency.name}[/]: {line}" for agency in agencies for line in agency.log]
+    return Group(table(agencies), *lines)
+
+
+def results(console: Console, agency: Agency, outputs: dict[str, dict[str, Any]]) -> None:
+    """What each step produced, in the order of the work."""
+    for activity in work_of(agency):
+        output = outputs.get(activity["id"])
+        if output is None:
+            continue
+        text = output.get("content") or ""
+        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n\n… ({len(text)} characters)"
+        title = f"{agency.name} · {activity['step']} · round {activity['round']} · {activity['status']}"
+        console.print(Panel(Markdown(shown), title=title, title_align="left"))
+
+
+def _seconds(activity: dict[str, Any]) -> str:
+    if not activity.get("started_at") or not activity.get("finished_at"):
+        return ""
+    began, ended = (datetime.fromisoformat(activity[key]) for key in ("started_at", "finished_at"))
+    return f"{(ended - began).total_seconds():.2f}"

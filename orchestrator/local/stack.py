@@ -1,0 +1,132 @@
+"""Servers, processes and sample agents of one machine, started in order and stopped without leftovers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connections
+
+from agents.models import Agent
+from orchestrator import embedded
+from orchestrator.embedded import ServiceHome
+from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
+
+SAMPLE_ROLES = ("keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer")
+ADMIN = "admin"
+READY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a running stack is reached, and the login that it made."""
+
+    web: str
+    flower: str
+    admin_password: str
+    flower_login: str
+    agents: str
+
+
+@dataclass(slots=True)
+class LocalStack:
+    """`running` starts everything and stops it again. `tell` is called with each stage, for people who wait."""
+
+    home: ServiceHome
+    port: int
+    flower_port: int
+    tell: Callable[[str], None]
+    concurrency: int | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[tuple[Supervisor, Addresses]]:
+        """Everything up and ready. On leaving, processes are stopped, and servers too if they are our own."""
+        try:
+            self.tell("Preparing the database")
+            call_command("migrate", verbosity=0)
+            password, flower_login = self.home.secret("admin_password"), f"admin:{self.home.secret('flower_password')}"
+            _ensure_admin(password)
+            connections.close_all()
+            environment = {
+                "PORT": str(self.port),
+                "FLOWER_BASIC_AUTH": flower_login,
+                "PYTHONUNBUFFERED": "1",
+                "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
+            }
+            with Supervisor(self.home, environment=environment) as supervisor:
+                agents = self._start_agents(supervisor)
+                self.tell("Starting web, worker, beat and Flower")
+                for spec in self._processes():
+                    supervisor.start(spec)
+                web = f"http://127.0.0.1:{self.port}"
+                supervisor.wait_until_ready(f"{web}/readyz", READY_SECONDS)
+                yield supervisor, Addresses(web, f"http://127.0.0.1:{self.flower_port}", password, flower_login, agents)
+        finally:
+            connections.close_all()
+            if owns_servers():
+                self.tell("Stopping the servers")
+                embedded.stop(self.home)
+
+    def _processes(self) -> list[ProcessSpec]:
+        return standard_processes(port=self.port, flower_port=self.flower_port, concurrency=self.concurrency)
+
+    def _start_agents(self, supervisor: Supervisor) -> str:
+        """Start the sample agents and let the registry point the roles that they serve to them."""
+        self.tell("Starting the sample agents")
+        ready = self.home.path / "agents.url"
+        ready.unlink(missing_ok=True)
+        argv = (sys.executable, "-m", "examples.agents.text_agents", "--port", "0", "--ready-file", str(ready))
+        supervisor.start(ProcessSpec("agents", argv))
+        url = _wait_for(ready, supervisor)
+        last = _last_url(self.home)
+        for role in SAMPLE_ROLES:
+            # An endpoint that somebody has set is theirs; only an empty one or that of an earlier start is filled.
+            Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(endpoint=f"{url}/{role}")
+        (self.home.path / "agents.last").write_text(url)
+        return url
+
+
+def owns_servers() -> bool:
+    """Whether this process has started the embedded servers and shall stop them."""
+    return os.environ.get("ORCHESTRATOR_START_SERVICES") == "1"
+
+
+def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
+    """Start again what ended by itself: a server that was killed, a worker whose watchdog ended it."""
+    if owns_servers() and embedded.find(supervisor.home) is None:
+        tell("A server is gone and is started again")
+        embedded.start(supervisor.home)
+    for ended in supervisor.ended():
+        tell(f"{ended.name} ended with exit code {ended.exit_code} and is started again; its log: {ended.log}")
+        supervisor.restart(ended.name)
+
+
+def _last_url(home: ServiceHome) -> str:
+    path = home.path / "agents.last"
+    return path.read_text() if path.exists() else ""
+
+
+def _wait_for(path: Path, supervisor: Supervisor) -> str:
+    deadline = time.monotonic() + READY_SECONDS
+    while not path.exists():
+        supervisor.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError("the sample agents did not come up")
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def _ensure_admin(password: str) -> None:
+    users = get_user_model()
+    user, created = users.objects.get_or_create(username=ADMIN, defaults={"is_staff": True, "is_superuser": True})
+    if created or not user.check_password(password):
+        user.set_password(password)
+        user.save(update_fields=["password"])
+

@@ -1,0 +1,46 @@
+"""`manage.py up`: the whole system on this machine, in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from orchestrator.embedded import ServiceHome
+from orchestrator.local.stack import ADMIN, LocalStack, keep_alive
+
+
+class Command(BaseCommand):
+    help = "Start the servers, web, worker, beat, Flower and the sample agents, and keep them running until Ctrl-C."
+    requires_system_checks: list[str] = []  # The database may not be there before the servers are.
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--concurrency", type=int, help="threads of the worker (default: 16)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stopped = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stopped.set())
+        stack = LocalStack(
+            home=ServiceHome(settings.ORCHESTRATOR_HOME),
+            port=settings.PORT,
+            flower_port=int(os.environ.get("FLOWER_PORT", "5555")),
+            tell=self._tell,
+            concurrency=options["concurrency"],
+        )
+        with stack.running() as (supervisor, addresses):
+            self._tell(f"ready: {addresses.web}")
+            self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
+            self._tell(f"admin: {addresses.web}/admin/ (login {ADMIN}, password {addresses.admin_password})")
+            self._tell(f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything")
+            while not stopped.wait(1.0):
+                keep_alive(supervisor, self._tell)
+            self._tell("Stopping")
+
+    def _tell(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()

@@ -1,0 +1,103 @@
+"""Imports point one way, and what is dangerous to use has few users. Each list of users is exact: it grows only on purpose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import tree
+
+#: What may be imported by these modules and packages alone, and why that matters.
+OWNERS: dict[str, tuple[set[str], str]] = {
+    "activities.publishing": (
+        {"activities.relay", "activities.keeper"},
+        "Whoever publishes must hold a grant: the relay gets them, the keeper finds those that nobody took up.",
+    ),
+    "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
+    "activities.keeper": ({"orchestrator.celery"}, "It is started once per process, by the process."),
+    "activities.workers": ({"orchestrator.celery"}, "It is started once per process, by the process."),
+    "activities.promotion": ({"activities.keeper"}, "Delays end in the keeper's tick."),
+    "activities.admission.rebuilding": ({"activities.keeper"}, "Only the keeper that leads may rebuild."),
+    "agents.adapters": ({"agents.runner"}, "Whatever an adapter answers is checked by the runner first."),
+    "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
+    "httpx2": (
+        {"agents.outbound", "orchestrator.demo"},
+        "One guarded client calls addresses that others may choose. The demo calls our own API.",
+    ),
+    "jinja2": ({"activities.prompt"}, "Prompt templates are ours alone, and sandboxed."),
+    "pymongo": (
+        {"activities.outputs", "activities.keeper", "orchestrator.embedded"},
+        "One module reads and writes outputs. The keeper names its error, the embedded server is asked whether it runs.",
+    ),
+    "cryptography": ({"agents.credentials"}, "Secrets are sealed in one place."),
+}
+
+
+def test_the_layers_of_the_apps_are_a_contract() -> None:
+    contracts = _settings()["contracts"]
+
+    assert any(contract["type"] == "layers" and tuple(contract["layers"]) == tree.APPS for contract in contracts)
+
+
+def test_every_import_contract_holds() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+
+    done = subprocess.run([program, "--no-cache"], cwd=tree.ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+
+
+def test_every_app_is_under_the_contracts() -> None:
+    assert set(_settings()["root_packages"]) == set(tree.APPS)
+
+
+@pytest.mark.parametrize("owned", OWNERS)
+def test_what_is_owned_is_imported_by_its_users_alone(owned: str) -> None:
+    users, reason = OWNERS[owned]
+
+    found = {name for name in tree.users_of(owned) if not tree.is_in(name, {owned})}
+
+    strangers = {name for name in found if not tree.is_in(name, users)}
+    assert not strangers, f"{sorted(strangers)} import {owned}. {reason}"
+    idle = {user for user in users if not any(tree.is_in(name, {user}) for name in found)}
+    assert not idle, f"{sorted(idle)} no longer import {owned}: take them off the list"
+
+
+def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
+    strangers = {name for name in tree.users_of("activities.admission") if not tree.is_in(name, {"activities"})}
+
+    assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
+
+
+def test_the_limiter_belongs_to_the_door_and_the_governor() -> None:
+    home = {"tenants.limiter", "tenants.api", "agents.governor"}
+
+    assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}
+
+
+def test_nothing_of_an_app_is_imported_inside_a_function_to_break_a_circle() -> None:
+    """Celery's application and Django's app configurations are read before apps are ready; these alone may wait."""
+    late = {
+        module.name
+        for module in tree.modules()
+        for function in module.functions()
+        if any(_imports_an_app(node) for node in tree.ast.walk(function))
+    }
+
+    assert late <= {"orchestrator.celery"} | {f"{app}.apps" for app in tree.APPS}
+
+
+def _imports_an_app(node: object) -> bool:
+    if isinstance(node, tree.ast.ImportFrom):
+        return (node.module or "").partition(".")[0] in tree.APPS
+    return isinstance(node, tree.ast.Import) and any(alias.name.partition(".")[0] in tree.APPS for alias in node.names)
+
+
+def _settings() -> dict[str, list[dict[str, list[str]]]]:
+    configuration = tomllib.loads((tree.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings: dict[str, list[dict[str, list[str]]]] = configuration["tool"]["importlinter"]
+    return settings

@@ -1,0 +1,197 @@
+"""Who may do what only one place may do. Every exception is named here, with its reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture import tree
+
+#: Where the ORM may see every tenant. Everything else works inside `tenant_scope`.
+SEES_EVERY_TENANT = {
+    "tenants.context": "defines the scope",
+    "tenants.registration": "a tenant is found by its name before anybody acts for it",
+    "tenants.members": "a superuser may act for a tenant that they are no member of",
+    "tenants.middleware": "the platform's admin, for superusers alone",
+    "tenants.api.idempotency": "answers that nobody will ask for again are deleted for all tenants at once",
+    "activities.keeper": "holds the lead on a session of its own",
+    "activities.promotion": "what is due, of all tenants in one statement",
+    "activities.recovery": "what was lost, whosever it was",
+    "activities.outputs": "the copier empties the spool of all tenants",
+    "activities.admission.limits": "the caps of all tenants are put in force together",
+    "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
+    "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
+}
+
+OWNS_TABLES = {
+    "tenants.context": "defines the alias",
+    "orchestrator.management.commands.migrate": "only the owner may change tables",
+}
+
+PUBLISHERS = {"activities.publishing": "builds and sends Celery's messages"}
+
+AFTER_COMMIT = {
+    "activities.relay": "hands over offers and releases once they are true",
+    "tenants.tokens": "forgets a revoked token in this process",
+}
+
+CONNECTS_SIGNALS = {
+    "orchestrator.celery": "Celery's own signals: a worker comes up and goes away",
+    "pipelines.receivers": "the one place where the apps' signals are wired",
+    "pipelines.apps": "calls it when Django is ready",
+}
+
+SENDS_SIGNALS = {
+    "activities.transitions": "an activity settled",
+    "activities.cancellation": "an activity was opened again",
+}
+
+STARTS_THREADS = {
+    "activities.keeper": "upkeep in every worker and beat",
+    "activities.leases": "heartbeat and watchdog",
+    "activities.relay": "the relay of this process",
+}
+
+
+def test_only_named_modules_see_every_tenant() -> None:
+    _same(_naming("system_scope", "SYSTEM"), SEES_EVERY_TENANT)
+
+
+def test_only_migrations_work_as_the_owner_of_the_tables() -> None:
+    _same(_naming("OWNER"), OWNS_TABLES)
+
+
+def test_aliases_of_the_database_are_named_by_constants() -> None:
+    """A text such as "system" would be missed by the two tests above."""
+    texts = {
+        module.name
+        for module in tree.modules()
+        for node in ast.walk(module.syntax)
+        if isinstance(node, ast.Call | ast.Subscript) and _names_an_alias(node)
+    }
+
+    assert not texts
+
+
+def test_only_publishing_sends_messages() -> None:
+    _same(_celery_senders(), PUBLISHERS)
+
+
+def test_only_the_relay_acts_after_a_commit() -> None:
+    _same(tree.callers_of("on_commit"), AFTER_COMMIT)
+
+
+def test_signals_are_connected_in_one_place() -> None:
+    wired = {module.name for module in tree.modules() if _connects(module)}
+
+    _same(wired, CONNECTS_SIGNALS)
+
+
+def test_no_business_rule_hangs_on_a_model_being_saved() -> None:
+    assert not tree.users_of("django.db.models.signals")
+
+
+def test_signals_are_sent_so_that_a_failing_receiver_undoes_the_change() -> None:
+    _same(tree.callers_of("send") & tree.users_of("activities.signals"), SENDS_SIGNALS)
+    assert not tree.callers_of("send_robust")
+
+
+def test_only_named_modules_start_threads() -> None:
+    found = {name for name in tree.callers_of("Thread") if not tree.is_in(name, {"orchestrator.embedded", "orchestrator.processes"})}
+
+    _same(found, STARTS_THREADS)
+
+
+@pytest.mark.parametrize("module", tree.modules(), ids=str)
+def test_the_status_of_an_activity_is_never_assigned(module: tree.Module) -> None:
+    """`transitions` and its statements are the only writer; whoever wants a change asks for a verb."""
+    assigned = [target.lineno for target in _assigned(module) if target.attr == "status" and _is_an_activity(target.value)]
+
+    assert not assigned
+    if module.name != "activities.transitions":
+        assert not list(_updates_of_activities(module))
+
+
+def test_no_statement_but_those_of_transitions_writes_the_status() -> None:
+    writing = re.compile(r"UPDATE\s+activities_activity\s+(?:\w+\s+)?SET\s+status\b|INSERT\s+INTO\s+activities_activity\b", re.IGNORECASE)
+
+    found = {path.stem for path in tree.files("*.sql") if writing.search(path.read_text(encoding="utf-8"))}
+    found |= {module.name for module in tree.modules() if writing.search(module.text)}
+
+    assert found == {"claim", "start", "finish", "hand_back", "submit", "activities.transitions"}
+
+
+def test_every_tenant_owned_query_of_a_view_names_its_tenant() -> None:
+    """`.objects.all()` of a tenant's model would rely on row-level security alone."""
+    careless = {
+        str(module)
+        for module in tree.modules()
+        if ".api." in f"{module.name}." and re.search(r"\.objects\.(all|order_by|first|last|count)\(", module.text)
+    }
+
+    assert not careless
+
+
+def _same(found: set[str], named: dict[str, str]) -> None:
+    assert not found - named.keys(), f"not named in this file: {sorted(found - named.keys())}"
+    assert not named.keys() - found, f"no longer so, take them off the list: {sorted(named.keys() - found)}"
+
+
+def _naming(*names: str) -> set[str]:
+    """The modules that say one of these names, whether as a name or as an attribute of `context`."""
+    return {
+        module.name
+        for module in tree.modules()
+        for node in ast.walk(module.syntax)
+        if (isinstance(node, ast.Name) and node.id in names)
+        or (isinstance(node, ast.Attribute) and node.attr in names and isinstance(node.value, ast.Name))
+        or (isinstance(node, ast.FunctionDef) and node.name in names)
+    }
+
+
+def _names_an_alias(node: ast.Call | ast.Subscript) -> bool:
+    aliases = ("default", "system", "owner")
+    if isinstance(node, ast.Subscript):
+        of_connections = isinstance(node.value, ast.Name) and node.value.id == "connections"
+        return of_connections and isinstance(node.slice, ast.Constant) and node.slice.value in aliases
+    using = [keyword.value for keyword in node.keywords if keyword.arg == "using"]
+    using += node.args[:1] if tree.called_name(node) == "using" else []
+    return any(isinstance(value, ast.Constant) and value.value in aliases for value in using)
+
+
+def _celery_senders() -> set[str]:
+    """`delay` is also what a retry policy has: as a call to Celery it belongs to a task, which is a module-level name."""
+    senders = tree.callers_of("apply_async", "send_task", "lpush", "signature")
+    for module in tree.modules():
+        if "tasks" in {name.rpartition(".")[2] for name in module.imports} and module.name in tree.callers_of("delay"):
+            senders.add(module.name)
+    return senders
+
+
+def _connects(module: tree.Module) -> bool:
+    """Calls or decorates with `.connect` of a signal; sockets and databases have such a method, too."""
+    if not any("signal" in name or name.endswith("receivers") for name in module.imports):
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr == "connect" for node in ast.walk(module.syntax))
+
+
+def _assigned(module: tree.Module) -> Iterator[ast.Attribute]:
+    for node in ast.walk(module.syntax):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+        yield from (target for target in targets if isinstance(target, ast.Attribute))
+
+
+def _is_an_activity(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in {"activity", "waiting", "gate", "row", "moved", "rejected", "instance", "obj"}
+
+
+def _updates_of_activities(module: tree.Module) -> Iterator[ast.Call]:
+    """`Activity.objects...update(status=...)`, `.create(status=...)` and the like."""
+    writers = ("update", "create", "update_or_create", "get_or_create", "bulk_create", "bulk_update")
+    for call in module.calls():
+        if tree.called_name(call) in writers and any(keyword.arg == "status" for keyword in call.keywords):
+            if "Activity" in {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}:
+                yield call

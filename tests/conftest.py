@@ -1,0 +1,118 @@
+"""What the tests share: real servers, an empty database behind every test, tenants, and clients that speak for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from tests import servers
+
+SETTINGS = "orchestrator.settings.test"
+
+if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
+    raise pytest.UsageError(
+        f"Django was set up with {os.environ.get('DJANGO_SETTINGS_MODULE')} before the tests' servers were known. "
+        "Unset DJANGO_SETTINGS_MODULE; the tests choose their settings themselves."
+    )
+servers.prepare()
+os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
+servers.give_own_names(settings)
+
+import django  # noqa: E402
+
+django.setup()
+
+from rest_framework.test import APIClient  # noqa: E402
+
+from tenants import registration, tokens  # noqa: E402
+from tenants.context import tenant_scope  # noqa: E402
+from tenants.models import Tenant  # noqa: E402
+from tests import cleaning  # noqa: E402
+
+
+def pytest_unconfigure() -> None:
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_test_environment: None, django_db_blocker: Any, django_db_modify_db_settings: None) -> Iterator[None]:
+    """Make the test database as the owner of the tables; `default` and `system` are other roles on the same one."""
+    from django.test.utils import setup_databases, teardown_databases
+
+    with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+    yield
+    with django_db_blocker.unblock():
+        cleaning.end_connections()
+        teardown_databases(made, verbosity=0)
+
+
+@pytest.fixture
+def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Lets the test use PostgreSQL and Redis, with real commits, and leaves both as they were."""
+    with django_db_blocker.unblock():
+        yield
+        cleaning.empty_database()
+        cleaning.empty_redis()
+
+
+@pytest.fixture
+def make_tenant(database: None) -> Callable[..., Tenant]:
+    """`make_tenant(slug, **fields)`: one more tenant, with a slug of its own unless one is given."""
+    numbers = count(1)
+
+    def made(slug: str = "", **fields: Any) -> Tenant:
+        tenant = registration.register(slug or f"tenant-{next(numbers)}", fields.pop("name", ""))
+        if fields:
+            with tenant_scope(tenant.pk):
+                Tenant.objects.filter(pk=tenant.pk).update(**fields)
+                tenant.refresh_from_db()
+        return tenant
+
+    return made
+
+
+@pytest.fixture
+def tenant(make_tenant: Callable[..., Tenant]) -> Tenant:
+    return make_tenant("acme")
+
+
+@pytest.fixture
+def other_tenant(make_tenant: Callable[..., Tenant]) -> Tenant:
+    return make_tenant("globex")
+
+
+@pytest.fixture
+def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClient]:
+    """`api(role="admin", tenant=tenant, **token)`: a client with a real bearer token, speaking JSON.
+
+    Without a tenant it speaks for the fixture `tenant`.
+    """
+
+    def client_of(role: str = "admin", tenant: Tenant | None = None, **token: Any) -> APIClient:
+        owner = tenant or request.getfixturevalue("tenant")
+        _, secret = tokens.create(owner, role, token.pop("name", f"{role} of {owner.slug}"), **token)
+        client = APIClient()
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
+        return client
+
+    return client_of
+
+
+@pytest.fixture
+def process_environment(database: None) -> dict[str, str]:
+    """The environment in which a process started by the test works on the test's own databases."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),
+        "REDIS_URL": settings.REDIS_URL,
+        "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
+        "MONGODB_URI": settings.MONGODB_URI,
+        "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
+    }

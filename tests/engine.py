@@ -1,0 +1,169 @@
+"""The engine in the test's own process: real PostgreSQL, real Redis, real messages, and a test that decides what happens next.
+
+Messages are taken from the role queues one by one, as a worker would, so every interleaving can be written down as a sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Barrier
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from activities import leases, relay, tasks
+from activities.admission import limits, rebuilding
+from activities.models import Activity, ActivityRun
+from activities.submission import NewActivity, submit
+from agents import configuration
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.models import AgentConfig
+from agents.routing import queue_of
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+
+
+def elsewhere(action: Callable[[], Any]) -> Any:
+    """Do it in another thread, as somebody else would, with a database connection of its own, and wait for the outcome."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_closing, action).result()
+
+
+def at_once(*actions: Callable[[], Any]) -> list[Any]:
+    """Do all of them at the same moment, each in a thread; the outcomes in order, exceptions among them."""
+    barrier = Barrier(len(actions))
+
+    def run(action: Callable[[], Any]) -> Any:
+        barrier.wait()
+        try:
+            return _closing(action)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(run, actions))
+
+
+def _closing(action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    finally:
+        connections.close_all()
+
+
+Behaviour = Callable[[AgentRequest], AgentResult]
+
+
+def _answer(request: AgentRequest) -> AgentResult:
+    return Completed(Output(content=f"{request.name}: done", data={"round": request.attempt}))
+
+
+@dataclass
+class ScriptedAgent:
+    """Remembers what it was asked, and answers as the test says."""
+
+    behaviour: Behaviour = _answer
+    calls: list[AgentRequest] = field(default_factory=list)
+
+    def __call__(self, request: AgentRequest) -> AgentResult:
+        self.calls.append(request)
+        return self.behaviour(request)
+
+
+AGENT = ScriptedAgent()
+
+
+def agent(request: AgentRequest) -> AgentResult:
+    """What the inline adapter of tests calls."""
+    return AGENT(request)
+
+
+class Engine:
+    """A worker's seats without a worker: the test delivers the messages."""
+
+    def __init__(self, roles: list[str], seats: int = 10) -> None:
+        AGENT.calls.clear()
+        AGENT.behaviour = _answer
+        self.agent, self.roles = AGENT, roles
+        configuration.forget()
+        self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
+        rebuilding.rebuild()
+
+    def close(self) -> None:
+        relay.flush()
+        leases.end()
+
+    def serve(self, tenant: Tenant, *roles: str, **fields: Any) -> None:
+        """Let the scripted agent do these roles for the tenant."""
+        with tenant_scope(tenant.pk):
+            for role in roles or self.roles:
+                AgentConfig.objects.update_or_create(
+                    tenant=tenant, agent_id=role, defaults={"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
+                )
+        configuration.forget()
+        limits.refresh()
+
+    def submit(self, tenant: Tenant, role: str = "qa", count: int = 1, **fields: Any) -> list[UUID]:
+        with tenant_scope(tenant.pk):
+            items = [NewActivity(name=f"work {number}", agent_role=role, **fields) for number in range(count)]
+            submitted = submit(items, actor="test")
+        relay.flush()
+        return [item.id for item in submitted]
+
+    def messages(self) -> int:
+        relay.flush()
+        return sum(client().llen(queue_of(role)) for role in self.roles)
+
+    def take(self) -> dict[str, str] | None:
+        """The arguments of the next message, taken off its queue."""
+        relay.flush()
+        for role in self.roles:
+            raw = client().rpop(queue_of(role))
+            if raw is not None:
+                arguments: dict[str, str] = json.loads(base64.b64decode(json.loads(raw)["body"]))[1]
+                return arguments
+        return None
+
+    def deliver(self) -> bool:
+        """Run the next message; False when there is none."""
+        arguments = self.take()
+        if arguments is None:
+            return False
+        tasks.run(**arguments)
+        return True
+
+    def drain(self) -> int:
+        """Deliver until no message is left; returns how many there were."""
+        delivered = 0
+        while self.deliver():
+            delivered += 1
+        return delivered
+
+    def get(self, tenant: Tenant, activity_id: UUID) -> Activity:
+        with tenant_scope(tenant.pk):
+            return Activity.objects.get(pk=activity_id)
+
+    def status(self, tenant: Tenant, activity_id: UUID) -> str:
+        return self.get(tenant, activity_id).status
+
+    def runs(self, tenant: Tenant, activity_id: UUID) -> list[ActivityRun]:
+        with tenant_scope(tenant.pk):
+            return list(ActivityRun.objects.filter(activity_id=activity_id).order_by("fence"))
+
+    def make_due(self, tenant: Tenant) -> None:
+        """Let every delay of the tenant's wakes be over, and promote them."""
+        from django.db.models.functions import Now
+
+        from activities import promotion
+        from activities.models import Wake
+
+        with tenant_scope(tenant.pk):
+            Wake.objects.filter(state="pending", due_at__isnull=False).update(due_at=Now())
+        promotion.promote()
+        relay.flush()

@@ -1,0 +1,239 @@
+"""From a message to a recorded result, with everything that may happen twice, late or in between."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from activities import cancellation, outputs, results, tasks, wakes
+from activities.exceptions import RunSuperseded
+from activities.models import ActivityEvent, Wake
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, Completed, Output, Usage
+from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, elsewhere
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def events(tenant: Tenant, activity_id: UUID) -> list[str]:
+    with tenant_scope(tenant.pk):
+        return list(ActivityEvent.objects.filter(activity_id=activity_id).order_by("seq").values_list("verb", flat=True))
+
+
+def test_submitted_work_is_run_by_its_agent_and_its_output_can_be_read(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Completed(
+        Output(content="text", data={"a": [1, None]}), usage=Usage(input_tokens=3, output_tokens=4)
+    )
+    (activity_id,) = engine.submit(acme, params={"topic": "bees"})
+
+    assert engine.drain() == 1
+
+    done = engine.get(acme, activity_id)
+    assert (done.status, done.attempts, done.wake_reason) == ("done", 1, "new_task")
+    assert events(acme, activity_id) == ["submit", "claim", "start", "complete"]
+    stored = outputs.read(acme.pk, done.output_ref)
+    assert (stored.content, stored.data) == ("text", {"a": [1, None]})
+    (run,) = engine.runs(acme, activity_id)
+    assert (run.status, run.usage["input_tokens"]) == ("completed", 3)
+    assert "bees" in engine.agent.calls[0].prompt
+
+
+def test_second_delivery_of_the_same_message_does_not_run_the_agent_twice(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+
+    tasks.run(**message)
+    tasks.run(**message)
+
+    assert len(engine.agent.calls) == 1
+
+
+@pytest.mark.parametrize("forged", ["tenant", "activity", "role", "grant"])
+def test_a_message_that_names_something_else_runs_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant, forged: str) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    wrong = {"tenant": str(other_tenant.pk), "activity": str(uuid4()), "role": "dev", "grant": "x-1"}
+
+    tasks.run(**{**message, forged: wrong[forged]})
+
+    assert engine.agent.calls == []
+    assert engine.status(acme, activity_id) == "created"
+
+
+def test_a_retryable_fault_is_tried_again_after_its_delay_until_attempts_are_used_up(engine: Engine, acme: Tenant) -> None:
+    def unavailable(request: object) -> Completed:
+        raise RetryableAgentError("down")
+
+    engine.agent.behaviour = unavailable
+    (activity_id,) = engine.submit(acme, retry={"max_attempts": 3, "base_seconds": 30})
+
+    engine.drain()
+    first = engine.get(acme, activity_id)
+    with tenant_scope(acme.pk):
+        delay = Wake.objects.get(activity_id=activity_id).due_at - datetime.now(UTC)
+    for _ in range(3):
+        engine.make_due(acme)
+        engine.drain()
+
+    last = engine.get(acme, activity_id)
+    assert (first.status, first.attempts, first.error["code"]) == ("created", 1, "agent_unavailable")
+    assert timedelta(seconds=25) < delay < timedelta(seconds=34)
+    assert (last.status, last.attempts, len(engine.agent.calls)) == ("failed", 3, 3)
+
+
+def test_a_permanent_fault_is_not_tried_again(engine: Engine, acme: Tenant) -> None:
+    def refuse(request: object) -> Completed:
+        raise PermanentAgentError("no such thing")
+
+    engine.agent.behaviour = refuse
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["message"]) == ("failed", "no such thing")
+    assert engine.runs(acme, activity_id)[0].status == "failed"
+
+
+def test_a_rate_limit_delays_and_uses_up_no_attempt(engine: Engine, acme: Tenant) -> None:
+    def limited(request: object) -> Completed:
+        raise AgentRateLimited("slow down", retry_after=120)
+
+    engine.agent.behaviour = limited
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    waiting = engine.get(acme, activity_id)
+    with tenant_scope(acme.pk):
+        delay = Wake.objects.get(activity_id=activity_id).due_at - datetime.now(UTC)
+    assert (waiting.status, waiting.attempts) == ("created", 0)
+    assert timedelta(seconds=115) < delay <= timedelta(seconds=120)
+
+
+def test_cancelled_before_its_message_arrives_it_never_starts(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+
+    cancellation.cancel(acme.pk, activity_id, actor="test", reason="not wanted")
+    tasks.run(**message)
+
+    assert engine.agent.calls == []
+    assert engine.status(acme, activity_id) == "cancelled"
+
+
+def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Engine, acme: Tenant) -> None:
+    def cancelled_meanwhile(request: object) -> Completed:
+        elsewhere(lambda: cancellation.cancel(acme.pk, activity_id, actor="test"))
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = cancelled_meanwhile
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    cancelled = engine.get(acme, activity_id)
+    assert (cancelled.status, cancelled.output_ref) == ("cancelled", None)
+    assert engine.runs(acme, activity_id)[0].status == "cancelled"
+
+
+def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(engine: Engine, acme: Tenant) -> None:
+    def woken_meanwhile(request: object) -> Completed:
+        if len(engine.agent.calls) == 1:
+            elsewhere(wake_thrice)
+        return Completed(Output(content="ok"))
+
+    def wake_thrice() -> None:
+        with tenant_scope(acme.pk):
+            activity = engine.get(acme, activity_id)
+            wakes.record(activity, "unblocked", payload={"blocker_resolution": "a"})
+            wakes.record(activity, "unblocked", payload={"blocker_resolution": "a"})
+            wakes.record(activity, "review_feedback", payload={"reviewer_feedback": "b"})
+
+    engine.agent.behaviour = woken_meanwhile
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    assert [[wake["reason"] for wake in call.wakes] for call in engine.agent.calls] == [
+        ["new_task"],
+        ["unblocked", "review_feedback"],
+    ]
+    assert engine.status(acme, activity_id) == "done"
+    assert events(acme, activity_id) == ["submit", "claim", "start", "release", "claim", "start", "complete"]
+
+
+def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+    (run,) = engine.runs(acme, activity_id)
+    token = RunToken(acme.pk, activity_id, run.pk, run.fence)
+    results.completed(token, Completed(Output(content="later")), needs_approval=False, actor="run")
+
+    assert run.accepted_at is not None
+    assert run.worker_id is None
+    assert engine.status(acme, activity_id) == "done"
+    with pytest.raises(RunSuperseded):
+        results.completed(token, Completed(Output(content="again")), needs_approval=False)
+
+
+def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    first = engine.submit(acme, dedup_key="monthly")
+    second = engine.submit(acme, dedup_key="monthly")
+    elsewhere = engine.submit(other_tenant, dedup_key="monthly")
+    engine.drain()
+    afterwards = engine.submit(acme, dedup_key="monthly")
+
+    assert first == second
+    assert elsewhere != first
+    assert afterwards != first
+
+
+def test_work_for_later_is_not_offered_before_its_time(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(hours=1))
+
+    assert engine.drain() == 0
+    engine.make_due(acme)
+    assert engine.drain() == 1
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_open(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.prompt.build", lambda **everything: 1 / 0)
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["code"]) == ("failed", "internal_error")
+
+
+def test_an_operator_tries_failed_work_again_with_all_its_attempts(engine: Engine, acme: Tenant) -> None:
+    def refuse(request: object) -> Completed:
+        raise PermanentAgentError("no")
+
+    engine.agent.behaviour = refuse
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    engine.agent.behaviour = lambda request: Completed(Output(content="yes"))
+
+    cancellation.retry(acme.pk, activity_id, actor="test")
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "done"

@@ -1,0 +1,265 @@
+"""Token buckets in Redis: what they allow, and what happens when they are asked twice or not answered."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tenants import redis
+from tenants.exceptions import LimiterUnavailable
+from tenants.limiter import Breaker, Bucket, keys
+
+pytestmark = pytest.mark.usefixtures("database")
+
+SLOW = 0.001  # units per second: nothing comes back while a test runs
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket("test", rate=SLOW, burst=10)
+
+
+def let_time_pass(bucket: Bucket, seconds: float) -> None:
+    """The bucket's clock is Redis's, so instead of waiting we make its last use older."""
+    redis.client().hincrby(keys.bucket(bucket.name), "at", -int(seconds * 1_000_000))
+
+
+def test_a_bucket_that_was_never_used_is_full(bucket):
+    decision = bucket.peek()
+
+    assert decision.allowed
+    assert decision.remaining == 10
+
+
+def test_taking_more_than_is_left_is_refused_and_takes_nothing(bucket):
+    bucket.take(8)
+
+    refused = bucket.take(3)
+
+    assert not refused.allowed
+    assert bucket.peek(2).allowed
+
+
+def test_a_refusal_says_when_enough_will_be_there():
+    bucket = Bucket("test", rate=2, burst=10)
+    bucket.take(10)
+
+    refused = bucket.take(4)
+
+    assert refused.retry_after == pytest.approx(2.0, abs=0.2)
+
+
+def test_what_was_taken_comes_back_at_the_rate_up_to_the_burst():
+    bucket = Bucket("test", rate=1, burst=100)
+    bucket.take(100)
+
+    let_time_pass(bucket, 30)
+    after_a_while = bucket.peek().remaining
+    let_time_pass(bucket, 3600)
+    after_long = bucket.peek().remaining
+
+    assert after_a_while == pytest.approx(30, abs=1)
+    assert after_long == 100
+
+
+def test_a_cost_above_the_burst_waits_for_a_full_bucket_and_leaves_a_debt(bucket):
+    allowed = bucket.take(25)
+
+    assert allowed.allowed
+    assert allowed.remaining == pytest.approx(-15)
+    assert not bucket.take(1).allowed
+    let_time_pass(bucket, 16 / SLOW)
+    assert bucket.take(1).allowed
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_refill():
+    bucket = Bucket("test", rate=1, burst=100)
+    bucket.take(100)
+    let_time_pass(bucket, -3600)
+
+    bucket.take(50)  # refused, and notices
+    let_time_pass(bucket, 60)
+
+    assert bucket.take(50).allowed
+
+
+def test_a_take_that_is_repeated_under_its_id_takes_once(bucket):
+    first = bucket.take(6, take_id="call-1")
+    again = bucket.take(6, take_id="call-1")
+
+    assert (first.allowed, again.allowed) == (True, True)
+    assert bucket.peek().remaining == pytest.approx(4, abs=0.01)
+
+
+def test_the_unused_part_of_a_take_is_given_back_once(bucket):
+    bucket.take(6, take_id="call-1")
+
+    assert bucket.give_back(5, take_id="call-1")
+    assert not bucket.give_back(5, take_id="call-1")
+    assert bucket.peek().remaining == pytest.approx(9, abs=0.01)
+
+
+def test_what_was_used_above_the_estimate_is_charged_afterwards(bucket):
+    bucket.take(6, take_id="call-1")
+
+    bucket.give_back(-7, take_id="call-1")
+
+    assert bucket.peek().remaining == pytest.approx(-3, abs=0.01)
+
+
+def test_giving_back_never_fills_a_bucket_above_its_burst(bucket):
+    bucket.take(2, take_id="call-1")
+
+    bucket.give_back(50, take_id="call-1")
+
+    assert bucket.peek().remaining == 10
+
+
+def test_nothing_is_given_back_for_a_take_that_never_was(bucket):
+    bucket.take(6)
+
+    assert not bucket.give_back(6, take_id="somebody-elses")
+    assert bucket.peek().remaining == pytest.approx(4, abs=0.01)
+
+
+def test_looking_changes_nothing(bucket):
+    bucket.take(4)
+
+    looks = [bucket.peek(1).remaining for _ in range(5)]
+
+    assert looks == pytest.approx([6] * 5, abs=0.01)
+
+
+def test_a_changed_limit_acts_on_the_next_take():
+    Bucket("test", rate=SLOW, burst=10).take(1)
+
+    lowered = Bucket("test", rate=SLOW, burst=3)
+
+    assert lowered.take(3).allowed
+    assert not lowered.take(1).allowed
+
+
+def test_many_at_once_never_get_more_than_the_burst():
+    bucket = Bucket("test", rate=SLOW, burst=50)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        allowed = sum(decision.allowed for decision in pool.map(lambda _: bucket.take(), range(200)))
+
+    assert allowed == 50
+
+
+def test_every_key_has_the_projects_prefix_and_goes_away_by_itself(bucket, settings):
+    bucket.take(1, take_id="call-1")
+    bucket.give_back(1, take_id="call-1")
+    bucket.take(1, take_id="call-2")
+
+    client = redis.client()
+    found = list(client.scan_iter(match=f"{settings.ORCHESTRATOR_REDIS_PREFIX}*"))
+    assert len(found) == 2
+    assert all(client.ttl(key) > 0 for key in found)
+
+
+def test_a_wiped_redis_is_a_full_bucket_and_its_scripts_are_sent_again(bucket):
+    bucket.take(10)
+
+    client = redis.client()
+    client.script_flush()
+    client.unlink(keys.bucket(bucket.name))
+
+    assert bucket.take(10).allowed
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_bucket_that_could_never_fill_is_refused_at_once(rate, burst):
+    with pytest.raises(ValueError, match="above 0"):
+        Bucket("test", rate=rate, burst=burst)
+
+
+def test_a_negative_cost_is_refused(bucket):
+    with pytest.raises(ValueError, match="give_back"):
+        bucket.take(-1)
+
+
+@pytest.fixture
+def frozen_server() -> Iterator[tuple[str, list[socket.socket]]]:
+    """Accepts connections and never says a word, like a Redis that was stopped with SIGSTOP."""
+    accepted: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                accepted.append(listener.accept()[0])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", accepted
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+    for connection in accepted:
+        connection.close()
+
+
+def test_a_frozen_redis_costs_the_timeout_once_and_is_reported(frozen_server, settings):
+    url, accepted = frozen_server
+    settings.REDIS_URL = url
+
+    with pytest.raises(LimiterUnavailable, match="TimeoutError"):
+        Bucket("test", rate=1, burst=1, timeout_seconds=0.05).take()
+
+    assert len(accepted) == 1  # asked once: repeating after a timeout could take twice
+
+
+def test_a_redis_that_is_down_is_reported(settings):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        settings.REDIS_URL = f"redis://127.0.0.1:{free.getsockname()[1]}/0"
+
+    with pytest.raises(LimiterUnavailable, match="ConnectionError"):
+        Bucket("test", rate=1, burst=1).take()
+
+
+def test_a_connection_that_the_server_closed_is_replaced_without_anybody_noticing(bucket):
+    bucket.take()
+    client = redis.client()
+    before = client.client_id()
+    client.client_kill_filter(skipme=False, _id=str(before))
+
+    assert bucket.take().allowed
+    assert client.client_id() != before
+
+
+def test_a_breaker_stays_open_for_its_time_and_can_be_reset():
+    breaker = Breaker(seconds=3600)
+    assert not breaker.is_open()
+
+    breaker.trip()
+    assert breaker.is_open()
+
+    breaker.reset()
+    assert not breaker.is_open()
+
+
+def test_clients_of_the_same_patience_share_their_connections_and_others_do_not():
+    assert redis.client() is redis.client()
+    assert redis.client(timeout_seconds=0.05) is not redis.client()
+
+
+def test_a_forked_child_begins_with_connections_of_its_own():
+    parents, connection = redis.client(), redis.client().client_id()
+
+    child = os.fork()
+    if child == 0:
+        separate = redis.client() is not parents and redis.client().client_id() != connection
+        os._exit(0 if separate else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert redis.client().client_id() == connection

@@ -1,0 +1,257 @@
+"""Who a credential stands for: tokens of programs, memberships of people."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.utils import timezone
+
+from tenants import members, tokens
+from tenants.context import tenant_scope
+from tenants.models import ApiToken, Membership, Role, Tenant
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    """Each test is a process that has not seen any token yet."""
+    tokens._known.clear()
+
+
+def stored(token: ApiToken) -> ApiToken:
+    with tenant_scope(token.tenant_id):
+        return ApiToken.objects.get(pk=token.pk)
+
+
+def changed_elsewhere(token: ApiToken, **fields: object) -> None:
+    """What another process writes, of which this one hears nothing."""
+    with tenant_scope(token.tenant_id):
+        ApiToken.objects.filter(pk=token.pk).update(**fields)
+
+
+def test_a_token_has_256_random_bits_behind_a_prefix_that_scanners_know(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+
+    assert tokens.SECRET_SHAPE.fullmatch(secret)
+    assert secret.startswith(token.prefix)
+    assert len(token.prefix) == tokens.SHOWN_CHARACTERS
+
+
+def test_the_database_does_not_hold_what_would_open_the_door(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+
+    with connections["system"].cursor() as cursor:
+        cursor.execute("SELECT to_jsonb(t)::text FROM tenants_apitoken t")
+        dump = cursor.fetchone()[0]
+    assert secret not in dump
+    with pytest.raises(tokens.TokenRefused):
+        tokens.principal_of(token.secret_hash)
+
+
+def test_a_token_stands_for_its_tenant_role_and_scopes(tenant):
+    token, secret = tokens.create(tenant.pk, "reviewer", "ci", scopes=["activities:read"])
+
+    principal = tokens.principal_of(secret)
+
+    assert (principal.tenant_id, principal.tenant) == (tenant.pk, "acme")
+    assert (principal.role, principal.scopes) == (Role.REVIEWER, ("activities:read",))
+    assert (principal.actor, principal.identity, str(principal)) == ("token:ci", f"token:{token.pk}", "token:ci")
+    assert principal.is_authenticated
+    assert not principal.is_platform_admin
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["", "orc_", "orc_" + "a" * 43, "orc_" + "a" * 42, "orc_" + "a" * 44, "orc_" + "é" * 43, "x" * 100_000, "\x00"],
+)
+def test_what_is_no_token_is_refused_in_one_and_the_same_way(tenant, secret):
+    with pytest.raises(tokens.TokenRefused, match="The token is not valid"):
+        tokens.principal_of(secret)
+
+
+def test_a_revoked_token_is_refused_at_once_where_it_was_revoked(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+    tokens.principal_of(secret)
+
+    tokens.revoke(token)
+
+    with pytest.raises(tokens.TokenRefused, match="revoked"):
+        tokens.principal_of(secret)
+
+
+def test_a_token_revoked_by_another_process_is_refused_within_two_seconds(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+    tokens.principal_of(secret)
+
+    changed_elsewhere(token, revoked_at=timezone.now())
+    revoked = time.monotonic()
+    while time.monotonic() < revoked + 5:
+        try:
+            tokens.principal_of(secret)
+        except tokens.TokenRefused:
+            break
+        time.sleep(0.02)
+
+    assert time.monotonic() < revoked + 2
+
+
+def test_revoking_twice_keeps_the_first_time(tenant):
+    token, _ = tokens.create(tenant, Role.ADMIN, "laptop")
+
+    tokens.revoke(token)
+    first = stored(token).revoked_at
+    tokens.revoke(token)
+
+    assert first is not None
+    assert stored(token).revoked_at == first
+
+
+def test_an_expired_token_is_refused_even_while_it_is_remembered(tenant, monkeypatch):
+    expires_at = timezone.now() + timedelta(minutes=5)
+    _, secret = tokens.create(tenant, Role.ADMIN, "laptop", expires_at=expires_at)
+    tokens.principal_of(secret)
+
+    monkeypatch.setattr(tokens.timezone, "now", lambda: expires_at)
+
+    with pytest.raises(tokens.TokenRefused, match="expired at"):
+        tokens.principal_of(secret)
+
+
+def test_a_token_of_an_inactive_tenant_is_refused(make_tenant):
+    _, secret = tokens.create(make_tenant(is_active=False), Role.ADMIN, "laptop")
+
+    with pytest.raises(tokens.TokenRefused, match="not active"):
+        tokens.principal_of(secret)
+
+
+def test_a_hot_token_costs_no_query(tenant, django_assert_num_queries):
+    _, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+    tokens.principal_of(secret)
+
+    with django_assert_num_queries(0):
+        assert tokens.principal_of(secret).tenant_id == tenant.pk
+
+
+def test_last_use_is_written_at_most_once_a_minute(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+
+    tokens.principal_of(secret)
+    first = stored(token).last_used_at
+    tokens._known.clear()
+    tokens.principal_of(secret)
+    soon_after = stored(token).last_used_at
+    changed_elsewhere(token, last_used_at=timezone.now() - timedelta(seconds=61))
+    tokens._known.clear()
+    tokens.principal_of(secret)
+
+    assert first is not None
+    assert soon_after == first
+    assert stored(token).last_used_at > first
+
+
+def test_the_memory_of_tokens_is_bounded(tenant, monkeypatch):
+    monkeypatch.setattr(tokens._known, "_entries", 3)
+    secrets = [tokens.create(tenant, Role.VIEWER, str(number))[1] for number in range(10)]
+
+    for secret in secrets:
+        tokens.principal_of(secret)
+
+    assert len(tokens._known._kept) <= 3
+
+
+@pytest.mark.parametrize("scope", ["", "admin", "activities", "activities:delete", "Activities:read", "a:b:read"])
+def test_a_malformed_scope_is_refused(tenant, scope):
+    with pytest.raises(tokens.InvalidScope, match="is not a scope"):
+        tokens.create(tenant, Role.ADMIN, "laptop", scopes=[scope])
+
+
+@pytest.fixture
+def ann() -> User:
+    return User.objects.create_user("ann")
+
+
+def join(user: User, tenant: Tenant, role: Role = Role.REVIEWER, human_roles: tuple[str, ...] = ()) -> None:
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=user, role=role, human_roles=list(human_roles))
+
+
+def test_a_member_of_one_tenant_acts_for_it_without_naming_it(ann, tenant, other_tenant):
+    join(ann, tenant, Role.OPERATOR, ("editor", "legal"))
+
+    principal = members.principal_of(ann)
+
+    assert (principal.tenant_id, principal.role) == (tenant.pk, Role.OPERATOR)
+    assert (principal.actor, principal.human_roles) == ("user:ann", ("editor", "legal"))
+    assert principal.identity == f"user:{ann.pk}"
+
+
+def test_a_member_of_several_tenants_must_name_one_of_them(ann, tenant, other_tenant):
+    join(ann, tenant)
+    join(ann, other_tenant, Role.ADMIN)
+
+    assert members.principal_of(ann, "globex").role == Role.ADMIN
+    assert members.principal_of(ann, "acme").role == Role.REVIEWER
+    with pytest.raises(members.TenantNotNamed, match="acme, globex"):
+        members.principal_of(ann)
+
+
+def test_naming_a_tenant_of_others_reads_like_naming_one_that_does_not_exist(ann, tenant, other_tenant):
+    join(ann, tenant)
+
+    with pytest.raises(members.MembershipRefused) as of_others:
+        members.principal_of(ann, "globex")
+    with pytest.raises(members.MembershipRefused) as of_nobody:
+        members.principal_of(ann, "nowhere")
+
+    assert str(of_others.value).replace("globex", "nowhere") == str(of_nobody.value)
+
+
+def test_somebody_without_a_tenant_is_told_whom_to_ask(ann):
+    with pytest.raises(members.MembershipRefused, match="Ask an administrator"):
+        members.principal_of(ann)
+
+
+def test_a_changed_role_acts_on_the_next_request(ann, tenant):
+    join(ann, tenant, Role.ADMIN)
+    members.principal_of(ann)
+
+    with tenant_scope(tenant.pk):
+        Membership.objects.update(role=Role.VIEWER)
+
+    assert members.principal_of(ann).role == Role.VIEWER
+
+
+def test_a_membership_in_an_inactive_tenant_counts_for_nothing(ann, make_tenant):
+    join(ann, make_tenant("closed", is_active=False))
+
+    with pytest.raises(members.MembershipRefused):
+        members.principal_of(ann, "closed")
+
+
+def test_a_superuser_acts_for_any_tenant_that_they_name(tenant, make_tenant):
+    root = User.objects.create_superuser("root")
+    make_tenant("closed", is_active=False)
+
+    principal = members.principal_of(root, "acme")
+
+    assert (principal.tenant_id, principal.role, principal.is_platform_admin) == (tenant.pk, Role.ADMIN, True)
+    with pytest.raises(members.TenantNotNamed, match="X-Tenant"):
+        members.principal_of(root)
+    for absent in ("nowhere", "closed"):
+        with pytest.raises(members.MembershipRefused):
+            members.principal_of(root, absent)
+
+
+def test_signing_in_shows_a_person_their_own_memberships_and_tenants_only(ann, tenant, other_tenant):
+    bob = User.objects.create_user("bob")
+    join(ann, tenant)
+    join(bob, tenant)
+    join(bob, other_tenant)
+
+    assert [membership.tenant.slug for membership in members.memberships_of(ann)] == ["acme"]
+    assert [membership.tenant.slug for membership in members.memberships_of(bob)] == ["acme", "globex"]

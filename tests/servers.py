@@ -1,0 +1,77 @@
+"""The real servers that the suite runs on, and the names under which each test process uses them.
+
+What DATABASE_URL, REDIS_URL and MONGODB_URI name is used as it is; for what they do not name, the first process starts embedded
+servers in a folder of its own and stops them at the end. Processes of pytest-xdist inherit the three variables. Each of them
+works on a PostgreSQL database, a Redis database with a key prefix, and a MongoDB database that no other process uses.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from orchestrator import embedded
+
+VARIABLES = {"postgres": "DATABASE_URL", "redis": "REDIS_URL", "mongo": "MONGODB_URI"}
+HOME = "ORCHESTRATOR_TEST_HOME"  # set for all processes of a run that has embedded servers, as is the next
+STARTED = "ORCHESTRATOR_TEST_STARTED"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
+
+
+def prepare() -> None:
+    """Set the variables of the three servers, starting what is missing. Call it before Django's settings are read."""
+    missing = [service for service, name in VARIABLES.items() if not os.environ.get(name)]
+    if missing:
+        home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-"))
+        os.environ.update({HOME: str(home), STARTED: " ".join(missing), "ORCHESTRATOR_HOME": str(home)})
+        starter = os.getpid()
+        atexit.register(lambda: stop() if os.getpid() == starter else None)  # children of tests inherit this
+        found = embedded.start(embedded.ServiceHome(home), services=missing, durable=False)
+        os.environ.update({name: url for name, url in found.as_environment().items() if not os.environ.get(name)})
+
+
+def stop() -> None:
+    """Stop what `prepare` started and delete its data. Idempotent; nothing in other processes than the first."""
+    home = os.environ.get(HOME)
+    if WORKER or not home or not Path(home).exists():
+        return
+    embedded.stop(embedded.ServiceHome(home))
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def give_own_names(settings: Any) -> None:
+    """Point the settings of this process at a Redis database, key prefix and MongoDB database of its own."""
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = redis_url()
+    settings.MONGODB_URI = mongodb_uri()
+    settings.ORCHESTRATOR_REDIS_PREFIX = redis_prefix()
+
+
+def redis_url() -> str:
+    """The first process uses the database that REDIS_URL names, each other one a database after it."""
+    parts = urlsplit(os.environ["REDIS_URL"])
+    first = int(parts.path.strip("/") or 0)
+    return urlunsplit(parts._replace(path=f"/{first + (int(WORKER[2:]) + 1 if WORKER else 0)}"))
+
+
+def redis_prefix() -> str:
+    return f"test-{WORKER or 'main'}:"
+
+
+def mongodb_uri() -> str:
+    parts = urlsplit(os.environ["MONGODB_URI"])
+    return urlunsplit(parts._replace(path=f"/test_{parts.path.strip('/') or 'orchestrator'}_{WORKER or 'main'}"))
+
+
+def database_url(name: str) -> str:
+    """DATABASE_URL with another database."""
+    return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
+
+
+def redis_is_ours() -> bool:
+    """Whether Redis was started for this run, so that everything in it may be deleted."""
+    return "redis" in os.environ.get(STARTED, "").split()
