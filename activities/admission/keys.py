@@ -8,7 +8,7 @@
     lanes         hash    lane -> "ready", the scope it is parked at, or "worker:<role>" when nobody serves the role
     ready:<pool>:<band>           zset  tenant by virtual time
     lanes:<pool>:<band>:<tenant>  zset  lane by the score of its first waiter
-    parked:<scope>                zset  lane by the score of its first waiter;  parked: set of such scopes
+    parked:<scope>                zset  lane by the score of its first waiter
     slots, used, held             hash  activity -> slot, scope -> count, role -> count
     unstarted     zset    activity by the ms of its grant
     caps, weights, pools, digest  limits in force

@@ -91,14 +91,11 @@ class Reader:
         value = self.value(key)
         if value is None:
             return None
-        found = number(value)
-        if found is None:
-            self.fault(key, f"must be a number, not {shown(value)}")
-        elif not low <= found <= high or (above and found == low):
-            self.fault(key, f"must be {'above' if above else 'at least'} {low:,} and at most {high:,}")
-        else:
-            return found
-        return None
+        fault = fault_of_amount(value, low=low, high=high, above=above)
+        if fault:
+            self.fault(key, fault)
+            return None
+        return number(value)
 
     def count(self, key: str, *, low: int, high: int) -> int | None:
         """A whole number from `low` to `high`."""
@@ -160,3 +157,13 @@ def fault_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
     if not blank and not value.strip():
         return "must not be blank"
     return text_fault(value)
+
+
+def fault_of_amount(value: Any, *, low: float, high: float, above: bool = False) -> str | None:
+    """What is wrong with a value that should be a number from `low`, or from just above it, to `high`, or None."""
+    found = number(value)
+    if found is None:
+        return f"must be a number, not {shown(value)}"
+    if not low <= found <= high or (above and found == low):
+        return f"must be {'above' if above else 'at least'} {low:,} and at most {high:,}"
+    return None

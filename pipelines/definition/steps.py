@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.definition.reading import Reader, fault_of_text
+from pipelines.definition.reading import Reader, fault_of_amount, fault_of_text
 from pipelines.definition.shapes import (
     OnTimeout,
     ReminderDefinition,
@@ -14,6 +14,7 @@ from pipelines.definition.shapes import (
     RetryStrategy,
     StepDefinition,
 )
+from pipelines.definition.values import number
 from pipelines.graph import UpstreamFailure
 
 DAY = 86_400  # seconds
@@ -136,16 +137,23 @@ def _or(found: float | None, standard: float) -> float:
 
 
 def _reminders(reader: Reader, world: World) -> tuple[ReminderDefinition, ...]:
-    reminders: list[ReminderDefinition] = []
-    for path, item in reader.items("reminders", limit=MOST_REMINDERS) or ():
-        given: Any = item if isinstance(item, dict) else {"after_seconds": item}
-        reminder = Reader(given, path, reader.copier)
-        after = reminder.amount("after_seconds", low=0, above=True, high=LONGEST_WAIT)
-        human_role = _human_role(reminder, world)
-        reminder.require("after_seconds")
-        reminder.refuse_other_keys()
-        reminders.append(ReminderDefinition(_or(after, 0), human_role))
-    return tuple(reminders)
+    items = reader.items("reminders", limit=MOST_REMINDERS) or ()
+    return tuple(_reminder(item, path, reader, world) for path, item in items)
+
+
+def _reminder(item: Any, path: str, reader: Reader, world: World) -> ReminderDefinition:
+    """A number of seconds, or an object that also names a role."""
+    if not isinstance(item, Mapping):
+        fault = fault_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
+        if fault:
+            reader.faults.add(path, fault)
+        return ReminderDefinition(0 if fault else _or(number(item), 0))
+    inner = Reader(item, path, reader.copier)
+    after = inner.amount("after_seconds", low=0, above=True, high=LONGEST_WAIT)
+    reminder = ReminderDefinition(_or(after, 0), _human_role(inner, world))
+    inner.require("after_seconds")
+    inner.refuse_other_keys()
+    return reminder
 
 
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:

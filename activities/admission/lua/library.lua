@@ -166,7 +166,6 @@ local function unpark(scope, limit)
     for _ = 1, math.min(room or 1e9, limit or 1e9) do
         local lane = redis.call("ZPOPMIN", parked)[1]
         if not lane then
-            redis.call("SREM", key("parked"), scope)
             return
         end
         make_ready(lane)
@@ -177,7 +176,6 @@ local function park(lane, parts, pool, scope)
     leave_ready(lane, parts, pool)
     redis.call("HSET", key("lanes"), lane, scope)
     redis.call("ZADD", key("parked:" .. scope), head_score(lane), lane)
-    redis.call("SADD", key("parked"), scope)
     -- It may have been let in for room elsewhere that it cannot use: the next one parked there gets its chance.
     for _, other in ipairs(scopes_of(parts)) do
         if other ~= scope then

@@ -33,7 +33,6 @@ for i = 1, #lanes, 2 do
         redis.call("ZREM", key("parked:" .. at), lane)
     end
 end
-redis.call("DEL", key("parked"))
 
 -- Seats in use belong to the pool that the role is in now.
 local before = {}

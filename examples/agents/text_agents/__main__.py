@@ -16,18 +16,15 @@ from pathlib import Path
 from .server import AgentServer
 
 
-def main() -> int:
+def main() -> None:
     """Serve until told to stop."""
     options = _options()
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
     with AgentServer(options.host, options.port, secrets=options.secret) as server:
         _announce(server.url, options.ready_file)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
-    return 0
+        server.serve_forever()
 
 
 def _options() -> argparse.Namespace:
@@ -51,4 +48,4 @@ def _announce(url: str, ready_file: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,14 @@
+-- I04  The history of an activity has no gap, each move begins where the one before ended, and it ends in the stored
+--      status and version.
+-- Returns     id of each activity whose history does not
+SELECT a.id FROM activities_activity a LEFT JOIN (
+    SELECT activity_id, count(*) AS events, max(seq) AS last_seq, max(target) FILTER (WHERE is_last) AS last_target,
+           bool_or(source IS DISTINCT FROM previous) AS broken
+    FROM (
+        SELECT activity_id, seq, source, target, lag(target) OVER history AS previous,
+               lead(seq) OVER history IS NULL AS is_last
+        FROM activities_activityevent WINDOW history AS (PARTITION BY activity_id ORDER BY seq)
+    ) event
+    GROUP BY activity_id
+) h ON h.activity_id = a.id
+WHERE h.events IS NULL OR h.broken OR h.events <> h.last_seq OR h.last_seq <> a.version OR h.last_target <> a.status

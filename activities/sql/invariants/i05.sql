@@ -1,0 +1,19 @@
+-- I05  At most one result is accepted per wake, and never one of a run that had been superseded.
+--      A wake belongs to one run at a time, so a completed run without a wake of its own took another's.
+-- Returns     id of each activity for which that is not so
+SELECT r.activity_id AS id FROM activities_activityrun r
+WHERE r.status = 'completed' AND NOT EXISTS (
+    SELECT FROM activities_wake w WHERE w.activity_id = r.activity_id AND w.run_id = r.id AND w.state = 'consumed')
+UNION
+SELECT r.activity_id FROM activities_activityrun r JOIN activities_activityrun later
+    ON later.activity_id = r.activity_id AND later.fence > r.fence AND later.started_at + interval '1 second' < r.ended_at
+WHERE r.status = 'completed'
+UNION
+SELECT w.activity_id FROM activities_wake w LEFT JOIN activities_activityrun r ON r.id = w.run_id
+WHERE w.state = 'taken' AND r.status IS DISTINCT FROM 'running'
+UNION
+SELECT a.id FROM activities_activity a JOIN (
+    SELECT DISTINCT ON (activity_id) activity_id, id FROM activities_activityrun
+    WHERE status = 'completed' ORDER BY activity_id, fence DESC
+) accepted ON accepted.activity_id = a.id
+WHERE a.output_ref IS DISTINCT FROM accepted.id

@@ -1,0 +1,5 @@
+-- I08  Nothing is ready and forgotten: an agent's activity that may be claimed has a wake that asks for it.
+-- Returns     id of each activity that nothing would ever start
+SELECT a.id FROM activities_activity a
+WHERE a.status = 'created' AND a.assignee_type = 'agent' AND NOT EXISTS (
+    SELECT FROM activities_wake w WHERE w.activity_id = a.id AND w.state = 'pending')

@@ -1,0 +1,28 @@
+-- I11  No more runs at once than the caps in force: of a tenant and role, of a role, of a tenant.
+-- Parameters  since: only runs that started after it are counted
+-- Returns     id of each run whose start was one too many
+-- The caps are today's: after one was lowered, what ran before looks like too many.
+WITH run AS (
+    SELECT r.id, r.tenant_id, a.agent_role, r.started_at, r.ended_at
+    FROM activities_activityrun r JOIN activities_activity a ON a.id = r.activity_id
+    WHERE r.started_at >= %(since)s
+), counted AS (
+    SELECT run.id, run.started_at, run.ended_at, scope.name, scope.cap
+    FROM run
+    JOIN agents_agent g ON g.role = run.agent_role
+    JOIN tenants_tenant t ON t.id = run.tenant_id
+    LEFT JOIN agents_agentconfig c ON c.tenant_id = run.tenant_id AND c.role = run.agent_role
+    CROSS JOIN LATERAL (VALUES
+        (run.tenant_id || ':' || run.agent_role, coalesce(c.max_concurrency, g.tenant_concurrency)),
+        ('role:' || run.agent_role, g.max_concurrency),
+        ('tenant:' || run.tenant_id, t.max_concurrency)) AS scope(name, cap)
+    WHERE scope.cap IS NOT NULL
+), change AS (
+    SELECT id, name, cap, started_at AS at, 1 AS step FROM counted
+    UNION ALL
+    SELECT NULL, name, cap, ended_at, -1 FROM counted WHERE ended_at IS NOT NULL
+)
+SELECT DISTINCT id FROM (
+    SELECT id, cap, sum(step) OVER (PARTITION BY name ORDER BY at, step ROWS UNBOUNDED PRECEDING) AS running FROM change
+) swept
+WHERE running > cap AND id IS NOT NULL

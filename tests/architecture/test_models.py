@@ -1,0 +1,115 @@
+"""Tables know downwards only, and every row of a tenant is fenced in twice: by a policy, and by keys that carry the tenant."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.db import models
+from django.db.migrations.loader import MigrationLoader
+
+from activities import states, status_guard
+from tenants.checks import tenant_tables
+from tenants.row_security import IsolateTenant, TenantKey
+from tests.architecture import tree
+
+RANK = {app: rank for rank, app in enumerate(reversed(tree.APPS))}
+
+#: Keys to Django's own tables of people.
+BELOW_EVERYTHING = {"auth", "contenttypes", "sessions", "django_celery_beat", "django_celery_results"}
+
+
+def _keys() -> list[models.ForeignKey]:
+    """Every foreign key between tables of ours."""
+    return [
+        field
+        for model in apps.get_models()
+        if model._meta.app_label in RANK
+        for field in model._meta.concrete_fields
+        if isinstance(field, models.ForeignKey)
+    ]
+
+
+@cache
+def _operations() -> tuple[object, ...]:
+    """Every operation of every migration of ours, as written."""
+    migrations = MigrationLoader(None).disk_migrations
+    return tuple(step for (app, _), migration in migrations.items() if app in RANK for step in migration.operations)
+
+
+def _said_by(kind: type) -> list[str]:
+    """The SQL of the operations of one kind, each as one text."""
+    said = [step.sql if isinstance(step.sql, str) else "; ".join(map(str, step.sql)) for step in _operations() if isinstance(step, kind)]
+    return said
+
+
+def test_foreign_keys_point_downwards() -> None:
+    upwards = [
+        f"{key.model.__name__}.{key.name} -> {key.related_model._meta.label}"
+        for key in _keys()
+        if key.related_model._meta.app_label not in BELOW_EVERYTHING
+        and RANK[key.related_model._meta.app_label] > RANK[key.model._meta.app_label]
+    ]
+
+    assert upwards == []
+
+
+def test_every_table_of_tenants_has_a_forced_policy() -> None:
+    isolated = {match[1] for text in _said_by(IsolateTenant) if (match := re.search(r"CREATE POLICY \w+ ON (\w+)", text))}
+
+    assert set(tenant_tables()) == isolated
+
+
+def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
+    carried = {match.group(1, 2) for text in _said_by(TenantKey) if (match := re.search(r"ALTER TABLE (\w+) .*\(tenant_id, (\w+)\) REF", text))}
+    between = {
+        (key.model._meta.db_table, key.column)
+        for key in _keys()
+        if _belongs_to_a_tenant(key.model) and _belongs_to_a_tenant(key.related_model)
+    }
+
+    assert between <= carried
+
+
+def test_plain_keys_between_rows_of_tenants_are_not_made() -> None:
+    """PostgreSQL checks plain keys without policies: they would tell one tenant what exists at another."""
+    plain = [f"{key.model.__name__}.{key.name}" for key in _keys() if _belongs_to_a_tenant(key.related_model) and key.db_constraint]
+
+    assert plain == []
+
+
+def test_what_is_unique_for_values_from_outside_is_unique_per_tenant() -> None:
+    """A value that the tenant chose and that is unique over all tenants would tell what others have."""
+    chosen = (models.CharField, models.TextField, models.SlugField)
+    told = [
+        f"{model.__name__}: {constraint.name}"
+        for model in apps.get_models()
+        if model._meta.app_label in RANK and _belongs_to_a_tenant(model)
+        for constraint in model._meta.constraints
+        if isinstance(constraint, models.UniqueConstraint)
+        and constraint.fields
+        and all(isinstance(model._meta.get_field(name), chosen) for name in constraint.fields)
+    ]
+
+    assert told == []
+
+
+@pytest.mark.parametrize("app", tree.APPS)
+def test_the_numbers_of_migrations_have_no_gap(app: str) -> None:
+    numbers = sorted(int(path.name[:4]) for path in Path(tree.ROOT / app / "migrations").glob("[0-9]*.py"))
+
+    assert all(later == earlier + 1 for earlier, later in pairwise(numbers))
+
+
+def test_the_guard_in_the_database_compares_with_the_state_table() -> None:
+    text = "\n".join(status_guard.install_sql())
+
+    assert set(re.findall(r"'(\w+)>(\w+)'", text)) == states.pairs()
+
+
+def _belongs_to_a_tenant(model: type[models.Model]) -> bool:
+    return any(field.name == "tenant" for field in model._meta.concrete_fields)

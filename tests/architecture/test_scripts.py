@@ -1,0 +1,90 @@
+"""Lua and SQL live in files with a contract on top, and every file is used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import tree
+
+SHARED_BY_OTHERS = {"library.lua"}  # prepended to every admission script; nobody calls it
+
+#: Not one verb of the engine: run once, by a migration.
+RUN_BY_MIGRATIONS = {"roles.sql"}
+
+LUA = tuple(tree.files("*.lua"))
+SQL = tuple(tree.files("*.sql"))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(tree.ROOT))
+
+
+def _header(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("--"))
+    return "\n".join(lines[:end])
+
+
+@pytest.mark.parametrize("path", LUA, ids=_name)
+def test_a_script_says_what_it_does_with_which_keys(path: Path) -> None:
+    header = _header(path)
+
+    assert re.match(r"-- [A-Z].{20,}", header), "the first line says what the script does"
+    assert re.search(r"^-- KEYS\[1\] +\S", header, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [path for path in LUA if path.name not in SHARED_BY_OTHERS], ids=_name)
+def test_a_script_says_what_it_takes_and_returns(path: Path) -> None:
+    header = _header(path)
+
+    assert re.search(r"^-- ARGV(\[1\])? +\S", header, re.MULTILINE)
+    assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", LUA, ids=_name)
+def test_a_script_takes_the_time_from_redis_and_leaves_nothing_global(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert "os.time" not in text
+    assert "os.clock" not in text
+    assert re.findall(r"^(?:\s*)(?:function \w+|\w+ = function)", text, re.MULTILINE) == []
+    assert not re.search(r'call\("KEYS"|call\(\'KEYS\'', text), "KEYS walks the whole database"
+
+
+@pytest.mark.parametrize("path", [path for path in SQL if path.name not in RUN_BY_MIGRATIONS], ids=_name)
+def test_a_statement_says_what_it_does_takes_and_returns(path: Path) -> None:
+    header = _header(path)
+
+    assert re.match(r"-- [A-Z].{20,}", header), "the first line says what the statement does"
+    assert re.search(r"^-- Parameters +\S", header, re.MULTILINE)
+    assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [path for path in SQL if path.name not in RUN_BY_MIGRATIONS], ids=_name)
+def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
+    header = _header(path)
+
+    used = set(re.findall(r"%\((\w+)\)s", path.read_text(encoding="utf-8")))
+
+    assert {name for name in used if not re.search(rf"\b{name}\b", header)} == set()
+
+
+@pytest.mark.parametrize("path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name)
+def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
+    app = path.relative_to(tree.ROOT).parts[0]
+    sources = [*(tree.ROOT / app).rglob("*.py")]
+
+    assert any(f'"{path.stem}"' in source.read_text(encoding="utf-8") or path.name in source.read_text(encoding="utf-8") for source in sources)
+
+
+def test_the_names_of_keys_are_made_in_one_module_of_each_package() -> None:
+    makers = {module.name for module in tree.modules() if "ORCHESTRATOR_REDIS_PREFIX" in module.text and ".settings" not in module.name}
+
+    assert all(name.endswith(".keys") for name in makers), sorted(makers)
+
+
+def test_no_lua_hides_in_python() -> None:
+    assert [str(module) for module in tree.modules() if "redis.call(" in module.text] == []

@@ -1,0 +1,300 @@
+"""Admission on a real Redis: who gets the next slot, who does not, and what happens to slots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+import pytest
+
+from activities import admission
+from activities.admission import Closed, Exchange, Grant, exchange, keys, limits, scripts
+from activities.admission.exchange import Offer, Release
+from tenants.redis import client
+
+A, B, C = (UUID(int=number) for number in (1, 2, 3))
+
+
+class Desk:
+    """Admission with limits of the test's own, without PostgreSQL."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, dict[str, Any]] = {"caps": {"pair:*:qa": 100, "seat:qa": 100}, "weights": {}, "pools": {"qa": "qa"}}
+        self.put(generation="g1")
+        client().set(keys.pointer(), "g1")
+
+    def put(self, *, generation: str = "", pools: dict[str, str] | None = None, weights: dict[str, int] | None = None, **caps: int) -> None:
+        self.limits["caps"] |= {name.replace("__", ":"): cap for name, cap in caps.items()}
+        self.limits["weights"] |= weights or {}
+        self.limits["pools"] = self.limits["pools"] if pools is None else pools
+        document = orjson.dumps(self.limits, option=orjson.OPT_SORT_KEYS)
+        scripts.run("limits", generation, str(hash(document)), document)
+
+    def cap(self, scope: str, cap: int) -> None:
+        self.limits["caps"][scope] = cap
+        self.put()
+
+    def grants(self, *offers: Offer, release: Iterable[Grant] = (), limit: int = 500) -> list[Grant]:
+        return exchange(Exchange(offers=list(offers), releases=[Release(grant.activity_id, grant.grant) for grant in release]))
+
+
+@pytest.fixture
+def desk(database: None) -> Iterator[Desk]:
+    client().delete(keys.pointer())
+    yield Desk()
+
+
+def offer(tenant: UUID = A, *, role: str = "qa", priority: int = 10, group: str | None = None, waited: float = 0.0) -> Offer:
+    return Offer(uuid4(), tenant, role, priority, datetime.now(UTC) - timedelta(seconds=waited), group)
+
+
+def offers(count: int, tenant: UUID = A, **more: Any) -> list[Offer]:
+    return [offer(tenant, **more) for _ in range(count)]
+
+
+@pytest.mark.parametrize("scope", ["pair:" + str(A) + ":qa", "tenant:" + str(A), "role:qa", "global", "seat:qa"])
+def test_no_scope_grants_more_than_its_cap_and_a_slot_given_back_is_used_again(desk: Desk, scope: str) -> None:
+    desk.cap(scope, 2)
+
+    first = desk.grants(*offers(5))
+    then = desk.grants(release=first[:1])
+
+    assert (len(first), len(then)) == (2, 1)
+    assert desk.grants() == []
+
+
+def test_a_group_runs_one_at_a_time_unless_its_role_allows_more(desk: Desk) -> None:
+    assert len(desk.grants(*offers(3, group="repo"), *offers(2, group="other"))) == 2
+
+    desk.cap("groups:*:qa", 2)
+
+    assert len(desk.grants()) == 2
+
+
+def test_what_is_blocked_does_not_hold_up_what_is_not(desk: Desk) -> None:
+    desk.cap(f"pair:{A}:qa", 0)
+
+    grants = desk.grants(*offers(50, A), *offers(2, B))
+
+    assert {grant.tenant_id for grant in grants} == {B}
+
+
+def test_raising_a_cap_lets_the_waiting_work_go_without_anything_else_happening(desk: Desk) -> None:
+    desk.cap(f"pair:{A}:qa", 0)
+    desk.grants(*offers(3))
+
+    desk.cap(f"pair:{A}:qa", 2)
+
+    assert len(desk.grants()) == 2
+
+
+def test_work_of_a_role_without_workers_waits_and_goes_when_one_comes(desk: Desk) -> None:
+    waiting = offer(role="dev")
+    assert desk.grants(waiting) == []
+    assert admission.inspect(waiting.activity_id)["at"] == "worker:dev"
+
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__dev=1)
+
+    assert [grant.activity_id for grant in desk.grants()] == [waiting.activity_id]
+
+
+def test_roles_that_share_workers_share_their_seats(desk: Desk) -> None:
+    desk.put(pools={"qa": "dev", "dev": "dev"}, seat__dev=3)
+
+    grants = desk.grants(*offers(5, role="qa"), *offers(5, role="dev"))
+
+    assert len(grants) == 3
+
+
+def test_offering_twice_counts_once(desk: Desk) -> None:
+    once = offer()
+    desk.cap("global", 0)
+
+    desk.grants(once, once)
+    desk.grants(once)
+    desk.cap("global", 5)
+
+    assert len(desk.grants(once)) == 1
+    assert desk.grants(once) == []
+
+
+def test_giving_back_twice_or_with_another_grant_frees_nothing(desk: Desk) -> None:
+    desk.cap("global", 1)
+    held, waiting = offer(), offer()
+    (grant,) = desk.grants(held)
+    desk.grants(waiting)
+
+    stolen = grant._replace(grant="g1-999")
+    assert desk.grants(release=[stolen]) == []
+    (second,) = desk.grants(release=[grant])
+    assert desk.grants(offer(), release=[grant]) == []
+
+    assert second.activity_id == waiting.activity_id
+
+
+def test_a_grant_may_be_started_as_often_as_its_message_comes_but_not_after_it_was_given_back(desk: Desk) -> None:
+    (grant,) = desk.grants(offer())
+
+    assert admission.start(grant.activity_id, grant.grant)
+    assert admission.start(grant.activity_id, grant.grant)
+    desk.grants(release=[grant])
+    assert not admission.start(grant.activity_id, grant.grant)
+
+
+def test_an_accepted_run_gives_back_its_seat_but_keeps_its_tenants_slot(desk: Desk) -> None:
+    desk.put(seat__qa=1)
+    desk.cap(f"pair:{A}:qa", 2)
+    (first,) = desk.grants(*offers(3))
+
+    admission.accept(first.activity_id, first.grant)
+    admission.accept(first.activity_id, first.grant)
+    second = desk.grants()
+    admission.accept(second[0].activity_id, second[0].grant)
+
+    assert len(second) == 1
+    assert desk.grants() == []  # a seat is free, but two of two slots of the tenant are held
+
+
+def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
+    desk.cap("global", 0)
+    gone, stays = offer(), offer()
+    desk.grants(gone, stays)
+
+    exchange(Exchange(withdrawals=[gone.activity_id]))
+    desk.cap("global", 5)
+
+    assert [grant.activity_id for grant in desk.grants()] == [stays.activity_id]
+
+
+def test_urgent_work_of_any_tenant_goes_before_normal_work_of_every_tenant(desk: Desk) -> None:
+    desk.put(seat__qa=0)
+    desk.grants(*offers(5, A, waited=20), *offers(2, B, priority=1))
+
+    desk.put(seat__qa=3)
+
+    assert [grant.tenant_id for grant in desk.grants()] == [B, B, A]
+
+
+def test_tenants_take_turns_however_much_one_of_them_has_waiting(desk: Desk) -> None:
+    desk.put(seat__qa=0)
+    desk.grants(*offers(1000, A, waited=100), *offers(5, B))
+
+    desk.put(seat__qa=10)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 5, B: 5}
+
+
+def test_turns_follow_the_weights(desk: Desk) -> None:
+    desk.put(seat__qa=0, weights={str(A): 3})
+    desk.grants(*offers(50, A), *offers(50, B))
+
+    desk.put(seat__qa=40)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 30, B: 10}
+
+
+def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk: Desk) -> None:
+    desk.put(seat__qa=1)
+    desk.grants(*offers(40, A, role="qa"), *offers(40, B, role="qa"))
+    # A's work takes ten times as long as B's: the seat is played through with the durations that admission has learned.
+    for tenant, seconds in ((A, "1.0"), (B, "0.1")):
+        client().hset(f"{keys.generation('g1')}durations", f"{tenant}|qa", seconds)
+    seconds_used: Counter[UUID] = Counter()
+    turns: Counter[UUID] = Counter()
+
+    desk.put(seat__qa=44)
+    for grant in desk.grants():
+        turns[grant.tenant_id] += 1
+        seconds_used[grant.tenant_id] += 10 if grant.tenant_id == A else 1
+
+    assert turns[B] == 39 or turns[B] == 40
+    assert 0.4 < seconds_used[A] / (seconds_used[A] + seconds_used[B]) < 0.6
+
+
+def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
+    for _ in range(20):
+        for grant in desk.grants(offer(A)):
+            client().hset(f"{keys.generation('g1')}durations", f"{A}|qa", "5")
+            desk.grants(release=[grant])
+    desk.put(seat__qa=0)
+    desk.grants(*offers(20, A), *offers(20, B))
+
+    desk.put(seat__qa=10)
+
+    assert min(Counter(grant.tenant_id for grant in desk.grants()).values()) >= 1
+
+
+def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, settings: Any) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS = 30
+    desk.put(seat__qa=1)
+    background = offer(B, priority=20, waited=31)
+    (running,) = desk.grants(offer(A, priority=1))
+    desk.grants(background)
+    for turn in range(1, 10):
+        (running,) = desk.grants(offer(A, priority=1), release=[running])
+        if running.activity_id == background.activity_id:
+            break
+
+    assert turn <= settings.ORCHESTRATOR_AGED_SHARE
+
+
+def test_ageing_never_lifts_work_above_another_tenants_of_the_same_band(desk: Desk, settings: Any) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS = 1
+    desk.put(seat__qa=0)
+    desk.grants(*offers(100, A, waited=3600), *offers(5, B))
+
+    desk.put(seat__qa=10)
+
+    assert Counter(grant.tenant_id for grant in desk.grants())[B] == 5
+
+
+def test_a_wiped_redis_grants_nothing_until_it_is_rebuilt(desk: Desk) -> None:
+    (grant,) = desk.grants(offer())
+
+    client().delete(keys.pointer())
+
+    with pytest.raises(Closed):
+        desk.grants(offer())
+    with pytest.raises(Closed):
+        admission.start(grant.activity_id, grant.grant)
+
+
+def test_why_it_waits_is_told_by_the_scope_that_has_no_room(desk: Desk) -> None:
+    desk.cap(f"tenant:{A}", 1)
+    desk.grants(offer())
+    waiting = offer()
+    desk.grants(waiting)
+
+    told = admission.inspect(waiting.activity_id)
+
+    assert (told["state"], told["at"], told["used"], told["cap"], told["position"]) == ("waiting", f"tenant:{A}", 1, 1, 1)
+
+
+def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
+    desk.cap(f"pair:{A}:qa", 2)
+    grants = desk.grants(*offers(6), *offers(2, B, group="g"), offer(C, priority=20))
+    while grants:
+        grants = desk.grants(release=grants)
+
+    left = {key.decode().removeprefix(keys.generation("g1")) for key in client().scan_iter(f"{keys.generation('g1')}*")}
+    assert not {name for name in left if name.startswith(("queue:", "lanes", "ready:", "parked", "slots", "used", "entries", "held"))}
+
+
+@pytest.mark.parametrize(
+    ("workers", "pools", "seats"),
+    [
+        ([(["a"], 2), (["a"], 3), (["b"], 4)], {"a": "a", "b": "b"}, {"a": 5, "b": 4}),
+        ([(["a", "b"], 2), (["b", "c"], 3)], {"a": "a", "b": "a", "c": "a"}, {"a": 5}),
+        ([([], 4)], {}, {}),
+    ],
+)
+def test_roles_that_any_worker_serves_together_form_one_pool(
+    workers: list[tuple[list[str], int]], pools: dict[str, str], seats: dict[str, int]
+) -> None:
+    assert limits.worker_pools(workers) == (pools, seats)
+
+

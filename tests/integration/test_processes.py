@@ -1,0 +1,218 @@
+"""The supervisor of our Python processes, on real child processes. Needs neither Django nor any server."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.embedded import ServiceHome
+from orchestrator.embedded.identity import wait_until
+from orchestrator.processes import (
+    AlreadySupervised,
+    NotReady,
+    ProcessEnded,
+    ProcessSpec,
+    Supervisor,
+    UnknownProcess,
+    standard_processes,
+)
+from orchestrator.processes.errors import AlreadyRunning
+
+SLEEP = "import time; print('up'); time.sleep(60)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
+FAMILY = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    "print('up', child.pid); time.sleep(60)"
+)
+FAILING = "import sys; print('no such table: tenants'); sys.exit(3)"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> ServiceHome:
+    return ServiceHome(tmp_path)
+
+
+@pytest.fixture
+def supervisor(home: ServiceHome) -> Iterator[Supervisor]:
+    with Supervisor(home) as supervisor:
+        yield supervisor
+
+
+def python(name: str, code: str, *, stop_seconds: float = 10.0) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-c", code), stop_seconds=stop_seconds)
+
+
+def started(supervisor: Supervisor, spec: ProcessSpec) -> int:
+    supervisor.start(spec)
+    log = supervisor.home.log(spec.name)
+    assert wait_until(lambda: "up" in log.read_text(), 10)
+    return supervisor.pid(spec.name)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_processes_stop_in_reverse_order_of_their_start(home: ServiceHome, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    code = (
+        "import signal, sys, time\n"
+        "def end(*_):\n    open({path!r}, 'a').write({name!r}); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end); print('up'); time.sleep(60)"
+    )
+
+    with Supervisor(home) as supervisor:
+        for name in "abc":
+            started(supervisor, python(name, code.format(path=str(order), name=name)))
+
+    assert order.read_text() == "cba"
+
+
+def test_a_process_that_ignores_the_request_is_killed_with_its_children(supervisor: Supervisor) -> None:
+    stubborn = started(supervisor, python("stubborn", STUBBORN, stop_seconds=0.2))
+    parent = started(supervisor, python("family", FAMILY))
+    child = int(supervisor.home.log("family").read_text().split()[1])
+
+    supervisor.stop("stubborn")
+    supervisor.stop("family")
+    supervisor.stop("family")
+
+    assert not any(psutil.pid_exists(pid) and alive(pid) for pid in (stubborn, parent, child))
+    assert supervisor.ended() == []
+
+
+def alive(pid: int) -> bool:
+    return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_ends_by_itself_is_reported_with_what_it_said(supervisor: Supervisor) -> None:
+    supervisor.start(python("web", FAILING))
+
+    assert wait_until(lambda: bool(supervisor.ended()), 10)
+    (ended,) = supervisor.ended()
+
+    assert (ended.name, ended.exit_code) == ("web", 3)
+    with pytest.raises(ProcessEnded, match=r"web ended with exit code 3.*\n.*no such table: tenants"):
+        supervisor.check()
+
+
+def test_only_the_output_of_the_latest_launch_is_quoted(supervisor: Supervisor) -> None:
+    supervisor.start(python("web", "print('first')"))
+    assert wait_until(lambda: not supervisor.is_running("web"), 10)
+
+    supervisor.start(python("web", "print('second')"))
+    assert wait_until(lambda: not supervisor.is_running("web"), 10)
+
+    assert supervisor.ended()[0].output == "second"
+    assert supervisor.home.log("web").read_text() == "first\nsecond\n"
+
+
+def test_a_killed_process_is_not_reported_and_can_be_started_again(supervisor: Supervisor) -> None:
+    first = started(supervisor, python("worker", SLEEP))
+
+    supervisor.kill("worker")
+    assert not supervisor.is_running("worker")
+    assert supervisor.ended() == []
+    supervisor.restart("worker")
+
+    assert supervisor.is_running("worker")
+    assert supervisor.pid("worker") != first
+
+
+def test_a_frozen_process_is_stopped(supervisor: Supervisor) -> None:
+    started(supervisor, python("worker", SLEEP))
+    supervisor.kill("worker", signal.SIGSTOP)
+
+    assert supervisor.is_running("worker")
+    supervisor.stop("worker")
+
+    assert not supervisor.is_running("worker")
+
+
+def test_waiting_ends_when_the_address_answers(supervisor: Supervisor) -> None:
+    port = free_port()
+    supervisor.start(
+        ProcessSpec("web", (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)))
+    )
+
+    supervisor.wait_until_ready(f"http://127.0.0.1:{port}/", seconds=20)
+
+    with pytest.raises(NotReady, match="last: 404"):
+        supervisor.wait_until_ready(f"http://127.0.0.1:{port}/missing", seconds=0.2)
+
+
+def test_waiting_gives_up_at_once_when_a_process_ended(supervisor: Supervisor) -> None:
+    supervisor.start(python("web", FAILING))
+
+    with pytest.raises(ProcessEnded, match="exit code 3"):
+        supervisor.wait_until_ready(f"http://127.0.0.1:{free_port()}/", seconds=30)
+
+
+def test_a_second_supervisor_of_the_same_home_is_refused(supervisor: Supervisor) -> None:
+    started(supervisor, python("web", SLEEP))
+
+    with (
+        Supervisor(supervisor.home) as second,
+        pytest.raises(AlreadySupervised, match="already run under another"),
+    ):
+        second.start(python("beat", SLEEP))
+
+    assert supervisor.is_running("web")
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: ServiceHome) -> None:
+    code = (
+        "import sys, time\nfrom orchestrator.embedded import ServiceHome\n"
+        "from orchestrator.processes import ProcessSpec, Supervisor\n"
+        f"supervisor = Supervisor(ServiceHome({str(home.path)!r}))\n"
+        f"supervisor.start(ProcessSpec('worker', (sys.executable, '-c', {SLEEP!r})))\n"
+        "print(supervisor.pid('worker'), flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        left = int(killed.stdout.readline())
+        killed.kill()
+    assert psutil.pid_exists(left)
+
+    with Supervisor(home) as supervisor:
+        started(supervisor, python("worker", SLEEP))
+
+        assert not psutil.pid_exists(left) or not alive(left)
+
+
+def test_mistakes_are_named(supervisor: Supervisor) -> None:
+    started(supervisor, python("web", SLEEP))
+
+    with pytest.raises(UnknownProcess, match=r"no process 'wbe'\. Choose among: web"):
+        supervisor.stop("wbe")
+    with pytest.raises(AlreadyRunning, match="already runs with pid"):
+        supervisor.start(python("web", SLEEP))
+
+
+def test_processes_get_the_home_and_the_given_environment(home: ServiceHome) -> None:
+    code = "import os; print(os.environ['ORCHESTRATOR_HOME'], os.environ['A'], os.environ['B'], 'up')"
+    with Supervisor(home, environment={"A": "1", "B": "1"}) as supervisor:
+        supervisor.start(ProcessSpec("web", (sys.executable, "-c", code), env={"B": "2"}))
+
+        assert wait_until(lambda: home.log("web").read_text().endswith("up\n"), 10)
+
+    assert home.log("web").read_text() == f"{home.path} 1 2 up\n"
+
+
+def test_the_table_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    monkeypatch.setenv("WEB_BIND", "0.0.0.0")
+    web, worker, beat, flower = standard_processes(port=8100, flower_port=5600, concurrency=4)
+
+    assert {"--workers=3", "--bind=0.0.0.0:8100"} <= set(web.argv)
+    assert worker.argv[-2:] == ("--concurrency", "4")
+    assert beat.argv[1:6] == ("-m", "celery", "-A", "orchestrator", "beat")
+    assert {"--address=127.0.0.1", "--port=5600"} <= set(flower.argv)

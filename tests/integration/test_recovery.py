@@ -1,0 +1,310 @@
+"""What is lost between two steps is found again: workers, wakes, slots, Redis, promises of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db.models.functions import Now
+
+from activities import admission, keeper, leases, publishing, recovery, relay, results, tasks
+from activities.admission import Closed, audit, exchange, rebuilding
+from activities.admission.exchange import Exchange
+from activities.exceptions import RunSuperseded
+from activities.models import Activity, ActivityRun, WorkerProcess
+from activities.recovery import LivenessWatch
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, Completed, Output
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine, at_once, elsewhere
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+class Died(BaseException):
+    """Ends a worker in the middle of its work, as SIGKILL would: nothing of ours catches it."""
+
+
+@pytest.fixture
+def killed_run(engine: Engine, acme: Tenant) -> Iterator[ActivityRun]:
+    """A run whose worker died while the agent worked."""
+
+    def die(request: Any) -> Completed:
+        raise Died
+
+    engine.agent.behaviour = die
+    (activity_id,) = engine.submit(acme)
+    with pytest.raises(Died):
+        engine.deliver()
+    engine.agent.behaviour = lambda request: Completed(Output(content="at last"))
+    yield engine.runs(acme, activity_id)[0]
+
+
+def lose(engine: Engine) -> None:
+    """Declare the engine's own worker lost, and let it begin anew under another id."""
+    with system_scope():
+        assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
+    engine.lease.beat()
+
+
+def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(engine: Engine, settings: Any) -> None:
+    settings.ORCHESTRATOR_LOST_AFTER_SECONDS = 30
+    now = 0.0
+    watch = LivenessWatch(clock=lambda: now)
+
+    found = []
+    for now in (0.0, 29.9):
+        found.append(watch.lost())
+    engine.lease.beat()
+    for now in (31.0, 60.9):
+        found.append(watch.lost())
+    now = 61.0
+    lost = watch.lost()
+
+    assert found == [[], [], [], []]
+    assert [worker.pk for worker in lost] == [engine.lease.worker_id]
+
+
+def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engine: Engine) -> None:
+    with system_scope():
+        seen = WorkerProcess.objects.get(pk=engine.lease.worker_id)
+
+    engine.lease.beat()
+
+    assert not recovery.declare_lost(seen)
+
+
+def test_a_process_that_is_gone_from_this_machine_is_lost_at_once(engine: Engine) -> None:
+    with system_scope():
+        gone = WorkerProcess.objects.create(host="here", boot=leases.boot_identity(), pid=2**22 - 1, pid_started=1, roles=[], concurrency=1)
+        elsewhere_gone = WorkerProcess.objects.create(host="there", boot="another machine", pid=2**22 - 1, pid_started=1, roles=[], concurrency=1)
+
+    lost = LivenessWatch().lost()
+
+    assert [worker.pk for worker in lost] == [gone.pk]
+    assert elsewhere_gone.pk not in {worker.pk for worker in lost}
+
+
+def test_work_of_a_lost_worker_runs_again_and_counts_as_a_stall_not_as_an_attempt(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    relay.flush()
+    engine.drain()
+
+    done = engine.get(acme, killed_run.activity_id)
+    assert (done.status, done.stalls, done.attempts) == ("done", 1, 1)
+    assert [run.status for run in engine.runs(acme, done.pk)] == ["stalled", "completed"]
+    assert engine.agent.calls[0].idempotency_key == engine.agent.calls[1].idempotency_key
+
+
+def test_a_late_result_of_a_lost_worker_is_refused(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    token = RunToken(acme.pk, killed_run.activity_id, killed_run.pk, killed_run.fence)
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    engine.drain()
+
+    with pytest.raises(RunSuperseded):
+        results.completed(token, Completed(Output(content="late")), needs_approval=False)
+
+    assert engine.get(acme, killed_run.activity_id).output_ref != killed_run.pk
+
+
+def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    def die(request: Any) -> Completed:
+        raise Died
+
+    engine.agent.behaviour = die
+    for _ in range(2):
+        lose(engine)
+        recovery.reclaim_runs_of_ended_workers()
+        with pytest.raises(Died):
+            engine.deliver()
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+
+    failed = engine.get(acme, killed_run.activity_id)
+    assert (failed.status, failed.stalls, failed.error["code"]) == ("failed", 2, "stalled")
+    assert [run.status for run in engine.runs(acme, failed.pk)] == ["stalled"] * 3
+
+
+def test_recovering_twice_at_once_starts_the_work_once(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    lose(engine)
+
+    mended = at_once(*[recovery.reclaim_runs_of_ended_workers] * 4)
+    relay.flush()
+    engine.drain()
+
+    assert sum(mended) == 1
+    assert len(engine.runs(acme, killed_run.activity_id)) == 2
+
+
+def test_work_that_was_never_offered_is_offered_by_recovery(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        dying.setattr("activities.relay.hand_over", lambda what: None)  # the process ends right after its commit
+        (activity_id,) = engine.submit(acme)
+    assert engine.messages() == 0
+    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+
+    recovery.offer_forgotten()
+    recovery.offer_forgotten()
+    assert engine.drain() == 1
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_forgotten_work_is_found_page_by_page(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+    with monkeypatch.context() as dying:
+        dying.setattr("activities.relay.hand_over", lambda what: None)
+        engine.submit(acme, count=5)
+
+    after, pages = None, []
+    while True:
+        found, after = recovery.offer_forgotten(after=after, limit=2)
+        pages.append(found)
+        if after is None:
+            break
+
+    assert pages == [2, 2, 1]
+    assert engine.drain() == 5
+
+
+def test_after_redis_was_wiped_nothing_is_lost_and_caps_still_count_what_runs(engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "qa", max_concurrency=2)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(acme, count=5)
+    engine.drain()
+
+    client().flushdb()
+    with pytest.raises(Closed):
+        exchange(Exchange())
+    rebuilding.rebuild()
+    while_held = exchange(Exchange())
+    for run in live_runs():
+        token = RunToken(acme.pk, run.activity_id, run.pk, run.fence)
+        results.completed(token, Completed(Output(content="x")), needs_approval=False, actor="run")
+    relay.flush()
+    engine.agent.behaviour = lambda request: Completed(Output(content="x"))
+    engine.drain()
+
+    assert while_held == []
+    with tenant_scope(acme.pk):
+        assert set(Activity.objects.values_list("status", flat=True)) == {"done"}
+
+
+def test_a_message_from_before_the_wipe_starts_nothing(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+
+    client().flushdb()
+    rebuilding.rebuild()
+    tasks.run(**message)
+
+    assert engine.agent.calls == []
+
+
+def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme, timeout_seconds=60, max_attempts=1)
+    engine.drain()
+    assert recovery.end_overdue_accepted_runs() == 0
+
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.update(accepted_at=Now() - timedelta(seconds=61))
+    assert recovery.end_overdue_accepted_runs() == 1
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
+
+
+def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+    admission.start(UUID(message["activity"]), message["grant"])  # the worker died between this and its claim
+    slots = rebuilding.SlotAudit()
+
+    first, _ = slots.compare()
+    second, _ = slots.compare()
+
+    assert not first
+    assert [release.grant for release in second.releases] == [message["grant"]]
+
+
+def test_slots_of_live_runs_that_redis_forgot_are_held_again(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    (run,) = engine.runs(acme, activity_id)
+    exchange(Exchange(releases=[rebuilding.Release(activity_id, run.grant)]))
+
+    rebuilding.SlotAudit().compare()
+
+    assert [(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)] == [(activity_id, run.grant)]
+
+
+def test_a_grant_whose_message_was_lost_is_published_again(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_REPUBLISH_SECONDS = -1.0
+    (activity_id,) = engine.submit(acme)
+    engine.take()  # and drop it
+
+    _, again = rebuilding.SlotAudit().compare()
+    publishing.publish(again)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_work_past_its_expiry_never_starts(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(seconds=1))
+
+    tasks.run(**message)
+    recovery.expire_stale()
+
+    expired = engine.get(acme, activity_id)
+    assert (expired.status, expired.cancel_reason, engine.agent.calls) == ("cancelled", "expired", [])
+
+
+def test_one_keeper_leads_and_another_takes_over_when_its_connection_ends(database: None) -> None:
+    first, second = keeper.Keeper(), keeper.Keeper()
+
+    assert elsewhere(first._take_lead)  # its connection ends with the thread
+    assert second._take_lead()
+    assert second._take_lead()
+    assert not elsewhere(first._take_lead)
+
+
+def test_a_full_pass_of_the_keeper_mends_everything_at_once(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(engine)
+    client().flushdb()
+    monkeypatch.setattr("activities.admission.rebuilding.SETTLE_SECONDS", 0.0)
+
+    keeper.Keeper().tick()
+    relay.flush()
+    engine.drain()
+
+    assert engine.status(acme, killed_run.activity_id) == "done"
+
+
+def live_runs() -> list[ActivityRun]:
+    with system_scope():
+        return list(ActivityRun.objects.filter(status="running"))

@@ -1,0 +1,173 @@
+"""The state table as a whole: what must hold of it whatever verbs are added."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+from django.db.models import CheckConstraint, Q, UniqueConstraint
+
+from activities import diagram, states
+from activities.models import Activity, ActivityRun, Wake
+from activities.states import FINAL, LIVE, RUNNING, SETTLED, TRANSITIONS, WAITING, LinkKind, RunStatus, Status, WakeReason, WakeState
+
+ALL = frozenset(status.value for status in Status)
+
+
+def _reached(start: Iterable[str], *, without: str | None = None) -> set[str]:
+    """Everything that some chain of verbs leads to from `start`."""
+    found, to_visit = set(start), list(start)
+    while to_visit:
+        here = to_visit.pop()
+        for verb, step in TRANSITIONS.items():
+            if verb != without and here in step.sources and step.target not in found:
+                found.add(step.target.value)
+                to_visit.append(step.target.value)
+    return found
+
+
+def _constraint(name: str) -> CheckConstraint | UniqueConstraint:
+    return next(constraint for constraint in Activity._meta.constraints if constraint.name == name)
+
+
+def _statuses_in(condition: Q) -> set[str]:
+    """The statuses that a condition on `status__in` lists, however deep it is nested."""
+    found: set[str] = set()
+    for child in condition.children:
+        if isinstance(child, Q):
+            found |= _statuses_in(child)
+        elif child[0] == "status__in":
+            found |= {str(status) for status in child[1]}
+    return found
+
+
+@pytest.mark.parametrize("status", Status)
+def test_every_status_is_reached_from_created(status: Status) -> None:
+    assert status in _reached([Status.CREATED])
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status not in FINAL])
+def test_every_status_that_is_not_final_can_still_end(status: Status) -> None:
+    assert _reached([status]) & FINAL
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status not in FINAL])
+def test_an_operator_can_cancel_whatever_has_not_ended(status: Status) -> None:
+    assert "cancel" in states.verbs_from(status)
+
+
+@pytest.mark.parametrize("status", sorted(WAITING))
+def test_what_waits_for_somebody_has_another_way_on_than_being_cancelled(status: str) -> None:
+    assert set(states.verbs_from(status)) - {"cancel", "reassign"}
+
+
+@pytest.mark.parametrize("status", sorted(RUNNING))
+def test_recovery_can_always_hand_back_what_runs_or_give_it_up(status: str) -> None:
+    assert {"release", "fail"} <= set(states.verbs_from(status))
+
+
+@pytest.mark.parametrize("verb", TRANSITIONS)
+def test_a_verb_always_changes_the_status(verb: str) -> None:
+    assert TRANSITIONS[verb].target not in TRANSITIONS[verb].sources
+    assert TRANSITIONS[verb].sources
+
+
+@pytest.mark.parametrize("verb", TRANSITIONS)
+def test_no_verb_leaves_a_final_status(verb: str) -> None:
+    assert not TRANSITIONS[verb].sources & FINAL
+
+
+def test_work_begins_again_only_from_where_it_can_be_claimed() -> None:
+    """A worker starts an agent from `assigned` alone, and that is reached by a claim alone."""
+    assert states.sources_of("start") == [Status.ASSIGNED]
+    assert [verb for verb, step in TRANSITIONS.items() if step.target == Status.ASSIGNED] == ["claim"]
+    assert states.sources_of("claim") == [Status.CREATED]
+
+
+def test_the_statuses_are_the_fourteen_that_the_outside_knows() -> None:
+    known = "created assigned in_progress awaiting_approval awaiting_subtask awaiting_review blocked done approved rejected reassigned"
+
+    assert set(known.split()) | {"failed", "needs_review", "cancelled"} == ALL
+
+
+def test_derived_sets_follow_from_the_table() -> None:
+    assert {status for status in ALL if not states.verbs_from(status)} == FINAL
+    assert {"failed", "needs_review"} == SETTLED - FINAL
+    assert LIVE == ALL - SETTLED
+    assert {"created"} == LIVE - RUNNING - WAITING
+    assert not RUNNING & WAITING
+
+
+def test_the_pairs_are_every_step_and_nothing_else() -> None:
+    expected = {(str(source), str(step.target)) for step in TRANSITIONS.values() for source in step.sources}
+
+    assert states.pairs() == expected
+    assert all(source in ALL and target in ALL for source, target in states.pairs())
+
+
+def test_the_ways_of_asking_the_table_agree() -> None:
+    for verb in TRANSITIONS:
+        assert states.target_of(verb) == TRANSITIONS[verb].target
+        assert set(states.sources_of(verb)) == {status for status in ALL if verb in states.verbs_from(status)}
+
+
+def test_the_constraints_of_the_database_agree_with_the_table() -> None:
+    assert _statuses_in(_constraint("activity_status_known").condition) == ALL
+    assert _statuses_in(_constraint("activity_settled_has_end").condition) == SETTLED
+    assert _statuses_in(_constraint("activity_dedup_while_live").condition) == LIVE
+
+
+def test_columns_have_room_for_every_value() -> None:
+    assert max(map(len, Status)) <= Activity._meta.get_field("status").max_length
+    assert max(map(len, LinkKind)) <= Activity._meta.get_field("link_kind").max_length
+    assert max(map(len, RunStatus)) <= ActivityRun._meta.get_field("status").max_length
+    assert max(map(len, WakeReason)) <= Wake._meta.get_field("reason").max_length
+    assert max(map(len, WakeState)) <= Wake._meta.get_field("state").max_length
+    assert max(map(len, TRANSITIONS)) <= 24  # ActivityEvent.verb
+
+
+def test_priorities_of_the_bands_are_on_the_scale_and_in_order() -> None:
+    assert list(states.BANDS.values()) == sorted(states.BANDS.values())
+    assert all(1 <= priority <= 20 for priority in states.BANDS.values())
+
+
+def test_the_picture_shows_every_status_and_every_verb_or_says_that_it_is_left_out() -> None:
+    picture, words = diagram.picture(), diagram.not_drawn()
+
+    for status in Status:
+        assert re.search(rf"\b{status}\b", picture)
+    for verb in TRANSITIONS:
+        assert re.search(rf"\b{verb}\b", picture) or f"`{verb}`" in words
+
+
+def test_the_picture_has_an_arrow_for_every_pair_that_it_does_not_leave_out() -> None:
+    arrows = set(re.findall(r"^    (\w+) --> (\w+): ", diagram.picture(), re.MULTILINE))
+    left_out = {verb for verb in TRANSITIONS if f"`{verb}`" in diagram.not_drawn()}
+
+    drawn = {(str(s), str(step.target)) for verb, step in TRANSITIONS.items() if verb not in left_out for s in step.sources}
+
+    assert arrows == drawn
+
+
+def test_every_status_is_documented_by_how_it_is_left() -> None:
+    rows = [line for line in diagram.statuses().splitlines() if line.startswith("| `")]
+
+    assert len(rows) == len(Status)
+    assert all(len(row.split("|")[3].strip()) > 4 for row in rows)
+
+
+def test_a_section_that_nobody_writes_is_refused() -> None:
+    with pytest.raises(KeyError):
+        diagram.renewed("<!-- generated: weather -->\nold\n<!-- end of weather -->")
+
+
+def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once() -> None:
+    document = "before\n<!-- generated: verbs -->\nold\n<!-- end of verbs -->\nafter"
+
+    renewed = diagram.renewed(document)
+
+    assert renewed.startswith("before\n")
+    assert renewed.endswith("\nafter")
+    assert "old" not in renewed
+    assert diagram.renewed(renewed) == renewed
