@@ -38,6 +38,7 @@ class LivenessWatch:
 
     clock: Callable[[], float] = time.monotonic
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
+    gone: set[UUID] = field(default_factory=set)
 
     def lost(self) -> list[WorkerProcess]:
         """Compare all live workers with what was seen before. The first look only takes note."""
@@ -45,11 +46,11 @@ class LivenessWatch:
         with system_scope():
             workers = list(WorkerProcess.objects.filter(ended_at=None))
         self.seen = {worker.pk: self._noted(worker, now) for worker in workers}
-        return [
-            worker
-            for worker in workers
-            if now - self.seen[worker.pk][1] >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS or leases.is_gone(worker)
-        ]
+        # Seen gone twice, a tick apart: an agent that the dead process was talking to gets a moment to notice.
+        gone = {worker.pk for worker in workers if leases.is_gone(worker)}
+        surely, self.gone = gone & self.gone, gone
+        silent = {pk for pk, (_, since) in self.seen.items() if now - since >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
+        return [worker for worker in workers if worker.pk in surely | silent]
 
     def _noted(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
         counter, since = self.seen.get(worker.pk, (None, now))

@@ -30,7 +30,7 @@ def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_ca
     """
     started = time.monotonic()
     try:
-        result = adapters.get(request.settings.adapter).run(request, cancelled=cancelled)
+        result = adapters.get(request.settings.adapter).run(request, cancelled=_patient(cancelled, request))
         well_formed.require(result)
     except AgentError:
         raise
@@ -44,6 +44,20 @@ def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_ca
             "Agent overran its time", extra=_facts("agent_overran", request) | {"seconds": round(seconds, 3)}
         )
     return result
+
+
+def _patient(cancelled: Callable[[], bool], request: AgentRequest) -> Callable[[], bool]:
+    """The same question, answered with "no" while it cannot be asked: a call must not die with the database."""
+
+    def ask() -> bool:
+        try:
+            return cancelled()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing about the agent
+            facts = _facts("cancellation_unknown", request) | {"error": type(error).__name__}
+            logger.warning("Nobody knows whether the run was cancelled", extra=facts)
+            return False
+
+    return ask
 
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:

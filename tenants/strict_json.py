@@ -37,10 +37,6 @@ class _ReadExactly(Exception):
     """A number may have been an integer too large for orjson, which turns such integers into floats."""
 
 
-class _LargeInteger:
-    """Stands for an integer that does not fit, so that the walk can name its path."""
-
-
 class _RepeatedKey(dict[str, Any]):
     """Stands for an object with a repeated key, so that the walk can name its path."""
 
@@ -87,7 +83,7 @@ def _loads_exactly(raw: bytes, max_depth: int, max_nodes: int, reject_duplicate_
     """Parse again with the slower parser, which shows integers and repeated keys as they were written."""
     pairs = _object_with_unique_keys if reject_duplicate_keys else None
     try:
-        value = json.loads(raw.decode(), parse_int=_integer, object_pairs_hook=pairs)
+        value = json.loads(raw.decode(), object_pairs_hook=pairs)
     except RecursionError as error:
         # Only a value that a later duplicate key replaced can be this deep: the walk has seen all others.
         raise StrictJSONError("", f"is nested deeper than {max_depth} levels") from error
@@ -97,20 +93,16 @@ def _loads_exactly(raw: bytes, max_depth: int, max_nodes: int, reject_duplicate_
     return value
 
 
-def _integer(digits: str) -> Any:
-    # Longer texts are not even converted: int() takes quadratic time and refuses more than 4,300 digits.
-    if len(digits) > 20:
-        return _LargeInteger()
-    return int(digits)
-
-
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
     marked = _RepeatedKey(members)
     seen: set[str] = set()
-    marked.key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    for key, _ in pairs:
+        if key in seen:
+            marked.key = key
+        seen.add(key)
     return marked
 
 
@@ -163,8 +155,6 @@ def _fault_of(item: Any, exact: bool) -> str | None:
         if not exact and abs(item) > LARGEST_INTEGER:
             raise _ReadExactly
         return None
-    if isinstance(item, _LargeInteger):
-        return "is an integer beyond 64 bits"
     return f"is a {type(item).__name__}, which JSON does not have"
 
 

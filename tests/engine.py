@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Barrier
+from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
@@ -48,6 +49,14 @@ def at_once(*actions: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(actions)) as pool:
         return list(pool.map(run, actions))
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait for something that a server does in its own time; fail when it never does."""
+    deadline = monotonic() + seconds
+    while not condition():
+        assert monotonic() < deadline, f"still not true after {seconds} s"
+        sleep(0.01)
 
 
 def _closing(action: Callable[[], Any]) -> Any:

@@ -46,7 +46,6 @@ class GuardedTransport(httpx2.HTTPTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request if its URL may be called; otherwise raise `OutboundRefused`."""
-        budget.current()
         self._policy.judge(urls.read(str(request.url)))
         return super().handle_request(request)
 

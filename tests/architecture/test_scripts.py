@@ -59,7 +59,7 @@ def test_a_statement_says_what_it_does_takes_and_returns(path: Path) -> None:
     header = _header(path)
 
     assert re.match(r"-- [A-Z].{20,}", header), "the first line says what the statement does"
-    assert re.search(r"^-- Parameters +\S", header, re.MULTILINE)
+    assert "%(" not in path.read_text(encoding="utf-8") or re.search(r"^-- Parameters +\S", header, re.MULTILINE)
     assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
 
 
@@ -75,9 +75,12 @@ def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name)
 def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
     app = path.relative_to(tree.ROOT).parts[0]
-    sources = [*(tree.ROOT / app).rglob("*.py")]
+    texts = [source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py")]
 
-    assert any(f'"{path.stem}"' in source.read_text(encoding="utf-8") or path.name in source.read_text(encoding="utf-8") for source in sources)
+    by_name = any(f'"{path.stem}"' in text or path.name in text for text in texts)
+    with_its_folder = any("glob(" in text and f'"{path.parent.name}"' in text for text in texts)
+
+    assert by_name or with_its_folder
 
 
 def test_the_names_of_keys_are_made_in_one_module_of_each_package() -> None:

@@ -8,6 +8,7 @@ import base64
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
+from agents.outbound import budget
 from agents.runner import run_agent
 
 TOKEN = "callback-token-0123456789"
@@ -658,6 +660,23 @@ def test_a_module_that_is_not_listed_is_not_even_imported() -> None:
     assert "this" not in sys.modules
 
 
+def test_a_prefix_ends_at_a_dot(settings: Any) -> None:
+    settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
+    endpoint = place_function(lambda request: None, "inline_agents_of_others")
+
+    with pytest.raises(ConfigurationError, match="not among the functions"):
+        run_agent(a_request(AdapterSettings("inline", endpoint)))
+
+
+def test_a_function_that_a_listed_module_only_imported_is_refused(settings: Any) -> None:
+    settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
+    endpoint = place_function(lambda request: None, "inline_agents.given")
+    sys.modules["inline_agents.given"].__dict__["borrowed"] = json.dumps
+
+    with pytest.raises(ConfigurationError, match="not a function of that module"):
+        run_agent(a_request(AdapterSettings("inline", endpoint.partition(":")[0] + ":borrowed")))
+
+
 def test_a_single_function_can_be_listed(settings: Any) -> None:
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples.noop",)
 
@@ -740,6 +759,50 @@ def test_a_crash_is_logged_by_its_type_only(
         str(request.run_id),
     )
     assert "private words" not in caplog.text
+
+
+def test_a_call_goes_on_while_nobody_knows_whether_it_was_cancelled(
+    http_agent: HttpAgent,
+    httpserver: HTTPServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
+    asked = threading.Event()
+
+    def answer_once_asked(request: Request) -> Response:
+        asked.wait(10)
+        return Response(json.dumps({"output": {"content": "done"}}))
+
+    def cancelled() -> bool:
+        asked.set()
+        raise ConnectionError("the database is away")
+
+    httpserver.expect_request("/run").respond_with_handler(answer_once_asked)
+    request = a_request(AdapterSettings("http", httpserver.url_for("/run")))
+
+    assert run_agent(request, cancelled=cancelled) == Completed(Output("done"))
+    assert "cancellation_unknown" in {record.__dict__.get("action") for record in caplog.records}
+
+
+def test_a_cancelled_run_ends_its_call(
+    http_agent: HttpAgent, httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
+    gone = threading.Event()
+
+    def wait(request: Request) -> Response:
+        gone.wait(10)
+        return Response()
+
+    httpserver.expect_request("/run").respond_with_handler(wait)
+    request = a_request(AdapterSettings("http", httpserver.url_for("/run")))
+
+    with pytest.raises(AgentError) as caught:
+        run_agent(request, cancelled=lambda: True)
+
+    gone.set()
+    assert (caught.value.error_code, caught.value.retryable) == ("run_cancelled", False)
 
 
 def test_nobody_cancels_by_default() -> None:

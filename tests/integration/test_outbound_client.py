@@ -31,7 +31,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
-from agents.outbound import budget, client, policy, transport
+from agents.outbound import addresses, budget, client, policy, transport
 
 Behaviour = Callable[[socket.socket], None]
 
@@ -76,7 +76,11 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture(autouse=True)
-def fresh_client() -> Iterator[None]:
+def closed_world(settings: Any) -> Iterator[None]:
+    """Nothing may be called unless the test says so."""
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+    settings.ORCHESTRATOR_EGRESS_DENY = ()
+    settings.ORCHESTRATOR_EGRESS_CA_FILE = None
     yield
     outbound.close_connections()
 
@@ -84,8 +88,6 @@ def fresh_client() -> Iterator[None]:
 @pytest.fixture
 def serve(settings: Any) -> Iterator[Serve]:
     """Starts servers that may be called."""
-    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
-    settings.ORCHESTRATOR_EGRESS_DENY = ()
     servers: list[Server] = []
 
     def start(behaviour: Behaviour, *, allowed: bool = True, context: ssl.SSLContext | None = None) -> Server:
@@ -347,6 +349,21 @@ def test_the_name_is_resolved_once_and_the_judged_address_is_connected_to(
     assert asked == ["agent.internal"]
 
 
+def test_only_https_and_the_ports_of_the_web_are_called_even_at_public_addresses(
+    serve: Serve, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(answering(ok(b"1")), allowed=False)
+    monkeypatch.setattr(addresses, "is_public", lambda address: True)
+    names["agent.example"] = ["127.0.0.1"]
+
+    with pytest.raises(OutboundRefused, match="port"):
+        post(f"https://agent.example:{server.port}/")
+    monkeypatch.setattr(policy, "PORTS", frozenset({server.port}))
+    with pytest.raises(OutboundRefused, match="https"):
+        post(f"http://agent.example:{server.port}/")
+    assert server.connections == 0
+
+
 def test_an_allowed_name_that_points_to_a_metadata_service_is_refused(
     serve: Serve, names: dict[str, list[str]], settings: Any
 ) -> None:
@@ -459,9 +476,13 @@ def test_a_name_service_that_does_not_answer_ends_at_the_deadline(
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("agent.internal:80",)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *rest, **more: _wait(hold))
 
+    started = time.monotonic()
+
     with pytest.raises(RetryableAgentError, match=r"agent\.internal was not resolved in time"):
         post("http://agent.internal:80/", seconds=0.2)
+
     hold.set()
+    assert time.monotonic() - started < 5
 
 
 def test_a_connection_attempt_that_gets_no_reply_ends_at_the_deadline(serve: Serve, settings: Any) -> None:
@@ -473,9 +494,13 @@ def test_a_connection_attempt_that_gets_no_reply_ends_at_the_deadline(serve: Ser
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
 
-        with pytest.raises(RetryableAgentError):
+        started = time.monotonic()
+
+        with pytest.raises(RetryableAgentError) as caught:
             post(f"http://127.0.0.1:{port}/", seconds=0.4)
 
+        assert caught.value.error_code == "agent_timeout"
+        assert time.monotonic() - started < transport.CONNECT_SECONDS
         for one in waiting:
             one.close()
 
@@ -495,6 +520,19 @@ def test_a_cancelled_run_lets_go_of_a_silent_server(serve: Serve, monkeypatch: p
     assert caught.value.error_code == "run_cancelled"
     assert not caught.value.retryable
     assert len(asked) == 3
+
+
+def test_a_dripping_server_does_not_make_us_ask_at_every_drop(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "POLL_SECONDS", 0.2)
+    server = serve(SLOW["dripping body"])
+    asked: list[int] = []
+
+    with pytest.raises(RetryableAgentError):
+        post(server.url, seconds=0.7, cancelled=lambda: bool(asked.append(1)))  # type: ignore[func-returns-value]
+
+    assert 1 <= len(asked) <= 3
 
 
 def test_nobody_is_asked_about_cancellation_during_a_quick_call(serve: Serve) -> None:
@@ -567,8 +605,10 @@ def test_the_status_counts_even_if_the_body_never_ends(
 
     server = serve(dripping(b"HTTP/1.1 %d Status\r\nContent-Length: 99999\r\n\r\nsorry" % status, b"."))
 
+    started = time.monotonic()
     response = post(server.url, seconds=30)
 
+    assert time.monotonic() - started < 10
     assert (response.status, response.truncated) == (status, True)
     assert response.body.startswith(b"sorry")
 

@@ -64,6 +64,7 @@ FORBIDDEN_HOSTS = [
     "[2001:0:7f00:1::]",
     "[fe80::1%25eth0]",
     "[fe80::1%eth0]",
+    "[2606:4700:4700::1111%eth0]",
     "[fe80::1]",
     "[fec0::1]",
     "[fd00::1]",
@@ -150,7 +151,7 @@ FORBIDDEN_URLS = [
     "https://good.example:\uff14\uff14\uff13/",
     "https://good.example:443:443/",
     "https://[2606:4700:4700::1111]443/",
-    "https://" + "a" * 2_000 + ".example/",
+    "https://good.example/" + "a" * 2_000,
 ]
 
 GOOD_URLS = [
@@ -280,6 +281,22 @@ def test_a_name_with_any_forbidden_address_is_refused(found: list[str], names: d
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
     assert is_refused("https://unknown.example/")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://user:password@good.example/", "user name"),
+        ("https://good.example:22/", "port 22"),
+        ("http://good.example/", "https"),
+        ("https://127.1/", "four plain decimal numbers"),
+        ("https://10.0.0.1/", "10.0.0.1 is not a public address"),
+        ("https://168.63.129.16/", "metadata"),
+    ],
+)
+def test_a_refusal_says_why(url: str, reason: str) -> None:
+    with pytest.raises(OutboundRefused, match=reason):
+        check_url(url)
 
 
 def test_an_allowed_place_may_be_called_by_http_and_on_any_port_without_asking_the_name_service(

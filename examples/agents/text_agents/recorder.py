@@ -35,8 +35,8 @@ class RoleRecord:
         return RoleRecord(
             running=self.running,
             max_running=self.running,
-            running_by_tenant=self.running_by_tenant,
-            max_running_by_tenant=self.running_by_tenant.copy(),
+            running_by_tenant=+self.running_by_tenant,  # "+" leaves out those at zero
+            max_running_by_tenant=+self.running_by_tenant,
         )
 
     def shown(self) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""What the OpenAPI schema says beyond the serializers: which problems an operation may answer with, and the headers that
+every change understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+PROBLEM = "application/problem+json"
+
+MEANINGS = {
+    400: "Something in the request is not as it must be; `errors` names each fault by its path.",
+    401: "No credential, or one that opens nothing.",
+    403: "The caller may not do this; `required_role` says who may.",
+    404: "There is no such object in this tenant.",
+    409: "The object is not in a state in which this can happen.",
+    412: "The object has changed since it was read.",
+    413: "The body is too large.",
+    429: "Too much at once; try again after `Retry-After` seconds.",
+    503: "A server that is needed for this does not answer; try again after `Retry-After` seconds.",
+}
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key", OpenApiTypes.STR, "header", description="Makes a repetition harmless: it gets the first answer."
+)
+IF_MATCH = OpenApiParameter(
+    "If-Match", OpenApiTypes.STR, "header", description="The `ETag` that was read; the change is refused with 412 if it is another by now."
+)
+
+
+class FaultSerializer(serializers.Serializer[Any]):
+    """One thing that is wrong with a request."""
+
+    path = serializers.CharField(help_text="Such as `steps[2].depends_on[0]`; empty for the whole body.")
+    message = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """RFC 9457. `code` is stable; programs decide by it."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    code = serializers.CharField()
+    request_id = serializers.CharField(allow_null=True)
+    errors = FaultSerializer(many=True, required=False)
+
+
+def problems(*statuses: int, **notes: str) -> dict[Any, Any]:
+    """Responses for `extend_schema`: these problems, and those that any operation may answer with."""
+    return {
+        (status, PROBLEM): OpenApiResponse(ProblemSerializer, description=notes.get(f"on_{status}", MEANINGS[status]))
+        for status in sorted({401, 403, 429, *statuses})
+    }
+
+
+def operation(
+    summary: str,
+    *,
+    answer: Any = None,
+    status: int = 200,
+    answers: Mapping[Any, Any] | None = None,
+    refusals: tuple[int, ...] = (),
+    parameters: tuple[OpenApiParameter, ...] = (),
+    examples: tuple[OpenApiExample, ...] = (),
+    **more: Any,
+) -> Callable[[Decorated], Decorated]:
+    """`extend_schema` in the terms of this API: one good answer, and the refusals to expect beside it."""
+    decorate: Callable[[Decorated], Decorated] = extend_schema(
+        summary=summary,
+        responses={**(answers or {status: answer}), **problems(*refusals)},
+        parameters=list(parameters),
+        examples=list(examples),
+        **more,
+    )
+    return decorate

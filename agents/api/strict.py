@@ -1,0 +1,134 @@
+"""Bodies of requests, read by the letter: the types are those of JSON, and a key that nobody knows is a fault.
+
+REST framework's own fields turn "5" into 5 and 1 into true, and ignore what they do not know; then a misspelt
+`max_atempts` would be answered with success. An optional member that is null counts as not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from django.utils.dateparse import parse_datetime
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.settings import api_settings
+
+OPTIONAL: Any = {"required": False, "allow_null": True}
+
+Body = TypeVar("Body", bound="StrictSerializer")
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """An object of a request. `validated_data` holds what was given, without the nulls."""
+
+    default_error_messages = {"invalid": "must be an object"}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        faults: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+        try:
+            given = super().to_internal_value(data)
+        except ValidationError as error:
+            faults.update(_by_key(error.detail))
+        if isinstance(data, Mapping):
+            known = self.fields
+            faults.update({key: ["is not a member of this object"] for key in data if key not in known})
+        if faults:
+            raise ValidationError(faults)
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
+    """The body as this kind of object. Raises REST framework's `ValidationError` naming every fault."""
+    body = kind(data=data, context=context)
+    body.is_valid(raise_exception=True)
+    found: dict[str, Any] = body.validated_data
+    return found
+
+
+class Text(serializers.CharField):
+    """Text, with the spaces around it left out unless `trim_whitespace=False`."""
+
+    default_error_messages = {"invalid": "must be text", "blank": "must not be blank"}
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class Whole(serializers.IntegerField):
+    """A whole number. 5.0 is one, "5" and true are not."""
+
+    default_error_messages = {"invalid": "must be a whole number"}
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int | float) or data != int(data):
+            self.fail("invalid")
+        return int(data)
+
+
+class Number(serializers.FloatField):
+    default_error_messages = {"invalid": "must be a number"}
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        return float(data)
+
+
+class Flag(serializers.BooleanField):
+    default_error_messages = {"invalid": "must be true or false"}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return data
+
+
+class OneOf(serializers.ChoiceField):
+    default_error_messages = {"invalid_choice": "must be one of {known}"}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or data not in self.choices:
+            self.fail("invalid_choice", known=", ".join(map(str, self.choices)))
+        return data
+
+
+class Identifier(serializers.UUIDField):
+    default_error_messages = {"invalid": "must be a UUID"}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class Moment(serializers.DateTimeField):
+    """A time with its offset: without one, nobody knows which moment is meant."""
+
+    default_error_messages = {
+        "invalid": "must be a time such as 2026-05-01T09:30:00Z",
+        "naive": "must say its offset from UTC, as in 2026-05-01T09:30:00Z",
+    }
+
+    def to_internal_value(self, value: Any) -> datetime:
+        try:
+            found = parse_datetime(value) if isinstance(value, str) else None
+            if found is not None and found.tzinfo is not None:
+                return found.astimezone(UTC)
+        except (ValueError, OverflowError):
+            found = None
+        self.fail("invalid" if found is None else "naive")
+
+
+class Member(serializers.DictField):
+    """Free JSON data: an object."""
+
+    default_error_messages = {"not_a_dict": "must be an object"}
+
+
+def _by_key(detail: Any) -> Mapping[str, Any]:
+    return detail if isinstance(detail, Mapping) else {api_settings.NON_FIELD_ERRORS_KEY: detail}

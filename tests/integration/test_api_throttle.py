@@ -1,0 +1,91 @@
+"""How many requests a tenant may send, and what it costs when nobody can count them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tenants.api import throttling
+from tests.integration.test_api_door import problem
+from tests.integration.test_limiter import frozen_server  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
+
+NOTES = "/api/notes/"
+
+
+@pytest.fixture(autouse=True)
+def closed_breaker():
+    throttling.breaker.reset()
+    yield
+    throttling.breaker.reset()
+
+
+@pytest.fixture
+def three_requests(settings):
+    """A burst of three that comes back so slowly that no test sees it."""
+    settings.ORCHESTRATOR_API_RATE, settings.ORCHESTRATOR_API_BURST = 0.01, 3
+
+
+def test_requests_above_the_burst_are_429_with_the_time_to_come_back(api, three_requests):
+    client = api()
+
+    allowed = [client.get(NOTES).status_code for _ in range(3)]
+    refused = client.get(NOTES)
+
+    assert allowed == [200, 200, 200]
+    problem(refused, 429, "throttled")
+    assert 90 <= int(refused["Retry-After"]) <= 100
+
+
+def test_every_answer_tells_what_is_left(api, three_requests):
+    client = api()
+
+    answers = [client.get(NOTES), client.get(f"{NOTES}no-such/"), client.get(NOTES), client.get(NOTES)]
+
+    assert {answer["RateLimit-Policy"] for answer in answers} == {'"tenant";q=3;w=300'}
+    assert [answer["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+
+
+def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own(
+    api, tenant, other_tenant, three_requests
+):
+    for _ in range(3):
+        api(tenant=tenant).get(NOTES)
+
+    assert api(tenant=tenant).get(NOTES).status_code == 429
+    assert api(tenant=other_tenant).get(NOTES).status_code == 200
+
+
+def test_nobody_is_counted_before_they_are_known(api, three_requests, client):
+    for _ in range(5):
+        assert client.get(NOTES).status_code == 401
+    assert api().get(NOTES)["RateLimit"].split(";")[1] == "r=2"
+
+
+def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings, frozen_server):  # noqa: F811
+    client = api()
+    url, accepted = frozen_server
+    settings.REDIS_URL = url
+
+    started = time.monotonic()
+    statuses = [client.get(NOTES).status_code for _ in range(20)]
+    took = time.monotonic() - started
+
+    assert statuses == [200] * 20
+    assert len(accepted) == 1
+    assert took < 20 * throttling.PATIENCE_SECONDS  # had each of them waited, it would have been more
+
+
+def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monkeypatch):
+    client = api()
+    working = settings.REDIS_URL
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    assert "RateLimit" not in client.get(NOTES)
+
+    settings.REDIS_URL = working
+    assert "RateLimit" not in client.get(NOTES)
+    throttling.breaker.reset()  # as five seconds do
+
+    assert client.get(NOTES)["RateLimit"].split(";")[1] == "r=2"

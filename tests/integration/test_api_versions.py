@@ -1,0 +1,81 @@
+"""ETag and If-Match: nobody changes what they have not seen."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connections
+
+from tests.integration.test_api_door import names_of, problem
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
+
+NOTES = "/api/notes/"
+
+
+@pytest.fixture
+def note(api) -> str:
+    return f"{NOTES}{api().post(NOTES, {'name': 'work'}).json()['id']}/"
+
+
+def test_what_was_made_read_or_changed_comes_with_its_version(api, note):
+    client = api()
+
+    made = client.post(NOTES, {"name": "second"})
+    read = client.get(note)
+    changed = client.patch(note, {"name": "better"})
+
+    assert [response["ETag"] for response in (made, read, changed)] == ['"1"', '"1"', '"2"']
+
+
+def test_lists_and_errors_have_no_version(api, note):
+    assert "ETag" not in api().get(NOTES)
+    assert "ETag" not in api().get(f"{NOTES}no-such/")
+
+
+@pytest.mark.parametrize("condition", ['"1"', "*", '"7", "1"'])
+def test_a_change_of_what_was_seen_is_made(api, note, condition):
+    changed = api().patch(note, {"name": "better"}, headers={"If-Match": condition})
+
+    assert changed.status_code == 200
+    assert changed["ETag"] == '"2"'
+
+
+@pytest.mark.parametrize("condition", ['"2"', '"0"', 'W/"1"', "1", "", '"1'])
+@pytest.mark.parametrize("method", ["patch", "delete", "decide"])
+def test_a_change_of_anything_else_is_412_and_does_nothing(api, tenant, note, condition, method):
+    client = api()
+    change = {"patch": client.patch, "delete": client.delete, "decide": client.post}[method]
+    path = f"{note}decide/" if method == "decide" else note
+
+    refused = problem(change(path, {"name": "stolen"}, headers={"If-Match": condition}), 412, "precondition_failed")
+
+    assert "is at version 1" in refused["detail"]
+    assert names_of(tenant) == ["work"]
+
+
+def test_a_condition_on_what_is_not_there_is_404_first(api, note):
+    problem(api().patch(f"{NOTES}no-such/", {}, headers={"If-Match": "*"}), 404, "not_found")
+
+
+def test_reading_is_never_conditional(api, note):
+    assert api().get(note, headers={"If-Match": '"7"'}).status_code == 200
+
+
+def test_of_two_who_saw_the_same_version_one_changes_it(api, tenant, note):
+    client = api()
+    barrier = threading.Barrier(2)
+
+    def change(name: str) -> int:
+        barrier.wait()
+        status = client.patch(note, {"name": name}, headers={"If-Match": '"1"'}).status_code
+        connections.close_all()
+        return status
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        statuses = sorted(pool.map(change, ["ann's", "bob's"]))
+
+    assert statuses == [200, 412]
+    assert client.get(note).json()["version"] == 2

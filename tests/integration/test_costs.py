@@ -1,0 +1,119 @@
+"""What one activity costs: SQL statements, transactions, Redis calls, messages. Counted, since counts do not flake.
+
+The figures of docs/architecture.md are these. A change that raises one has to raise it here, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from activities import relay
+from agents import configuration
+from agents.contracts import Accepted
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    engine.submit(tenant)
+    engine.drain()  # connections, prepared statements and settings are there from now on
+    return tenant
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts what goes to PostgreSQL on `default` and what Redis itself counts as called."""
+    counts: Counter[str] = Counter()
+    commit = DatabaseWrapper._commit
+
+    def count_statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        counts["statements"] += 1
+        return execute(sql, params, many, context)
+
+    def count_commit(self: DatabaseWrapper) -> Any:
+        counts["transactions"] += 1
+        return commit(self)
+
+    before = calls()
+    with connections["default"].execute_wrapper(count_statement), monkeypatch.context() as patched:
+        patched.setattr(DatabaseWrapper, "_commit", count_commit)
+        yield counts
+        relay.flush()
+    after = calls()
+    counts["scripts"] = after["evalsha"] - before["evalsha"]
+    counts["messages"] = after["lpush"] - before["lpush"]
+
+
+def calls() -> Counter[str]:
+    stats = client().info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): values["calls"] for name, values in stats.items()})
+
+
+def test_an_activity_takes_7_statements_in_3_transactions_3_redis_calls_and_1_message(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counted(monkeypatch) as counts:
+        engine.submit(acme)
+        engine.drain()
+
+    assert dict(counts) == {"statements": 7, "transactions": 3, "scripts": 3, "messages": 1}
+
+
+def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_call(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(acme, "qa", max_concurrency=1)
+    configuration.settings_for(acme.pk, "qa")
+    engine.submit(acme, count=11)
+
+    with counted(monkeypatch) as counts:
+        engine.drain()
+
+    # One message and its start for the first; five statements, two transactions and one call for each.
+    assert dict(counts) == {"statements": 55, "transactions": 22, "scripts": 12, "messages": 0}
+
+
+def test_a_pipeline_step_takes_8_statements_in_2_transactions(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
+    versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
+    start_run(acme.pk, "chain", NewRun(), actor="test")
+    relay.flush()
+
+    with counted(monkeypatch) as counts:
+        engine.drain()
+
+    # The last step starts nothing (two statements less) and ends the run (two more).
+    assert dict(counts) == {"statements": 12 * 8, "transactions": 24, "scripts": 13, "messages": 0}
+
+
+def test_a_bulk_of_a_hundred_is_one_transaction_and_one_redis_call(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(acme, "qa", max_concurrency=1)
+
+    with counted(monkeypatch) as counts:
+        engine.submit(acme, count=100)
+
+    assert (counts["statements"], counts["transactions"], counts["scripts"]) == (2, 1, 1)
+
+
+def test_an_accepted_run_costs_one_transaction_more(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(acme)
+
+    with counted(monkeypatch) as counts:
+        engine.drain()
+
+    assert (counts["statements"], counts["transactions"]) == (5, 2)
