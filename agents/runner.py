@@ -47,7 +47,7 @@ def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_ca
 
 
 def _patient(cancelled: Callable[[], bool], request: AgentRequest) -> Callable[[], bool]:
-    """The same question, answered with "no" while it cannot be asked: a call must not die with the database."""
+    """The same question, answered "no" while it cannot be asked: a call must not die with the database."""
 
     def ask() -> bool:
         try:

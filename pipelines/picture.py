@@ -90,7 +90,7 @@ GLYPHS = {  # strokes around (0, 0)
 LIGHT = (
     "color-scheme:light;--canvas:#f7f8fa;--card:#fff;--line:#b9c0cc;--ink:#1b2230;--mute:#59627a;--edge:#a3abba;"
     "--idle:#5f6880;--idle-tint:#fff;--live:#1f57c3;--live-tint:#eef4ff;--ask:#8a5500;--ask-tint:#fff6e3;"
-    "--good:#17713f;--good-tint:#eefaf2;--bad:#b51f31;--bad-tint:#fff0f0;--off:#687085;--off-tint:#f1f2f5"
+    "--good:#17713f;--good-tint:#eefaf2;--bad:#b51f31;--bad-tint:#fff0f0;--off:#5d6579;--off-tint:#f1f2f5"
 )
 DARK = (
     "color-scheme:dark;--canvas:#11151d;--card:#1a202b;--line:#434c5e;--ink:#e8ecf4;--mute:#a1abc0;--edge:#566177;"

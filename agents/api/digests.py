@@ -25,8 +25,10 @@ class Digested:
 
     def refuse_changed(self, shown: Mapping[str, Any]) -> None:
         """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
-        wanted = parse_etags(self.request.headers.get("If-Match", ""))
-        if wanted and "*" not in wanted and etag_of(shown) not in wanted:
+        if "If-Match" not in self.request.headers:
+            return
+        wanted = parse_etags(self.request.headers["If-Match"])
+        if not ("*" in wanted or etag_of(shown) in wanted):
             raise PreconditionFailed("The object has changed. Read it again and decide anew.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:

@@ -420,9 +420,12 @@ def test_accepted_job_sends_heartbeats_and_then_the_result_with_its_token(agents
 
     accepted = agents.post("site-auditor", params=params, callback=desk.callback)
 
-    reports = [desk.report() for _ in range(4)]
+    reports = [desk.report()]
+    while reports[-1][0] == "heartbeat/":
+        reports.append(desk.report())
+
     assert accepted.status_code == 202
-    assert [verb for verb, _, _ in reports] == ["heartbeat/"] * 3 + ["complete/"]
+    assert (reports[-1][0], len(reports) >= 3) == ("complete/", True)
     assert {token for _, token, _ in reports} == {"Bearer run-token"}
     assert reports[-1][2]["output"]["data"]["words"] == 9
 

@@ -94,8 +94,8 @@ def _usage(job: Job, answer: Answer) -> dict[str, Any]:
 
 def _wait_with_heartbeats(job: Job, reporter: Reporter) -> None:
     """Report at least once, then at every interval until the wanted delay is over."""
-    end = time.monotonic() + switches.delay_seconds(job)
     reporter.heartbeat("started")
+    end = time.monotonic() + switches.delay_seconds(job)
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, switches.heartbeat_seconds(job)))
         reporter.heartbeat("working")

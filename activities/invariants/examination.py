@@ -1,0 +1,149 @@
+"""The check itself: questions to PostgreSQL in one snapshot, then to MongoDB and Redis about what was found there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.db import connections, transaction
+from psycopg import sql
+from pymongo.errors import PyMongoError
+
+from activities import outputs, states
+from activities.admission import Closed, scripts
+from activities.invariants.report import Report, Violation
+from tenants.checks import tenant_tables
+from tenants.context import SYSTEM
+from tenants.sql import Statement
+
+SHOWN = 20  # ids of one violation
+PATIENCE_SECONDS = 60.0  # a due wake may wait this long before it counts as forgotten
+SAMPLE = 500  # outputs looked up in MongoDB
+
+_FOLDER = Path(__file__).resolve().parent.parent / "sql" / "invariants"
+_STATEMENTS = {path.stem: Statement.load(_FOLDER, path.stem) for path in _FOLDER.glob("*.sql")}
+
+# A large history takes longer than a request may; it is joined and sorted in memory; compiling so few queries would not pay.
+_FOR_THE_CHECK = "SET LOCAL statement_timeout = '5min'; SET LOCAL work_mem = '64MB'; SET LOCAL jit = off"
+
+
+def check(*, quiesced: bool = False, since: datetime | None = None) -> list[Violation]:
+    """Every invariant that does not hold. `quiesced` adds the liveness ones, `since` the sweep over past runs (I11)."""
+    return examine(quiesced=quiesced, since=since).violations
+
+
+def examine(*, quiesced: bool = False, since: datetime | None = None) -> Report:
+    """As `check`, with what held and what could not be checked. Raises only when PostgreSQL does not answer."""
+    began, report = time.monotonic(), Report()
+    with transaction.atomic(using=SYSTEM, durable=True):
+        _take_snapshot()
+        for invariant, parameters in _questions(quiesced=quiesced, since=since).items():
+            report.note(invariant, *_broken(_STATEMENTS[invariant.lower()].text, parameters))
+        report.note("I18", *_broken(_of_another_tenant(), {}))
+        found = _STATEMENTS["i22"].run({"limit": SAMPLE}, using=SYSTEM)
+        live = _STATEMENTS["live_runs"].run({}, using=SYSTEM) if quiesced else []
+    if since is None:
+        report.not_checked["I11"] = "looks at past runs only: say since when"
+    _elsewhere(report, "I22", lambda: _unreadable(found))
+    if quiesced:
+        _elsewhere(report, "I23", lambda: _slots_beside(live))
+    report.held.sort()
+    report.violations.sort(key=lambda violation: violation.invariant)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _take_snapshot() -> None:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute(_FOR_THE_CHECK)
+
+
+def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str, Any]]:
+    """The invariants that are one statement each, with its parameters."""
+    declared = [(verb, source, step.target) for verb, step in states.TRANSITIONS.items() for source in step.sources]
+    verbs, sources, targets = zip(("submit", "", states.Status.CREATED), *declared, strict=True)
+    asked: dict[str, dict[str, Any]] = {
+        "I01": {"running": sorted(states.RUNNING)},
+        "I02": {},
+        "I03": {"verbs": list(verbs), "sources": list(sources), "targets": list(targets)},
+        "I04": {},
+        "I05": {},
+        "I06": {},
+        "I08": {},
+        "I09": {},
+        "I10": {"live": sorted(states.LIVE), "settled": sorted(states.SETTLED - {states.Status.REASSIGNED})},
+        "I20": {"tables": tenant_tables()},
+        "I29": {},
+    }
+    if since is not None:
+        asked["I11"] = {"since": since}
+    if quiesced:
+        silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two on top
+        asked["I07"] = {"silence": silence}
+        asked["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
+    return asked
+
+
+def _broken(question: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """How many rows the question returns, and the first ids of them."""
+    text = f"SELECT id::text AS id, count(*) OVER () AS total FROM ({question}\n) AS broken ORDER BY 1 LIMIT {SHOWN}"  # noqa: S608
+    rows = Statement(name="invariant", text=text).run(parameters, using=SYSTEM)
+    return (rows[0].total if rows else 0), tuple(row.id for row in rows)
+
+
+_OF_ANOTHER_TENANT = sql.SQL(
+    "SELECT {name} || c.{reference} AS id FROM {child} c JOIN {parent} p ON p.id = c.{reference} WHERE p.tenant_id <> c.tenant_id"
+)
+
+
+def _of_another_tenant() -> str:
+    """I18: one question over every key between tenants' tables that the catalogue knows."""
+    parts = [
+        _OF_ANOTHER_TENANT.format(
+            name=sql.Literal(f"{key.child}.{key.reference} "),
+            reference=sql.Identifier(key.reference),
+            child=sql.Identifier(key.child),
+            parent=sql.Identifier(key.parent),
+        )
+        for key in _STATEMENTS["tenant_keys"].run({}, using=SYSTEM)
+    ]
+    return sql.SQL(" UNION ALL ").join(parts).as_string()
+
+
+def _elsewhere(report: Report, invariant: str, ask: Callable[[], list[str]]) -> None:
+    """A check that needs MongoDB or Redis: after the transaction, since neither may hold it open."""
+    try:
+        broken = ask()
+    except PyMongoError as error:
+        report.not_checked[invariant] = f"MongoDB does not answer ({type(error).__name__})"
+    except redis.RedisError as error:
+        report.not_checked[invariant] = f"Redis does not answer ({type(error).__name__})"
+    except Closed:
+        report.not_checked[invariant] = "Redis was wiped and is not rebuilt yet"
+    else:
+        report.note(invariant, len(broken), tuple(sorted(broken)[:SHOWN]))
+
+
+def _unreadable(found: list[Any]) -> list[str]:
+    """Of the outputs looked at, those of another tenant and those that are neither in the spool nor in MongoDB."""
+    # What had left the spool when the snapshot was taken was in MongoDB before that.
+    copied = {str(row.output_ref): row for row in found if row.spooled_for is None}
+    stored: dict[str, str] = {}
+    if copied:
+        documents = outputs.collection().find({"_id": {"$in": list(copied)}}, {"tenant_id": 1})
+        stored = {document["_id"]: document["tenant_id"] for document in documents}
+    foreign = [row for row in found if row.spooled_for is not None and row.spooled_for != row.tenant_id]
+    missing = [row for reference, row in copied.items() if stored.get(reference) != str(row.tenant_id)]
+    return [str(row.id) for row in foreign + missing]
+
+
+def _slots_beside(live: list[Any]) -> list[str]:
+    """Slots without a live run, and live runs without their slot."""
+    held = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False)}
+    return [str(activity_id) for activity_id, _ in held ^ {(run.activity_id, run.grant) for run in live}]

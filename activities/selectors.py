@@ -1,0 +1,179 @@
+"""What people and programs look at: the inbox, the queues, the history of an activity. Reads only, in the caller's `tenant_scope`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import redis
+from django.db.models import Case, CharField, Count, F, IntegerField, Min, Q, QuerySet, Value, When
+from django.db.models.functions import Now
+
+from activities.admission import keys
+from activities.admission.exchange import band_of
+from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
+from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
+from agents.models import Agent, AgentConfig
+from tenants import redis as connections
+from tenants.models import Tenant
+
+PATIENCE_SECONDS = 0.25  # for figures from Redis that may as well be missing
+BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
+
+#: Left to a person, and not yet decided or completed.
+OPEN_FOR_PEOPLE = Q(assignee_type="human", status__in=(Status.CREATED, Status.IN_PROGRESS))
+
+
+def inbox(tenant_id: UUID) -> QuerySet[Activity]:
+    """Everything that a person is asked for, each with what it is about in `parent`."""
+    return Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE).select_related("parent")
+
+
+def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
+    """Which of these are outputs of the tenant. Needs no MongoDB: an output's id is its run's, or stands in an activity."""
+    wanted = set(ids)
+    runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk__in=wanted, status=RunStatus.COMPLETED)
+    found = set(runs.values_list("pk", flat=True)) if wanted else set()
+    for rows, name in ((OutputSpool.objects, "pk"), (Activity.objects, "output_ref")):
+        # The last of them has no index, but only a person's output that has left the spool needs it.
+        if missing := wanted - found:
+            matching = rows.for_tenant(tenant_id).filter(**{f"{name}__in": missing})
+            found |= set(matching.values_list(name, flat=True))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One entry of a timeline. `order` sorts what happened at the same time."""
+
+    at: datetime
+    order: str
+    kind: str
+    facts: dict[str, Any]
+
+
+def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
+    """Everything that happened to an activity, oldest first."""
+    moments = [*_transitions(tenant_id, activity_id), *_wakes(tenant_id, activity_id), *_runs(tenant_id, activity_id)]
+    return sorted(moments, key=lambda moment: (moment.at, moment.order))
+
+
+def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    for event in ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+        facts = {"verb": event.verb, "source": event.source, "target": event.target, "actor": event.actor}
+        yield Moment(
+            event.at, f"1:{event.seq:08}", "transition", {**facts, "run": event.run_id, "detail": event.detail or {}}
+        )
+
+
+def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    for wake in Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+        facts = {"id": wake.pk, "reason": wake.reason, "cause": wake.cause, "state": wake.state, "run": wake.run_id}
+        more = {"due_at": wake.due_at, "merged": wake.merged, "payload": wake.payload}
+        yield Moment(wake.created_at, f"2:{wake.pk}", "wake", facts | more)
+
+
+def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    """A run stands where it began; how it ended is part of it, and of the transition that its end led to."""
+    for run in ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+        facts = {"id": run.pk, "attempt": run.attempt, "status": run.status, "ended_at": run.ended_at, "error": run.error}
+        more = {"wake_reason": run.wake_reason, "usage": run.usage, "agent_version": run.agent_version}
+        yield Moment(run.started_at, f"3:{run.pk}", "run", facts | more)
+
+
+@dataclass(slots=True)
+class Queue:
+    """How one role stands for one tenant."""
+
+    role: str
+    waiting: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BAND_NAMES, 0))
+    granted: int = 0
+    running: int = 0
+    delayed: int = 0
+    oldest_wait_seconds: float | None = None
+    workers: int = 0
+    paused: bool = False
+
+
+def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
+    """The queues of these roles, in five statements whatever the number of roles. `granted` is added by `with_grants`."""
+    found = {role: Queue(role) for role in roles}
+    for row in _waiting_by_band(tenant_id, found):
+        queue = found[row["activity__agent_role"]]
+        if row["delayed"]:
+            queue.delayed += row["count"]
+            continue
+        queue.waiting[row["band"]] += row["count"]
+        waited = max(0.0, (datetime.now(UTC) - row["oldest"]).total_seconds())
+        queue.oldest_wait_seconds = max(round(waited, 3), queue.oldest_wait_seconds or 0.0)
+    running = Activity.objects.for_tenant(tenant_id).filter(assignee_type="agent", status__in=RUNNING, agent_role__in=found)
+    for role, count in running.order_by().values_list("agent_role").annotate(count=Count("pk")):
+        found[role].running = count
+    for role, count in workers_by_role().items():
+        if role in found:
+            found[role].workers = count
+    for role in _paused(tenant_id, found):
+        found[role].paused = True
+    return list(found.values())
+
+
+def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[dict[str, Any]]:
+    bands = [When(activity__priority__lt=limit, then=Value(name)) for limit, name in _band_limits()]
+    pending = Wake.objects.for_tenant(tenant_id).filter(
+        state=WakeState.PENDING, activity__status=Status.CREATED, activity__agent_role__in=roles
+    )
+    return (
+        pending.annotate(
+            band=Case(*bands, default=Value(BAND_NAMES[-1]), output_field=CharField()),
+            delayed=Case(When(due_at__gt=Now(), then=Value(1)), default=Value(0), output_field=IntegerField()),
+        )
+        .order_by()
+        .values("activity__agent_role", "band", "delayed")
+        .annotate(count=Count("activity_id", distinct=True), oldest=Min("created_at"))
+    )
+
+
+def _band_limits() -> list[tuple[int, str]]:
+    """Each band but the last with the first priority beyond it: a priority in between belongs to the more urgent band."""
+    return [(BANDS[BAND_NAMES[band_of(BANDS[name])]], name) for name in BAND_NAMES[:-1]]
+
+
+def workers_by_role() -> dict[str, int]:
+    """How many live worker processes serve each role."""
+    counts: dict[str, int] = defaultdict(int)
+    for (roles,) in live_workers().values_list("roles"):
+        for role in roles:
+            counts[role] += 1
+    return counts
+
+
+def live_workers() -> QuerySet[WorkerProcess]:
+    """Worker processes whose lease has not ended. A process that serves no role runs no agents."""
+    return WorkerProcess.objects.filter(ended_at=None).exclude(roles=[])
+
+
+def _paused(tenant_id: UUID, roles: Collection[str]) -> set[str]:
+    if Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id).exists():
+        return set(roles)
+    off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list("role", flat=True)
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(Q(paused=True) | Q(enabled=False), agent_id__in=roles)
+    return {*off, *own.values_list(F("agent_id"), flat=True)}
+
+
+def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
+    """Add how many slots are held beyond what runs. Asks Redis, so not inside a transaction; without an answer it stays 0."""
+    client = connections.client(timeout_seconds=PATIENCE_SECONDS)
+    try:
+        name = client.get(keys.pointer())
+        if name is None or not found:
+            return found
+        used = client.hmget(f"{keys.generation(name.decode())}used", [f"pair:{tenant_id}:{queue.role}" for queue in found])
+    except redis.RedisError:
+        return found
+    for queue, held in zip(found, used, strict=True):
+        queue.granted = max(0, int(held or 0) - queue.running)
+    return found

@@ -1,0 +1,210 @@
+"""Why an activity does not run right now: a code, and a sentence with the facts behind it.
+
+What PostgreSQL knows comes first: who must act, until when it is put off, who paused it. Only ready work is asked for in admission,
+which knows the slot that is missing. A Redis that does not answer makes the answer less exact, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import redis
+from django.db.models import Exists, OuterRef, Q
+
+from activities import admission
+from activities.exceptions import ActivityNotFound
+from activities.models import Activity, ActivityEvent, Wake
+from activities.states import LinkKind, Status, WakeState
+from agents.models import Agent, AgentConfig
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+
+QUEUED = "It is ready and will start when its turn comes."
+
+#: What an activity waits for in a status that something else must end: its child of this kind, and the code.
+_ON_CHILD = {
+    Status.AWAITING_APPROVAL: (LinkKind.GATE, "human", "Somebody decides about the result."),
+    Status.AWAITING_REVIEW: (LinkKind.REVIEW, "human", "Somebody reviews the work."),
+    Status.BLOCKED: (LinkKind.RESOLUTION, "human", "Somebody removes the blocker."),
+    Status.AWAITING_SUBTASK: (LinkKind.SUBTASK, "dependency", "The subtask must end first."),
+}
+_OVER = {
+    Status.DONE: "It is done.",
+    Status.APPROVED: "It was approved.",
+    Status.REJECTED: "It was rejected; a revision took its place.",
+    Status.REASSIGNED: "It was reassigned; another activity took its place.",
+    Status.CANCELLED: "It was cancelled.",
+    Status.FAILED: "It has failed. An operator may try it again.",
+}
+_CAPPED = {"group": "group_cap", "pair": "tenant_cap", "tenant": "tenant_cap", "role": "role_cap", "global": "global_cap"}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`code` is None when the activity waits for nothing: it runs, or it has ended."""
+
+    code: str | None
+    detail: str
+    holder: str | None = None
+    since: datetime | None = None
+    position: int | None = None
+    estimate_seconds: float | None = None
+
+
+def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
+    """The full answer for one activity. Raises `ActivityNotFound`. Not inside a transaction: it may ask Redis."""
+    with tenant_scope(tenant_id):
+        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+        if activity is None:
+            raise ActivityNotFound(f"There is no activity {activity_id}.")
+        found = _known(activity, _delays([activity]), _pauses(tenant_id, [activity]))
+        if activity.status in _ON_CHILD:
+            found = _with_child(found, activity)
+        events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
+        since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
+    if found is None:
+        found = _asked(activity)
+    return replace(found, since=since if found.code else None)
+
+
+def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
+    """What PostgreSQL alone knows, for a whole page of activities in at most two queries. In the caller's `tenant_scope`."""
+    ready = [activity for activity in activities if _may_start(activity)]
+    delays, pauses = _delays(ready), _pauses(tenant_id, ready)
+    return {activity.pk: _known(activity, delays, pauses) or Waiting("queued", QUEUED) for activity in activities}
+
+
+def _may_start(activity: Activity) -> bool:
+    return activity.status == Status.CREATED and activity.assignee_type == "agent"
+
+
+def _known(activity: Activity, delays: Mapping[UUID, Wake], pauses: Mapping[str, str]) -> Waiting | None:
+    """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
+    status = Status(activity.status)
+    if status in _OVER:
+        return Waiting(None, _OVER[status])
+    if status == Status.NEEDS_REVIEW:
+        return Waiting("human", "It has failed for good: an operator tries it again or cancels it.", holder="operator")
+    if status in _ON_CHILD:
+        _, code, detail = _ON_CHILD[status]
+        return Waiting(code, detail)
+    if activity.assignee_type == "human":
+        detail = "Somebody takes it up." if status == Status.CREATED else "Somebody is at work on it."
+        return Waiting("human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity))
+    if status != Status.CREATED:
+        return Waiting(None, "It is running.")
+    if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
+        return _delayed(activity, delay.due_at, again=delay.cause == "retry")
+    if (who := pauses.get(activity.agent_role or "")) is not None:
+        return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
+    return None
+
+
+def _delayed(activity: Activity, due_at: datetime, *, again: bool) -> Waiting:
+    seconds = max(0.0, (due_at - datetime.now(UTC)).total_seconds())
+    at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"
+    if again:
+        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {at}."
+        return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
+    return Waiting("not_before", f"It starts at {at} at the earliest.", holder=at, estimate_seconds=round(seconds, 1))
+
+
+def _person(activity: Activity) -> str:
+    due = f", due {activity.due_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if activity.due_at else ""
+    return f"{activity.human_role}{due}"
+
+
+def _with_child(found: Waiting | None, activity: Activity) -> Waiting | None:
+    kind, code, _ = _ON_CHILD[Status(activity.status)]
+    children = Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.pk, link_kind=kind)
+    child = children.order_by("-created_at").first()
+    if found is None or child is None:
+        return found
+    return replace(found, holder=_person(child) if code == "human" else f"{child.name} ({child.status})")
+
+
+def _delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
+    """The earliest wake of those whose every wake is put off."""
+    ids = [activity.pk for activity in activities if _may_start(activity)]
+    earliest: dict[UUID, Wake] = {}
+    if not ids:
+        return earliest
+    tenant_id = next(iter(activities)).tenant_id
+    pending = Wake.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=WakeState.PENDING)
+    for wake in pending.only("activity_id", "due_at", "cause"):
+        known = earliest.setdefault(wake.activity_id, wake)
+        if known.due_at is not None and (wake.due_at is None or wake.due_at < known.due_at):
+            earliest[wake.activity_id] = wake
+    return {activity_id: wake for activity_id, wake in earliest.items() if wake.due_at is not None}
+
+
+def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:
+    """Who paused the roles of these activities, by role; what is switched off counts as paused."""
+    roles = {activity.agent_role for activity in activities if _may_start(activity)}
+    if not roles:
+        return {}
+    tenant_off = Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id)
+    own_off = AgentConfig.objects.for_tenant(tenant_id).filter(Q(paused=True) | Q(enabled=False), agent_id=OuterRef("role"))
+    rows = Agent.objects.filter(role__in=roles).annotate(tenant_off=Exists(tenant_off), own_off=Exists(own_off))
+    paused: dict[str, str] = {}
+    for agent in rows.only("role", "paused", "enabled"):
+        if agent.tenant_off:
+            paused[agent.role] = "The tenant"
+        elif agent.paused or not agent.enabled:
+            paused[agent.role] = f"The role {agent.role} for all tenants"
+        elif agent.own_off:
+            paused[agent.role] = f"The role {agent.role}"
+    return paused
+
+
+def _asked(activity: Activity) -> Waiting:
+    try:
+        standing = admission.inspect(activity.pk)
+    except redis.RedisError:
+        return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
+    return of_standing(standing, role=activity.agent_role or "")
+
+
+def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
+    """From what admission says (see admission/lua/inspect.lua) to a reason."""
+    if standing["state"] == "held":
+        return Waiting("queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0)
+    if standing["state"] != "waiting":
+        return Waiting("queued", "It is about to be offered to the workers.")
+    at, position = str(standing["at"]), int(standing["position"])
+    if at.startswith("worker:") or not standing["seats"]:
+        return Waiting("no_worker", f"No worker serves the role {role}.", position=position)
+    if at == "ready":
+        estimate = _estimate(position, standing["duration"], standing["seats"])
+        return Waiting("queued", QUEUED, _full(standing, role), position=position, estimate_seconds=estimate)
+    return _capped(at, position, standing, role)
+
+
+def _capped(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+    kind, cap, used = scope.partition(":")[0], int(standing.get("cap") or 0), int(standing.get("used") or 0)
+    whose = {
+        "group": f"{role} in the group {scope.split(':', 3)[-1]}",
+        "tenant": "this tenant",
+        "role": f"{role} over all tenants",
+        "global": "all roles together",
+    }.get(kind, role)
+    if cap <= 0:
+        return Waiting("paused", "Its limit is 0; nothing new starts.", holder=whose, position=position)
+    return Waiting(
+        _CAPPED[kind], "As many run as may run at once.", holder=f"{used} of {cap} running for {whose}", position=position,
+        estimate_seconds=_estimate(position, standing["duration"], cap),
+    )  # fmt: skip
+
+
+def _full(standing: Mapping[str, Any], role: str) -> str | None:
+    taken, seats = int(standing["taken"]), int(standing["seats"])
+    return f"{taken} of {seats} seats taken at the workers of {role}" if taken >= seats else None
+
+
+def _estimate(position: int, duration: float, at_once: int) -> float:
+    """Those before it, and itself, in rounds of as many as run at once. Work of other tenants is not counted."""
+    return round(position * float(duration) / max(1, int(at_once)), 1)

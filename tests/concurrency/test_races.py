@@ -1,0 +1,155 @@
+"""Everything at once: two of anything on the same activity, run or slot. Each starts behind a barrier, on connections of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import approvals, cancellation, dispatch, relay, results, tasks
+from activities.exceptions import AlreadyDecided, RunSuperseded, TransitionRefused
+from activities.models import Activity, ActivityEvent
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, Completed, Output
+from pipelines import versions
+from pipelines.models import PipelineRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def gated(engine: Engine, tenant: Tenant) -> UUID:
+    (activity_id,) = engine.submit(tenant, requires_approval=True)
+    engine.drain()
+    return activity_id
+
+
+def test_of_twenty_decisions_at_once_one_wins_and_the_others_are_told_who(engine: Engine, acme: Tenant) -> None:
+    activity_id = gated(engine, acme)
+    decisions = [partial(approvals.approve, acme.pk, activity_id, actor=f"approver {n}") for n in range(10)]
+    decisions += [partial(approvals.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)]
+
+    outcomes = at_once(*decisions)
+
+    won = [outcome for outcome in outcomes if isinstance(outcome, Activity)]
+    lost = [outcome for outcome in outcomes if isinstance(outcome, AlreadyDecided)]
+    assert (len(won), len(lost)) == (1, 19)
+    assert all(won[0].decided_by in str(refusal) for refusal in lost)
+    with tenant_scope(acme.pk):
+        revisions = Activity.objects.filter(link_kind="revision_of").count()
+        decided = ActivityEvent.objects.filter(activity_id=activity_id, verb__in=("approve", "reject")).count()
+    assert (revisions, decided) == (1 if won[0].status == "rejected" else 0, 1)
+
+
+def test_deciding_by_the_gate_and_by_the_activity_at_once_never_deadlocks(engine: Engine, acme: Tenant) -> None:
+    for _ in range(5):
+        activity_id = gated(engine, acme)
+        with tenant_scope(acme.pk):
+            gate_id = Activity.objects.get(parent_id=activity_id, link_kind="gate").pk
+
+        outcomes = at_once(
+            partial(approvals.approve, acme.pk, activity_id, actor="a"),
+            partial(approvals.reject, acme.pk, gate_id, actor="b", notes="no"),
+            partial(cancellation.cancel, acme.pk, activity_id, actor="c"),
+        )
+
+        assert Counter(isinstance(outcome, Activity) for outcome in outcomes) == {True: 1, False: 2}
+        assert all(isinstance(outcome, Activity | TransitionRefused) for outcome in outcomes)
+
+
+def test_eight_deliveries_of_one_message_run_the_agent_once(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+
+    outcomes = at_once(*[partial(tasks.run, **message)] * 8)
+
+    assert outcomes == [None] * 8
+    assert len(engine.agent.calls) == 1
+
+
+def test_a_callback_and_its_repetition_and_a_timeout_at_once_have_one_effect(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    for _ in range(5):
+        (activity_id,) = engine.submit(acme, max_attempts=1)
+        engine.drain()
+        (run,) = engine.runs(acme, activity_id)
+        token = RunToken(acme.pk, activity_id, run.pk, run.fence)
+        complete = partial(results.completed, token, Completed(Output(content="x")), needs_approval=False)
+
+        outcomes = at_once(complete, complete, partial(results.failed, token, results.overdue(1)))
+
+        assert sum(isinstance(outcome, RunSuperseded) for outcome in outcomes) == 2
+        assert engine.status(acme, activity_id) in ("done", "failed")
+
+
+def test_last_steps_that_end_together_start_the_join_exactly_once(engine: Engine, acme: Tenant) -> None:
+    for _ in range(10):
+        steps = [{"id": f"s{n}", "agent_role": "qa", "depends_on": []} for n in range(4)]
+        join = {"id": "join", "agent_role": "qa", "depends_on": [step["id"] for step in steps]}
+        versions.save(acme.pk, {"key": "wide", "name": "Wide", "steps": [*steps, join]}, actor="test")
+        run = start_run(acme.pk, "wide", NewRun(), actor="test")
+        messages = [engine.take() for _ in steps]
+
+        at_once(*[partial(tasks.run, **message) for message in messages])
+        relay.flush()
+        engine.drain()
+
+        with tenant_scope(acme.pk):
+            joins = Activity.objects.filter(pipeline_run_id=run.pk, step="join").count()
+            ended = PipelineRun.objects.get(pk=run.pk)
+        assert (joins, ended.status, ended.unsettled) == (1, "completed", 0)
+
+
+def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(engine: Engine, acme: Tenant) -> None:
+    for _ in range(10):
+        (activity_id,) = engine.submit(acme)
+        message = engine.take()
+
+        at_once(partial(tasks.run, **message), partial(cancellation.cancel, acme.pk, activity_id, actor="c"))
+
+        assert engine.status(acme, activity_id) in ("cancelled", "done")
+
+
+def test_a_cap_holds_while_many_workers_take_and_give_back(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 5.0
+    engine.serve(acme, "qa", max_concurrency=3)
+    running: list[int] = []
+    peaks: list[int] = []
+
+    def work(request: Any) -> Completed:
+        running.append(1)
+        peaks.append(len(running))
+        running.pop()
+        return Completed(Output(content="x"))
+
+    engine.agent.behaviour = work
+    engine.submit(acme, count=60)
+
+    def worker() -> None:
+        while (message := engine.take()) is not None:
+            dispatch.work(dispatch.Grant(UUID(message["activity"]), UUID(message["tenant"]), message["role"], message["grant"], False))
+
+    at_once(*[worker] * 6)
+    engine.drain()
+
+    with tenant_scope(acme.pk):
+        assert Activity.objects.filter(status="done").count() == 60
+    assert max(peaks) <= 3
+
+
+def test_the_same_dedup_key_submitted_at_once_creates_one_activity(engine: Engine, acme: Tenant) -> None:
+    created = at_once(*[partial(engine.submit, acme, dedup_key="once")] * 8)
+
+    assert len({ids[0] for ids in created}) == 1
