@@ -70,9 +70,9 @@ def declare_lost(worker: WorkerProcess) -> bool:
 
 def reclaim_runs_of_ended_workers() -> int:
     """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls."""
-    ended = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at__isnull=False)
+    living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
     with system_scope():
-        runs = list(ActivityRun.objects.filter(Exists(ended), status="running", worker_id__isnull=False).order_by("pk")[:PAGE])
+        runs = list(ActivityRun.objects.filter(~Exists(living), status="running", worker_id__isnull=False).order_by("pk")[:PAGE])
     return _each(runs, lambda run: results.stalled(_token(run), grant=run.grant))
 
 

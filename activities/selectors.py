@@ -14,7 +14,6 @@ from django.db.models import Case, CharField, Count, F, IntegerField, Min, Q, Qu
 from django.db.models.functions import Now
 
 from activities.admission import keys
-from activities.admission.exchange import band_of
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
 from agents.models import Agent, AgentConfig
@@ -27,10 +26,6 @@ BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 #: Left to a person, and not yet decided or completed.
 OPEN_FOR_PEOPLE = Q(assignee_type="human", status__in=(Status.CREATED, Status.IN_PROGRESS))
 
-
-def inbox(tenant_id: UUID) -> QuerySet[Activity]:
-    """Everything that a person is asked for, each with what it is about in `parent`."""
-    return Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE).select_related("parent")
 
 
 def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
@@ -122,7 +117,9 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
 
 
 def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[dict[str, Any]]:
-    bands = [When(activity__priority__lt=limit, then=Value(name)) for limit, name in _band_limits()]
+    # A priority in between belongs to the more urgent band: each ends where the next one begins.
+    limits = zip(BAND_NAMES[:-1], BAND_NAMES[1:], strict=True)
+    bands = [When(activity__priority__lt=BANDS[following], then=Value(name)) for name, following in limits]
     pending = Wake.objects.for_tenant(tenant_id).filter(
         state=WakeState.PENDING, activity__status=Status.CREATED, activity__agent_role__in=roles
     )
@@ -135,11 +132,6 @@ def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[dict[s
         .values("activity__agent_role", "band", "delayed")
         .annotate(count=Count("activity_id", distinct=True), oldest=Min("created_at"))
     )
-
-
-def _band_limits() -> list[tuple[int, str]]:
-    """Each band but the last with the first priority beyond it: a priority in between belongs to the more urgent band."""
-    return [(BANDS[BAND_NAMES[band_of(BANDS[name])]], name) for name in BAND_NAMES[:-1]]
 
 
 def workers_by_role() -> dict[str, int]:

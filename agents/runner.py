@@ -52,6 +52,8 @@ def _patient(cancelled: Callable[[], bool], request: AgentRequest) -> Callable[[
     def ask() -> bool:
         try:
             return cancelled()
+        except SoftTimeLimitExceeded:
+            raise  # Celery's word to this thread, which only happened to be asking
         except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing about the agent
             facts = _facts("cancellation_unknown", request) | {"error": type(error).__name__}
             logger.warning("Nobody knows whether the run was cancelled", extra=facts)

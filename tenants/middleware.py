@@ -23,9 +23,7 @@ ADMIN_DOOR = ("/admin/login/", "/admin/logout/")
 
 
 class RequestIdMiddleware:
-    """Takes X-Request-Id or makes one; it is in the answer, in problems, and in every log line of the
-    request.
-    """
+    """Takes X-Request-Id or makes one; it is in the answer, in problems, and in the request's log lines."""
 
     def __init__(self, get_response: Next) -> None:
         self.get_response = get_response

@@ -49,7 +49,8 @@ class TenantQuerySet(models.QuerySet[Any]):
 class TenantOwned(models.Model):
     """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
 
-    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    # Every table has a unique constraint or index that begins with the tenant; a further index would only cost.
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
 
     objects = TenantQuerySet.as_manager()
 
@@ -60,7 +61,8 @@ class TenantOwned(models.Model):
 class TenantPart(TenantOwned):
     """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
 
-    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+    # Not indexed: rows are reached through their parent, and each index is paid for on every write of the hot path.
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
 
     class Meta:
         abstract = True

@@ -11,9 +11,7 @@ from tenants.models import Role
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller of a request. Always belongs to exactly one tenant; nothing in the request can change
-    which.
-    """
+    """The caller of a request. It has exactly one tenant, and nothing in the request can change which."""
 
     tenant_id: UUID
     tenant: str  # the tenant's slug

@@ -33,9 +33,7 @@ TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people; a write p
 
 
 class TokenRefused(TenantError):
-    """The presented token does not open anything: it is unknown, expired or revoked, or its tenant is
-    inactive.
-    """
+    """The token opens nothing: it is unknown, expired or revoked, or its tenant is inactive."""
 
     code = "invalid_token"
     status = 401
@@ -80,9 +78,7 @@ def create(
 
 
 def revoke(token: ApiToken) -> None:
-    """End a token's power, within a second on all processes. Idempotent: the first revocation's time
-    stays.
-    """
+    """End a token's power, within a second on all processes. Idempotent: the first time stays."""
     with tenant_scope(token.tenant_id):
         ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None).update(
             revoked_at=timezone.now()
@@ -95,8 +91,8 @@ def hash_of(secret: str) -> str:
 
 
 def principal_of(secret: str) -> Principal:
-    """Who presents this secret. Raises `TokenRefused`. Not inside a transaction: what it looks up belongs to
-    no tenant yet.
+    """Who presents this secret. Raises `TokenRefused`. Not inside a transaction, as there is no tenant
+    yet.
     """
     if not SECRET_SHAPE.fullmatch(secret):
         raise TokenRefused("The token is not valid.")

@@ -29,10 +29,12 @@ def empty_database() -> None:
     if not used:
         return
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
-        # A thread that a test left behind in a transaction is named by this error instead of hanging the suite.
+        # A thread that a test left behind in a transaction is named by this error instead of hanging the
+        # suite.
         cursor.execute("SET LOCAL lock_timeout = '10s'")
         if _owner_is_superuser():
-            # Without foreign keys and triggers, deleting a few rows takes a twentieth of the time of TRUNCATE.
+            # Without foreign keys and triggers, deleting a few rows takes a twentieth of the time of
+            # TRUNCATE.
             cursor.execute("SET LOCAL session_replication_role = replica")
             cursor.execute("; ".join(f"DELETE FROM {table}" for table in used))
         else:
@@ -49,13 +51,17 @@ def _owner_is_superuser() -> bool:
 @lru_cache(maxsize=1)
 def _tables_in_use() -> str:
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        )
         tables = sorted({name for (name,) in cursor.fetchall()} - KEPT)
     return " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in tables)
 
 
 def empty_redis() -> None:
-    """Delete what this process wrote: everything when the server is the suite's own, else what bears its prefix."""
+    """Delete what this process wrote: everything when the server is the suite's own, else what bears its
+    prefix.
+    """
     client = redis.client()
     if servers.redis_is_ours():
         client.flushdb()
@@ -66,7 +72,9 @@ def empty_redis() -> None:
 
 
 def end_connections() -> None:
-    """Close all connections to the test database, those of forgotten threads as well, so that it can be dropped."""
+    """Close all connections to the test database, those of forgotten threads as well, so that it can be
+    dropped.
+    """
     with connections[OWNER].cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

@@ -1,4 +1,6 @@
-"""What the tests share: real servers, an empty database behind every test, tenants, and clients that speak for them."""
+"""What the tests share: real servers, an empty database behind every test, tenants, and clients that speak
+for them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SETTINGS = "orchestrator.settings.test"
 
 if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
     raise pytest.UsageError(
-        f"Django was set up with {os.environ.get('DJANGO_SETTINGS_MODULE')} before the tests' servers were known. "
+        "Django was set up before the tests' servers were known. "
         "Unset DJANGO_SETTINGS_MODULE; the tests choose their settings themselves."
     )
 servers.prepare()
@@ -40,8 +42,12 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_test_environment: None, django_db_blocker: Any, django_db_modify_db_settings: None) -> Iterator[None]:
-    """Make the test database as the owner of the tables; `default` and `system` are other roles on the same one."""
+def django_db_setup(
+    django_test_environment: None, django_db_blocker: Any, django_db_modify_db_settings: None
+) -> Iterator[None]:
+    """Make the test database as the owner of the tables; `default` and `system` are other roles on the same
+    one.
+    """
     from django.test.utils import setup_databases, teardown_databases
 
     with django_db_blocker.unblock():

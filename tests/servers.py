@@ -1,8 +1,9 @@
 """The real servers that the suite runs on, and the names under which each test process uses them.
 
-What DATABASE_URL, REDIS_URL and MONGODB_URI name is used as it is; for what they do not name, the first process starts embedded
-servers in a folder of its own and stops them at the end. Processes of pytest-xdist inherit the three variables. Each of them
-works on a PostgreSQL database, a Redis database with a key prefix, and a MongoDB database that no other process uses.
+What DATABASE_URL, REDIS_URL and MONGODB_URI name is used as it is; for what they do not name, the first
+process starts embedded servers in a folder of its own and stops them at the end. Processes of pytest-xdist
+inherit the three variables. Each of them works on a PostgreSQL database, a Redis database with a key prefix,
+and a MongoDB database that no other process uses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the
 
 
 def prepare() -> None:
-    """Set the variables of the three servers, starting what is missing. Call it before Django's settings are read."""
+    """Set the variables of the three servers, starting what is missing. Call it before Django's settings are
+    read.
+    """
     missing = [service for service, name in VARIABLES.items() if not os.environ.get(name)]
     if missing:
         home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-"))
@@ -32,11 +35,15 @@ def prepare() -> None:
         starter = os.getpid()
         atexit.register(lambda: stop() if os.getpid() == starter else None)  # children of tests inherit this
         found = embedded.start(embedded.ServiceHome(home), services=missing, durable=False)
-        os.environ.update({name: url for name, url in found.as_environment().items() if not os.environ.get(name)})
+        os.environ.update(
+            {name: url for name, url in found.as_environment().items() if not os.environ.get(name)}
+        )
 
 
 def stop() -> None:
-    """Stop what `prepare` started and delete its data. Idempotent; nothing in other processes than the first."""
+    """Stop what `prepare` started and delete its data. Idempotent; nothing in other processes than the
+    first.
+    """
     home = os.environ.get(HOME)
     if WORKER or not home or not Path(home).exists():
         return
@@ -64,7 +71,9 @@ def redis_prefix() -> str:
 
 def mongodb_uri() -> str:
     parts = urlsplit(os.environ["MONGODB_URI"])
-    return urlunsplit(parts._replace(path=f"/test_{parts.path.strip('/') or 'orchestrator'}_{WORKER or 'main'}"))
+    return urlunsplit(
+        parts._replace(path=f"/test_{parts.path.strip('/') or 'orchestrator'}_{WORKER or 'main'}")
+    )
 
 
 def database_url(name: str) -> str:

@@ -29,7 +29,7 @@ _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "invariants"
 _STATEMENTS = {path.stem: Statement.load(_FOLDER, path.stem) for path in _FOLDER.glob("*.sql")}
 
 # A large history takes longer than a request may; it is joined and sorted in memory; compiling so few queries would not pay.
-_FOR_THE_CHECK = "SET LOCAL statement_timeout = '5min'; SET LOCAL work_mem = '64MB'; SET LOCAL jit = off"
+_FOR_THE_CHECK = "SET LOCAL statement_timeout = '5min'; SET LOCAL work_mem = '64MB'; SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_custom_plan"
 
 
 def check(*, quiesced: bool = False, since: datetime | None = None) -> list[Violation]:

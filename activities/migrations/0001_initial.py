@@ -69,8 +69,8 @@ class Migration(migrations.Migration):
                 ('finished_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('decided_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('blocked_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                ('parent', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='children', to='activities.activity')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('parent', models.ForeignKey(db_index=False, blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='children', to='activities.activity')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'verbose_name_plural': 'activities',
@@ -88,8 +88,8 @@ class Migration(migrations.Migration):
                 ('run_id', models.UUIDField(null=True)),
                 ('detail', models.JSONField(default=dict)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('activity', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='events', to='activities.activity')),
-                ('tenant', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('activity', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='events', to='activities.activity')),
+                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'ordering': ('activity', 'seq'),
@@ -115,8 +115,8 @@ class Migration(migrations.Migration):
                 ('error', models.JSONField(null=True)),
                 ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('ended_at', models.DateTimeField(null=True)),
-                ('activity', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='runs', to='activities.activity')),
-                ('tenant', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('activity', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='runs', to='activities.activity')),
+                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'ordering': ('-started_at',),
@@ -131,7 +131,7 @@ class Migration(migrations.Migration):
                 ('data', models.JSONField(null=True)),
                 ('content_type', models.CharField(default='text/markdown', max_length=100)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('tenant', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
         ),
         migrations.CreateModel(
@@ -147,8 +147,8 @@ class Migration(migrations.Migration):
                 ('due_at', models.DateTimeField(help_text='Not offered before. The promoter clears it.', null=True)),
                 ('merged', models.PositiveIntegerField(default=0, help_text='Equal wakes that joined this one.')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('activity', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='wakes', to='activities.activity')),
-                ('tenant', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('activity', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='wakes', to='activities.activity')),
+                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
         ),
         migrations.CreateModel(

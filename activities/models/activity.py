@@ -36,7 +36,7 @@ class Activity(TenantOwned):
     input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output this works on.")
     output_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output was accepted.")
 
-    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children", db_constraint=False)
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children", db_constraint=False, db_index=False)
     link_kind = models.CharField(max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind])
 
     # Where it comes from. The keys to pipelines are database constraints made there: this app knows nothing of pipelines.

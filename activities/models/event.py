@@ -11,7 +11,7 @@ from tenants.models import TenantPart
 class ActivityEvent(TenantPart):
     """The history is unbroken: `seq` counts up from 1, and the last `target` is the activity's status."""
 
-    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="events", db_constraint=False)
+    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="events", db_constraint=False, db_index=False)
     seq = models.IntegerField()
     verb = models.CharField(max_length=24)
     source = models.CharField(max_length=20, null=True)

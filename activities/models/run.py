@@ -15,7 +15,7 @@ class ActivityRun(TenantPart):
     """One attempt of an agent. Results count only while `fence` is the activity's."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="runs", db_constraint=False)
+    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="runs", db_constraint=False, db_index=False)
     status = models.CharField(max_length=12, choices=[(s.value, s.value) for s in states.RunStatus], default=states.RunStatus.RUNNING)
     fence = models.IntegerField()
     attempt = models.PositiveSmallIntegerField()

@@ -14,7 +14,7 @@ class Wake(TenantPart):
     """A durable reason to run an activity. A pending wake is never lost; a consumed one never runs again."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="wakes", db_constraint=False)
+    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="wakes", db_constraint=False, db_index=False)
     reason = models.CharField(max_length=20, choices=[(r.value, r.value) for r in states.WakeReason])
     cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay")
     payload = models.JSONField(default=dict)

@@ -57,7 +57,7 @@ class Migration(migrations.Migration):
                 ('paused', models.BooleanField(default=False)),
                 ('version', models.PositiveIntegerField(default=1, editable=False)),
                 ('agent', models.ForeignKey(db_column='role', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.agent')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'agent'), name='agent_config_once_per_tenant')],
@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('agent', models.ForeignKey(db_column='role', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.agent')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'deliverable_id', 'agent'), name='session_once_per_deliverable')],

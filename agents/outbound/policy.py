@@ -2,7 +2,8 @@
 
 `ORCHESTRATOR_EGRESS_ALLOW` names exact `host:port` places that are exempt from the rules, for agents inside
 the own network. `ORCHESTRATOR_EGRESS_DENY` names addresses and networks of this installation, for those that
-are public. `ORCHESTRATOR_EGRESS_CA_FILE` names further certificate authorities to trust. Settings are read at
+are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT` opens every port of loopback but those of
+our own servers; unset, as everywhere else, it opens none. `ORCHESTRATOR_EGRESS_CA_FILE` names further certificate authorities to trust. Settings are read at
 each call.
 """
 
@@ -21,6 +22,7 @@ from agents.outbound import addresses, urls
 #: Those of the web. Databases, mail servers and remote shells listen elsewhere.
 PORTS = frozenset({80, 443, 8080, 8443})
 
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _METADATA_NAMES = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
@@ -33,6 +35,7 @@ class Policy:
     allowed: frozenset[tuple[str, int]]
     denied: tuple[addresses.Network, ...]
     ca_file: str | None
+    loopback_except: frozenset[int] | None = None
 
     def judge(self, target: urls.Target) -> None:
         """Refuse what can be refused without asking the name service. A name's addresses are judged later."""
@@ -55,8 +58,10 @@ class Policy:
             raise OutboundRefused(f"{reason}.")
 
     def exempts(self, host: str, port: int) -> bool:
-        """Whether the operators named exactly this place."""
-        return (host, port) in self.allowed
+        """Whether the operators named this place, or opened loopback on a developer's machine."""
+        if (host, port) in self.allowed:
+            return True
+        return self.loopback_except is not None and host in _LOOPBACK and port not in self.loopback_except
 
 
 def current() -> Policy:
@@ -66,11 +71,14 @@ def current() -> Policy:
         tuple(getattr(settings, "ORCHESTRATOR_EGRESS_ALLOW", ())),
         tuple(map(str, getattr(settings, "ORCHESTRATOR_EGRESS_DENY", ()))),
         str(ca_file) if ca_file else None,
+        getattr(settings, "ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT", None),
     )
 
 
 @lru_cache(maxsize=8)
-def _policy_of(allow: tuple[str, ...], deny: tuple[str, ...], ca_file: str | None) -> Policy:
+def _policy_of(
+    allow: tuple[str, ...], deny: tuple[str, ...], ca_file: str | None, loopback_except: frozenset[int] | None
+) -> Policy:
     try:
         allowed = frozenset(urls.read_place(entry) for entry in allow)
     except OutboundRefused as error:
@@ -81,4 +89,4 @@ def _policy_of(allow: tuple[str, ...], deny: tuple[str, ...], ca_file: str | Non
         denied = tuple(ip_network(entry, strict=False) for entry in deny)
     except ValueError as error:
         raise ImproperlyConfigured(f"ORCHESTRATOR_EGRESS_DENY: {error}") from error
-    return Policy(allowed, denied, ca_file)
+    return Policy(allowed, denied, ca_file, loopback_except)

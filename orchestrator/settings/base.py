@@ -24,6 +24,8 @@ _login = environ.Env.db_url_config(_servers.database_url)
 def _database(role: str | None, **extra: object) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": 3,
+        # Django switches prepared statements off; the hot path lives on them (tenants/sql.py).
+        "prepare_threshold": 5,
         # A peer that vanished is noticed after about 10 s instead of the kernel's hours.
         "tcp_user_timeout": 10_000,
         "keepalives_idle": 5,
@@ -31,7 +33,13 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         "keepalives_count": 3,
         **_login.get("OPTIONS", {}),
     }
-    server_options = ["-c lock_timeout=3s", "-c idle_in_transaction_session_timeout=15s", "-c statement_timeout=30s"]
+    server_options = [
+        "-c lock_timeout=3s",
+        "-c idle_in_transaction_session_timeout=15s",
+        "-c statement_timeout=30s",
+        # The prepared statements of the hot path touch few rows by key: planning them anew costs more than running them.
+        "-c plan_cache_mode=force_generic_plan",
+    ]
     if role:
         server_options.append(f"-c role={role}")
         options["options"] = " ".join(server_options)
@@ -53,6 +61,7 @@ DATABASES = {
 DATABASE_ROUTERS = ["tenants.context.DatabaseRouter"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+DATABASE_URL = _servers.database_url
 REDIS_URL = _servers.redis_url
 MONGODB_URI = _servers.mongodb_uri
 CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
@@ -141,4 +150,5 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 
 PORT = int(os.environ.get("PORT", "8000"))
+FLOWER_PORT = int(os.environ.get("FLOWER_PORT", "5555"))
 UNFOLD = {"SITE_TITLE": "Orchestrator", "SITE_HEADER": "Orchestrator", "SITE_URL": "/", "SHOW_HISTORY": True}

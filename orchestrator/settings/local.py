@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import secrets
+from urllib.parse import urlsplit
 
 from orchestrator.settings.base import *  # noqa: F403
-from orchestrator.settings.base import ALLOWED_HOSTS, FIELD_ENCRYPTION_KEYS, HOME, SECRET_KEY
-from orchestrator.settings.engine import ORCHESTRATOR_EGRESS_ALLOW
+from orchestrator.settings.base import (
+    ALLOWED_HOSTS,
+    CELERY_BROKER_URL,
+    DATABASE_URL,
+    FIELD_ENCRYPTION_KEYS,
+    FLOWER_PORT,
+    HOME,
+    MONGODB_URI,
+    PORT,
+    REDIS_URL,
+    SECRET_KEY,
+)
 
 
 def _kept_secret(name: str) -> str:
@@ -31,5 +42,7 @@ DEBUG = False
 SECRET_KEY = SECRET_KEY or _kept_secret("django")
 FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [f"local:{_kept_secret('fields')}"]
 ALLOWED_HOSTS = ALLOWED_HOSTS or ["127.0.0.1", "localhost", "[::1]", "testserver"]
-# The sample agents of examples/ listen on loopback. Any port there may be called, on this machine only.
-ORCHESTRATOR_EGRESS_ALLOW = ORCHESTRATOR_EGRESS_ALLOW or ("127.0.0.1:*", "localhost:*")
+# Agents under development listen on loopback. Our own servers there are not for them.
+ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = frozenset(
+    {urlsplit(url).port or 0 for url in (DATABASE_URL, REDIS_URL, CELERY_BROKER_URL, MONGODB_URI)} | {PORT, FLOWER_PORT}
+)

@@ -13,3 +13,4 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples", "tests.")
 ORCHESTRATOR_API_RATE = 100_000.0
 ORCHESTRATOR_API_BURST = 100_000.0
+ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = None  # tests of the guard open what they need

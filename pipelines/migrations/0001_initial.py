@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 ('latest', models.PositiveIntegerField(default=0, help_text='Number of the newest version.')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
         ),
         migrations.CreateModel(
@@ -39,8 +39,8 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(max_length=64)),
                 ('created_by', models.CharField(blank=True, default='', max_length=200)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('pipeline', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='pipelines.pipeline')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('pipeline', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='pipelines.pipeline')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'ordering': ('-number',),
@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
                 ('created_by', models.CharField(blank=True, default='', max_length=200)),
                 ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('finished_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
                 ('version', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='pipelines.pipelineversion')),
             ],
         ),
@@ -76,8 +76,8 @@ class Migration(migrations.Migration):
                 ('output_ref', models.UUIDField(null=True)),
                 ('round', models.PositiveSmallIntegerField(default=1)),
                 ('settled_at', models.DateTimeField(null=True)),
-                ('run', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='pipelines.pipelinerun')),
-                ('tenant', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('run', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='pipelines.pipelinerun')),
+                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'ordering': ('run', 'position', 'branch'),
@@ -98,7 +98,7 @@ class Migration(migrations.Migration):
                 ('retry', models.JSONField(blank=True, default=dict)),
                 ('timeout_seconds', models.PositiveIntegerField(blank=True, null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'key'), name='template_key_once_per_tenant')],

@@ -53,9 +53,7 @@ class Cursor:
         return signing.Signer(salt=SALT).sign_object([list(self.ordering), packed, int(self.backwards)])
 
     def condition(self, *, nullable: Collection[str] = ()) -> Q:
-        """The rows after this place (before it when backwards). `nullable` names the fields that may be
-        NULL.
-        """
+        """The rows after this place, or before it when backwards. `nullable`: fields that may be NULL."""
         found, equal = Q(pk__in=[]), Q()
         for name, value in zip(self.ordering, self.values, strict=True):
             field, down = name.removeprefix("-"), name.startswith("-") != self.backwards

@@ -45,9 +45,7 @@ class StrictFilterBackend(DjangoFilterBackend):
 
 
 def refuse_unknown(request: Request, view: Any, filterset: BaseFilterSet | None = None) -> None:
-    """Raise `InvalidRequest` for every parameter that the view does not know, or that is malformed before it
-    is read.
-    """
+    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed."""
     single, several = _names_of(filterset)
     single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
     if getattr(view, "search_fields", None):

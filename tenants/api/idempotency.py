@@ -62,11 +62,11 @@ def once(
     principal: Principal,
     answer: Callable[[], HttpResponseBase],
     keep: Callable[[Any], bytes],
-) -> HttpResponseBase:
+) -> Any:
     """The answer to the request, given for the first time or again. Must run in the transaction of the
     request's effect.
 
-    `keep` turns the answer's data into the body that is stored.
+    `keep` says which body of the answer is stored.
     """
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
@@ -115,9 +115,7 @@ def _digest_of_request(request: Request) -> str:
 
 
 def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
-    """Hold the key until the transaction ends, or raise `StillInProgress`. Waiting would only tie up a
-    thread.
-    """
+    """Hold the key until the transaction ends, or raise `StillInProgress`: waiting would tie up a thread."""
     number = int.from_bytes(
         hashlib.sha256(tenant_id.bytes + digest.encode()).digest()[:8], "big", signed=True
     )
@@ -140,12 +138,11 @@ def _again(earlier: IdempotentRequest, asked: str) -> HttpResponse:
 def _store(
     principal: Principal, digest: str, asked: str, response: HttpResponseBase, keep: Callable[[Any], bytes]
 ) -> None:
-    data = getattr(response, "data", None)
     IdempotentRequest.objects.create(
         tenant_id=principal.tenant_id,
         digest=digest,
         request_digest=asked,
         status_code=response.status_code,
         headers={name: response.headers[name] for name in KEPT_HEADERS if name in response.headers},
-        body=keep(data) if data is not None else getattr(response, "content", b""),
+        body=keep(response),
     )

@@ -70,9 +70,7 @@ def role_needed(request: Request, view: Any) -> Role:
 
 
 def refuse_missing_scope(principal: Principal, view: Any, verb: str) -> None:
-    """Raise `Forbidden` unless the token has no scopes, or one that covers the verb here. Writing includes
-    reading.
-    """
+    """Raise `Forbidden` if the token has scopes and none covers the verb here. Writing includes reading."""
     if not principal.scopes:
         return
     resource = getattr(view, "scope", None)

@@ -57,9 +57,7 @@ def bucket_of(principal: Principal) -> Bucket:
 
 
 def headers_of(bucket: Bucket, decision: Decision) -> dict[str, str]:
-    """RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers): q units per w seconds, r left,
-    full in t.
-    """
+    """As draft-ietf-httpapi-ratelimit-headers has it: q units in w seconds, r of them left, full in t."""
     window = math.ceil(bucket.burst / bucket.rate)
     full_in = math.ceil((bucket.burst - decision.remaining) / bucket.rate)
     return {

@@ -27,9 +27,7 @@ class PreconditionFailed(TenantError):
 
 
 class Versioned:
-    """For a `TenantView` whose objects count their changes in `version_field`, and show it in their
-    answers.
-    """
+    """For a `TenantView` whose objects count their changes, and show the number as `version_field`."""
 
     version_field = "version"
 

@@ -26,7 +26,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from tenants.api import idempotency
+from tenants.api import idempotency, schema  # noqa: F401 - the schema of the door registers itself
 from tenants.api.parsers import refuse_odd_body
 from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
@@ -39,12 +39,10 @@ Handler = Callable[..., Any]
 
 
 class TenantView(GenericAPIView):
-    """Base of views over what belongs to a tenant. `queryset` is narrowed to the caller's tenant by
-    itself.
-    """
+    """Base of views over what belongs to a tenant, to which `queryset` is narrowed by itself."""
 
-    # False for views that answer with a stream, or need several transactions: these open `tenant_scope`
-    # themselves.
+    # False for views that answer with a stream, or need several transactions. They open `tenant_scope`
+    # themselves, and an Idempotency-Key, which lives in the one transaction, does nothing for them.
     in_one_transaction: ClassVar[bool] = True
 
     @property
@@ -65,9 +63,7 @@ class TenantView(GenericAPIView):
         return rows.for_tenant(self.tenant_id)
 
     def answer_to_keep(self, data: Any) -> Any:
-        """What is stored for repetitions under an Idempotency-Key. Views that answer with a secret leave it
-        out here.
-        """
+        """What repetitions under an Idempotency-Key will get. Views that answer a secret leave it out."""
         return data
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -119,7 +115,7 @@ class TenantView(GenericAPIView):
                 self.request,
                 self.principal,
                 answer=lambda: self._answer(handler),
-                keep=lambda data: dumps(self.answer_to_keep(data)),
+                keep=self._body_to_keep,
             )
             if response.status_code >= 400:
                 # What a handler did before it answered with an error must not stay.
@@ -130,6 +126,12 @@ class TenantView(GenericAPIView):
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         return response.render() if isinstance(response, Response) else response
+
+    def _body_to_keep(self, response: Any) -> bytes:
+        data = getattr(response, "data", None)
+        kept = self.answer_to_keep(data)
+        body: bytes = response.content if kept is data else dumps(kept)
+        return body
 
 
 class TenantViewSet(ViewSetMixin, TenantView):

@@ -31,9 +31,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A limit of `rate` units per second with bursts of up to `burst` units, under one name for all
-    processes.
-    """
+    """A limit of `rate` units per second, with bursts of up to `burst`; one name for all processes."""
 
     name: str
     rate: float

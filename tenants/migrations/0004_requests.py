@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
                     "tenant",
-                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="tenants.tenant"),
+                    models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="tenants.tenant"),
                 ),
             ],
             options={

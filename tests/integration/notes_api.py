@@ -1,4 +1,6 @@
-"""A small API of its own for the tests of the door: activities as notes that callers may write, and ways to go wrong."""
+"""A small API of its own for the tests of the door: activities as notes that callers may write, and ways to
+go wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from tenants.api import problems
 from tenants.api.permissions import PlatformPermission
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantView, TenantViewSet
-from tenants.models import Role
+from tenants.context import tenant_scope
+from tenants.models import Role, Tenant
+
+
+def names_of(tenant: Tenant) -> list[str]:
+    """The names of all notes of a tenant, as they are in the database."""
+    with tenant_scope(tenant.pk):
+        return sorted(Activity.objects.values_list("name", flat=True))
 
 
 class NoteSerializer(serializers.ModelSerializer[Activity]):
@@ -105,7 +114,9 @@ class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):
             assert self.leave.wait(10)
         if self.fail_with:
             raise self.fail_with.pop(0)
-        return Response(self.get_serializer(note).data, status=201, headers={"Location": f"/api/notes/{note.pk}/"})
+        return Response(
+            self.get_serializer(note).data, status=201, headers={"Location": f"/api/notes/{note.pk}/"}
+        )
 
     def partial_update(self, request: Request, pk: str) -> Response:
         note = self.get_object()
@@ -129,7 +140,9 @@ class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):
     @action(detail=False, methods=["post"])
     def half(self, request: Request) -> Response:
         """Writes, then answers with an error instead of raising one."""
-        Activity.objects.create(tenant_id=self.tenant_id, name="half", assignee_type="human", human_role="editor")
+        Activity.objects.create(
+            tenant_id=self.tenant_id, name="half", assignee_type="human", human_role="editor"
+        )
         return Response({"code": "half_done"}, status=409)
 
     @action(detail=False, methods=["post"])

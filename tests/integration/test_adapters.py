@@ -30,6 +30,7 @@ from agents.contracts import (
     Accepted,
     AdapterSettings,
     AgentRequest,
+    AgentResult,
     Callback,
     Completed,
     Output,
@@ -783,6 +784,25 @@ def test_a_call_goes_on_while_nobody_knows_whether_it_was_cancelled(
 
     assert run_agent(request, cancelled=cancelled) == Completed(Output("done"))
     assert "cancellation_unknown" in {record.__dict__.get("action") for record in caplog.records}
+
+
+def test_celerys_soft_time_limit_is_heard_while_asking_about_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Asking:
+        def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+            cancelled()
+            return Accepted()
+
+    def limit_reached() -> bool:
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(adapters, "get", lambda name: Asking())
+
+    with pytest.raises(RetryableAgentError) as caught:
+        run_agent(a_request(AdapterSettings("asking")), cancelled=limit_reached)
+
+    assert caught.value.error_code == "agent_timeout"
 
 
 def test_a_cancelled_run_ends_its_call(

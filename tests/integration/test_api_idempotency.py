@@ -14,8 +14,9 @@ from django.utils import timezone
 from tenants.api import idempotency
 from tenants.context import system_scope, tenant_scope
 from tenants.models import IdempotentRequest
+from tests.answers import problem
 from tests.integration import notes_api
-from tests.integration.test_api_door import names_of, problem
+from tests.integration.notes_api import names_of
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -108,7 +109,9 @@ def test_a_malformed_key_is_400(api, tenant, key):
 def test_an_error_is_not_kept_so_the_request_may_succeed_later(api, tenant, monkeypatch):
     client = api()
     client.raise_request_exception = False
-    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [RuntimeError("broken"), notes_api.Occupied("busy")])
+    monkeypatch.setattr(
+        notes_api.NoteViewSet, "fail_with", [RuntimeError("broken"), notes_api.Occupied("busy")]
+    )
 
     statuses = [post(client).status_code for _ in range(4)]
 

@@ -12,7 +12,7 @@ from activities.models import Activity
 from tenants.api.cursors import Cursor
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-from tests.integration.test_api_door import problem
+from tests.answers import problem
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -149,7 +149,9 @@ def test_a_limit_is_what_was_asked_for_but_two_hundred_at_most(api, write, limit
 
 @pytest.mark.parametrize("limit", ["0", "-1", "ten", "1.5", "", "٣", "9" * 30])
 def test_a_limit_that_is_no_positive_number_is_400(api, limit):
-    assert problem(api().get(f"{NOTES}?limit={limit}"), 400, "validation_failed")["errors"][0]["path"] == "limit"
+    assert (
+        problem(api().get(f"{NOTES}?limit={limit}"), 400, "validation_failed")["errors"][0]["path"] == "limit"
+    )
 
 
 def test_a_cursor_that_was_changed_or_belongs_elsewhere_is_400(api, write):
@@ -157,7 +159,14 @@ def test_a_cursor_that_was_changed_or_belongs_elsewhere_is_400(api, write):
     client = api()
     cursor = parse_qs(urlsplit(client.get(f"{NOTES}?limit=1").json()["next"]).query)["cursor"][0]
 
-    tampered = [cursor[:-1] + ("A" if cursor[-1] != "A" else "B"), "x" + cursor, cursor.split(":")[0], "", "None", "😀"]
+    tampered = [
+        cursor[:-1] + ("A" if cursor[-1] != "A" else "B"),
+        "x" + cursor,
+        cursor.split(":")[0],
+        "",
+        "None",
+        "😀",
+    ]
     for text in tampered:
         refused = problem(client.get(NOTES, {"cursor": text}), 400, "validation_failed")
         assert refused["errors"][0]["path"] == "cursor"
@@ -173,7 +182,9 @@ def test_an_ordering_is_chosen_among_those_offered(api, write):
     assert names(api().get(f"{NOTES}?ordering=-priority,name")) == ["a", "c", "b"]
 
 
-@pytest.mark.parametrize("ordering", ["tenant", "secret", "", "-", "--name", "name;drop", "tenant__name", "name,,id"])
+@pytest.mark.parametrize(
+    "ordering", ["tenant", "secret", "", "-", "--name", "name;drop", "tenant__name", "name,,id"]
+)
 def test_an_ordering_that_is_not_offered_is_400(api, ordering):
     refused = problem(api().get(NOTES, {"ordering": ordering}), 400, "validation_failed")
 

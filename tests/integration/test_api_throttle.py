@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tenants.api import throttling
-from tests.integration.test_api_door import problem
-from tests.integration.test_limiter import frozen_server  # noqa: F401 - a fixture
+from tests.answers import problem
+from tests.frozen import frozen_server
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -64,17 +64,17 @@ def test_nobody_is_counted_before_they_are_known(api, three_requests, client):
     assert api().get(NOTES)["RateLimit"].split(";")[1] == "r=2"
 
 
-def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings, frozen_server):  # noqa: F811
+def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings):
     client = api()
-    url, accepted = frozen_server
-    settings.REDIS_URL = url
 
-    started = time.monotonic()
-    statuses = [client.get(NOTES).status_code for _ in range(20)]
-    took = time.monotonic() - started
+    with frozen_server() as server:
+        settings.REDIS_URL = f"redis://127.0.0.1:{server.port}/0"
+        started = time.monotonic()
+        statuses = [client.get(NOTES).status_code for _ in range(20)]
+        took = time.monotonic() - started
 
     assert statuses == [200] * 20
-    assert len(accepted) == 1
+    assert len(server.accepted) == 1
     assert took < 20 * throttling.PATIENCE_SECONDS  # had each of them waited, it would have been more
 
 

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from tests.integration.test_api_door import names_of, problem
+from tests.answers import problem
+from tests.integration.notes_api import names_of
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -50,7 +51,9 @@ def test_a_change_of_anything_else_is_412_and_does_nothing(api, tenant, note, co
     change = {"patch": client.patch, "delete": client.delete, "decide": client.post}[method]
     path = f"{note}decide/" if method == "decide" else note
 
-    refused = problem(change(path, {"name": "stolen"}, headers={"If-Match": condition}), 412, "precondition_failed")
+    refused = problem(
+        change(path, {"name": "stolen"}, headers={"If-Match": condition}), 412, "precondition_failed"
+    )
 
     assert "is at version 1" in refused["detail"]
     assert names_of(tenant) == ["work"]

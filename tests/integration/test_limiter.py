@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from tenants import redis
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket, keys
+from tests.frozen import frozen_server
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -185,37 +184,13 @@ def test_a_negative_cost_is_refused(bucket):
         bucket.take(-1)
 
 
-@pytest.fixture
-def frozen_server() -> Iterator[tuple[str, list[socket.socket]]]:
-    """Accepts connections and never says a word, like a Redis that was stopped with SIGSTOP."""
-    accepted: list[socket.socket] = []
-    listener = socket.create_server(("127.0.0.1", 0))
+def test_a_frozen_redis_costs_the_timeout_once_and_is_reported(settings):
+    with frozen_server() as server:
+        settings.REDIS_URL = f"redis://127.0.0.1:{server.port}/0"
+        with pytest.raises(LimiterUnavailable, match="TimeoutError"):
+            Bucket("test", rate=1, burst=1, timeout_seconds=0.05).take()
 
-    def accept() -> None:
-        while True:
-            try:
-                accepted.append(listener.accept()[0])
-            except OSError:
-                return
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", accepted
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    thread.join()
-    for connection in accepted:
-        connection.close()
-
-
-def test_a_frozen_redis_costs_the_timeout_once_and_is_reported(frozen_server, settings):
-    url, accepted = frozen_server
-    settings.REDIS_URL = url
-
-    with pytest.raises(LimiterUnavailable, match="TimeoutError"):
-        Bucket("test", rate=1, burst=1, timeout_seconds=0.05).take()
-
-    assert len(accepted) == 1  # asked once: repeating after a timeout could take twice
+    assert len(server.accepted) == 1  # asked once: repeating after a timeout could take twice
 
 
 def test_a_redis_that_is_down_is_reported(settings):

@@ -13,7 +13,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -240,8 +239,10 @@ def test_settings_of_the_step_win_over_what_is_derived(agents: Agents, keywords:
 def test_a_reviewers_wish_is_granted(
     note: str, place: str, expected: Any, brief: Json, review: Review
 ) -> None:
-    def found(data: Json) -> Any:
-        return reduce(lambda part, key: part[int(key) if key.isdigit() else key], place.split("."), data)
+    def found(part: Any) -> Any:
+        for key in place.split("."):
+            part = part[int(key) if key.isdigit() else key]
+        return part
 
     revised = review(note, prompt=f"Your output:\n{brief['content']}\nReviewer: {note}")
 

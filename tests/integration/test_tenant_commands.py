@@ -52,12 +52,24 @@ def test_create_token_prints_a_token_that_works_as_its_last_line(tenant):
     secret = run("create_token", "--tenant", "acme", "--role", "operator", "--name", "laptop")
 
     principal = tokens.principal_of(secret)
-    assert (principal.tenant_id, principal.role, principal.actor) == (tenant.pk, Role.OPERATOR, "token:laptop")
+    assert (principal.tenant_id, principal.role, principal.actor) == (
+        tenant.pk,
+        Role.OPERATOR,
+        "token:laptop",
+    )
 
 
 def test_create_token_can_limit_a_token_in_time_and_scope(tenant):
     secret = run(
-        "create_token", "--tenant", "acme", "--role", "admin", "--expires-in-days", "30", "--scope", "activities:read"
+        "create_token",
+        "--tenant",
+        "acme",
+        "--role",
+        "admin",
+        "--expires-in-days",
+        "30",
+        "--scope",
+        "activities:read",
     )
 
     assert tokens.principal_of(secret).scopes == ("activities:read",)

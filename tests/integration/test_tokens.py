@@ -60,14 +60,27 @@ def test_a_token_stands_for_its_tenant_role_and_scopes(tenant):
 
     assert (principal.tenant_id, principal.tenant) == (tenant.pk, "acme")
     assert (principal.role, principal.scopes) == (Role.REVIEWER, ("activities:read",))
-    assert (principal.actor, principal.identity, str(principal)) == ("token:ci", f"token:{token.pk}", "token:ci")
+    assert (principal.actor, principal.identity, str(principal)) == (
+        "token:ci",
+        f"token:{token.pk}",
+        "token:ci",
+    )
     assert principal.is_authenticated
     assert not principal.is_platform_admin
 
 
 @pytest.mark.parametrize(
     "secret",
-    ["", "orc_", "orc_" + "a" * 43, "orc_" + "a" * 42, "orc_" + "a" * 44, "orc_" + "é" * 43, "x" * 100_000, "\x00"],
+    [
+        "",
+        "orc_",
+        "orc_" + "a" * 43,
+        "orc_" + "a" * 42,
+        "orc_" + "a" * 44,
+        "orc_" + "é" * 43,
+        "x" * 100_000,
+        "\x00",
+    ],
 )
 def test_what_is_no_token_is_refused_in_one_and_the_same_way(tenant, secret):
     with pytest.raises(tokens.TokenRefused, match="The token is not valid"):
@@ -164,7 +177,9 @@ def test_the_memory_of_tokens_is_bounded(tenant, monkeypatch):
     assert len(tokens._known._kept) <= 3
 
 
-@pytest.mark.parametrize("scope", ["", "admin", "activities", "activities:delete", "Activities:read", "a:b:read"])
+@pytest.mark.parametrize(
+    "scope", ["", "admin", "activities", "activities:delete", "Activities:read", "a:b:read"]
+)
 def test_a_malformed_scope_is_refused(tenant, scope):
     with pytest.raises(tokens.InvalidScope, match="is not a scope"):
         tokens.create(tenant, Role.ADMIN, "laptop", scopes=[scope])

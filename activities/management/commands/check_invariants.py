@@ -10,13 +10,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import redis
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from activities import invariants
-from activities.invariants import LIVENESS, SAFETY, Report
+from activities.invariants import LIVENESS, SAFETY, Report, Violation
 
+SHOWN = 5  # ids per line; --json has more
+UNREACHABLE = 2  # exit status: nothing was checked
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -41,7 +44,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        report = invariants.examine(quiesced=options["quiesced"], since=options["since"])
+        try:
+            report = invariants.examine(quiesced=options["quiesced"], since=options["since"])
+        except DatabaseError as error:
+            raise CommandError(f"Nothing was checked, PostgreSQL did not answer: {error}", returncode=UNREACHABLE) from error
         self._remember(report)
         if options["json"]:
             self.stdout.write(json.dumps(_document(report), indent=2))
@@ -61,14 +67,18 @@ class Command(BaseCommand):
         for invariant, description in sorted((SAFETY | LIVENESS).items()):
             if invariant in broken:
                 violation = broken[invariant]
-                more = ", ..." if violation.count > len(violation.sample_ids) else ""
                 self.stdout.write(f"{invariant}  BROKEN  {description}")
-                self.stdout.write(f"             {violation.count}: {', '.join(violation.sample_ids)}{more}")
+                self.stdout.write(f"             {violation.count}: {_some(violation)}")
             elif invariant in report.held:
                 self.stdout.write(f"{invariant}  ok      {description}")
             elif invariant in report.not_checked:
                 self.stdout.write(f"{invariant}  -       {description} ({report.not_checked[invariant]})")
         self.stdout.write(_summary(report))
+
+
+def _some(violation: Violation) -> str:
+    more = violation.count - SHOWN
+    return ", ".join(violation.sample_ids[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _summary(report: Report) -> str:

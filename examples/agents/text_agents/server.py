@@ -106,7 +106,7 @@ class AgentHandler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdigit()):
             self.close_connection = True
             raise Problem(411, "length_required", "Content-Length is needed")
-        if False:
+        if int(length) > LARGEST_BODY:
             self.close_connection = True  # The body stays unread, so nothing after it can be understood.
             raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes")
         return self.rfile.read(int(length))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from typing import Any
@@ -28,7 +27,7 @@ class Command(BaseCommand):
         stack = LocalStack(
             home=ServiceHome(settings.ORCHESTRATOR_HOME),
             port=settings.PORT,
-            flower_port=int(os.environ.get("FLOWER_PORT", "5555")),
+            flower_port=settings.FLOWER_PORT,
             tell=self._tell,
             concurrency=options["concurrency"],
         )

@@ -1,0 +1,147 @@
+"""Activities: submitted, listed, looked at, and told what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import PolymorphicProxySerializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities import selectors, waiting
+from activities.api import backlog
+from activities.api.decisions import DecisionActions
+from activities.api.filters import ActivityFilter
+from activities.api.operations import OperationActions
+from activities.api.serializers import ActivitySerializer, link_of
+from activities.api.submissions import NewActivitySerializer, new_activity
+from activities.models import Activity
+from activities.submission import NewActivity, Submitted, submit
+from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.faults import Fault, InvalidRequest
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.models import Role
+
+MOST_AT_ONCE = 1_000
+
+
+class SubmittedSerializer(serializers.Serializer[Any]):
+    """What became of one of several new activities."""
+
+    id = serializers.UUIDField()
+    created = serializers.BooleanField()
+    deduplicated = serializers.BooleanField(help_text="An equal one is live; this is its id.")
+    link = serializers.CharField()
+
+
+class SubmittedManySerializer(serializers.Serializer[Any]):
+    results = SubmittedSerializer(many=True)
+
+
+NEW = PolymorphicProxySerializer(
+    component_name="NewActivityOrMany",
+    serializers=[NewActivitySerializer, serializers.ListSerializer(child=NewActivitySerializer())],
+    resource_type_field_name=None,
+)
+SHOWN = PolymorphicProxySerializer(
+    component_name="ActivityOrMany",
+    serializers=[ActivitySerializer, SubmittedManySerializer],
+    resource_type_field_name=None,
+)
+
+
+class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSet):
+    """One piece of work for an agent or a person."""
+
+    queryset = Activity.objects.defer("input", "retry")
+    serializer_class = ActivitySerializer
+    filterset_class = ActivityFilter
+    search_fields = ("name", "description")
+    ordering_fields = ("created_at", "priority", "started_at", "finished_at", "due_at", "name")
+    lookup_value_converter = "uuid"
+    allows_array = True
+    scope = "activities"
+    required_role: ClassVar[dict[str, Role]] = {
+        "create": Role.OPERATOR,
+        **DecisionActions.required_role,
+        **OperationActions.required_role,
+    }
+
+    @operation("List activities, newest first", answer=ActivitySerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(self.shown(page, many=True))
+
+    @operation("One activity", answer=ActivitySerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return Response(self.shown(self.get_object()))
+
+    @operation(
+        "Submit one activity, or a list of up to 1,000",
+        request=NEW,
+        answers={201: SHOWN, 200: SHOWN},
+        refusals=(400, 409, 413),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """A list creates all of its activities or, when one has a fault, none. With a `dedup_key` that an activity still under
+        way has, nothing is created: the answer is 200 with that activity and `deduplicated: true`."""
+        if isinstance(request.data, list):
+            return self._create_many(request.data)
+        (item,) = self._validated([request.data], single=True)
+        (submitted,) = self._submitted([item])
+        shown = self.shown(Activity.objects.for_tenant(self.tenant_id).get(pk=submitted.id))
+        if not submitted.created:
+            return Response({**shown, "deduplicated": True})
+        return Response(shown, status=201, headers={"Location": link_of(submitted.id)})
+
+    def _create_many(self, bodies: Sequence[Any]) -> Response:
+        if not 0 < len(bodies) <= MOST_AT_ONCE:
+            raise InvalidRequest([("", f"must have 1 to {MOST_AT_ONCE} elements")])
+        submitted = self._submitted(self._validated(bodies))
+        results = [
+            {"id": one.id, "created": one.created, "deduplicated": not one.created, "link": link_of(one.id)} for one in submitted
+        ]
+        return Response({"results": results}, status=201 if any(one.created for one in submitted) else 200)
+
+    def _validated(self, bodies: Sequence[Any], *, single: bool = False) -> Sequence[NewActivity]:
+        body = NewActivitySerializer(
+            data=bodies[0] if single else bodies, many=not single, context={"tenant_id": self.tenant_id}
+        )
+        body.is_valid(raise_exception=True)
+        items = [new_activity(attrs) for attrs in ([body.validated_data] if single else body.validated_data)]
+        self._refuse_unknown_outputs(items, single=single)
+        return items
+
+    def _refuse_unknown_outputs(self, items: Sequence[NewActivity], *, single: bool) -> None:
+        wanted = {item.input_ref for item in items if item.input_ref}
+        if not wanted:
+            return
+        unknown = wanted - selectors.outputs_that_exist(self.tenant_id, wanted)
+        faults: list[Fault] = [
+            ("input_ref" if single else f"[{index}].input_ref", "is not an output of this tenant")
+            for index, item in enumerate(items)
+            if item.input_ref in unknown
+        ]
+        if faults:
+            raise InvalidRequest(faults)
+
+    def _submitted(self, items: Sequence[NewActivity]) -> list[Submitted]:
+        backlog.make_room(self.tenant_id, [item.agent_role for item in items if item.agent_role])
+        return submit(items, actor=self.principal.actor)
+
+    def get_queryset(self) -> QuerySet[Activity]:
+        rows: QuerySet[Activity] = super().get_queryset()
+        return rows
+
+    def shown(self, found: Any, *, many: bool = False) -> Any:
+        reasons = waiting.briefly(self.tenant_id, found if many else [found])
+        return self.serializer_class(found, many=many, context={"waiting": reasons}).data
+
+
+__all__ = ("ActivityViewSet",)

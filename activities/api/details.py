@@ -1,0 +1,89 @@
+"""What belongs to one activity: its output, its runs, its history, and why it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities import outputs, selectors, waiting
+from activities.api.moments import paged
+from activities.api.serializers import MomentSerializer, OutputSerializer, RunSerializer, WhySerializer
+from activities.exceptions import ActivityNotFound
+from activities.models import Activity, ActivityRun
+from agents.api.documentation import operation
+from tenants.api.filters import refuse_unknown
+from tenants.api.views import TenantView
+from tenants.context import tenant_scope
+
+
+class ActivityPart(TenantView):
+    """Something of the activity that `activity_id` of the address names."""
+
+    queryset = Activity.objects.only("id", "output_ref")
+    scope = "activities"
+
+    def activity(self, activity_id: UUID) -> Activity:
+        """Raises `ActivityNotFound`."""
+        found: Activity | None = Activity.objects.for_tenant(self.tenant_id).only("id", "output_ref").filter(pk=activity_id).first()
+        if found is None:
+            raise ActivityNotFound(f"There is no activity {activity_id}.")
+        return found
+
+
+class ActivityOutput(ActivityPart):
+    # MongoDB may take its time, and no transaction may wait for it.
+    in_one_transaction = False
+
+    @operation("What an activity produced", answer=OutputSerializer, refusals=(404, 503))
+    def get(self, request: Request, activity_id: UUID) -> Response:
+        """404 with the code `no_output` while there is none."""
+        with tenant_scope(self.tenant_id):
+            reference = self.activity(activity_id).output_ref
+        found = outputs.read(self.tenant_id, reference) if reference else None
+        if found is None:
+            raise NotFound(code="no_output")
+        # An output never changes, so its id is tag enough.
+        return Response(OutputSerializer(found).data, headers={"ETag": f'"{found.id}"'})
+
+
+class ActivityRuns(ActivityPart):
+    queryset = ActivityRun.objects
+    ordering = ("-started_at", "-id")
+
+    @operation("The attempts at an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404))
+    def get(self, request: Request, activity_id: UUID) -> Response:
+        self.activity(activity_id)
+        rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
+        page = self.paginate_queryset(self.filter_queryset(rows)) or []
+        return self.get_paginated_response(RunSerializer(page, many=True).data)
+
+
+class ActivityTimeline(ActivityPart):
+    @operation(
+        "Everything that happened to an activity, oldest first",
+        answer=MomentSerializer(many=True),
+        refusals=(400, 404),
+    )
+    def get(self, request: Request, activity_id: UUID) -> Response:
+        """Transitions with who acted, wakes with their reasons, and runs with their ends, in one list."""
+        self.activity(activity_id)
+        refuse_unknown(request, self)
+        return paged(selectors.timeline(self.tenant_id, activity_id), request)
+
+
+class ActivityWhy(ActivityPart):
+    # It may ask Redis.
+    in_one_transaction = False
+    pagination_class = None
+
+    @operation("Why an activity does not run right now", answer=WhySerializer, refusals=(404,))
+    def get(self, request: Request, activity_id: UUID) -> Response:
+        """Never fails for a server that is away: then the answer is less exact and says so."""
+        return Response(WhySerializer(waiting.why(self.tenant_id, activity_id)).data)
+
+

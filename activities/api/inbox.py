@@ -1,0 +1,117 @@
+"""The inbox: everything that people are asked for, and many decisions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities import selectors, waiting
+from activities.api.decisions import LONGEST_NOTES, decide, lock_pairs
+from activities.api.filters import InboxFilter
+from activities.api.serializers import InboxItemSerializer, link_of
+from activities.exceptions import ActivityError
+from activities.models import Activity
+from agents.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
+from agents.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, read
+from tenants.api import problems
+from tenants.api.translation import problem_of
+from tenants.api.views import TenantViewSet
+from tenants.context import APP
+from tenants.models import Role
+
+MOST_AT_ONCE = 500
+DECISIONS = {"approved": "approve", "rejected": "reject", "approve": "approve", "reject": "reject"}
+
+
+class ItemSerializer(StrictSerializer):
+    """A decision about one gate; a rejection needs notes."""
+
+    id = Identifier()
+    decision = OneOf(choices=list(DECISIONS))
+    notes = Text(allow_blank=True, max_length=LONGEST_NOTES, **OPTIONAL)
+    chosen_option = Text(max_length=200, **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs["decision"] = DECISIONS[attrs["decision"]]
+        if attrs["decision"] == "reject" and not attrs.get("notes"):
+            raise serializers.ValidationError({"notes": ["is required to reject: the agent works by it"]})
+        return attrs
+
+
+class DecisionsSerializer(StrictSerializer):
+    items = ItemSerializer(many=True, allow_empty=False, max_length=MOST_AT_ONCE)
+
+
+class DecisionResultSerializer(serializers.Serializer[Any]):
+    """What became of one decision: the activity's status by now, or why it could not be made."""
+
+    id = serializers.UUIDField()
+    ok = serializers.BooleanField()
+    status = serializers.CharField(allow_null=True)
+    link = serializers.CharField()
+    problem = ProblemSerializer(allow_null=True)
+
+
+class DecisionResultsSerializer(serializers.Serializer[Any]):
+    results = DecisionResultSerializer(many=True)
+
+
+class InboxViewSet(TenantViewSet):
+    queryset = Activity.objects.defer("input", "retry")
+    serializer_class = InboxItemSerializer
+    filterset_class = InboxFilter
+    search_fields = ("name", "description")
+    ordering_fields = ("priority", "created_at", "due_at")
+    ordering = ("priority", "created_at", "id")
+    scope = "activities"
+    required_role: ClassVar[dict[str, Role]] = {"decide": Role.REVIEWER}
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
+
+    @operation("Everything that people are asked for, most urgent first", answer=InboxItemSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        reasons = waiting.briefly(self.tenant_id, page)
+        return self.get_paginated_response(InboxItemSerializer(page, many=True, context={"waiting": reasons}).data)
+
+    @operation(
+        "Decide many gates at once",
+        request=DecisionsSerializer,
+        answer=DecisionResultsSerializer,
+        refusals=(400,),
+        parameters=(IDEMPOTENCY_KEY,),
+        filters=False,
+    )
+    @action(detail=False, methods=["post"])
+    def decide(self, request: Request) -> Response:
+        """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""
+        items = read(DecisionsSerializer, request.data)["items"]
+        # All locks first and in one order: decisions of several people about overlapping items would else wait for each other.
+        lock_pairs(self.tenant_id, {item["id"] for item in items})
+        runs = self._pipeline_runs(items)
+        order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
+        results = {index: self._result(items[index]) for index in order}
+        return Response({"results": [results[index] for index in range(len(items))]})
+
+    def _pipeline_runs(self, items: Any) -> dict[UUID, UUID | None]:
+        rows = Activity.objects.for_tenant(self.tenant_id).filter(pk__in=[item["id"] for item in items])
+        return dict(rows.values_list("pk", "pipeline_run_id"))
+
+    def _result(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        shown = {"id": item["id"], "link": link_of(item["id"])}
+        try:
+            with transaction.atomic(using=APP):
+                decided = decide(self.tenant_id, item["id"], item["decision"], actor=self.principal.actor, body=dict(item))
+        except ActivityError as error:
+            problem = problems.body_of(problem_of(error), self.request)
+            return {**shown, "ok": False, "status": getattr(error, "current", None), "problem": problem}
+        return {**shown, "ok": True, "status": decided.status, "problem": None}

@@ -1,0 +1,134 @@
+"""The queues as they stand for one tenant, and the workers that serve them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from django.db.models import F, QuerySet
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities import selectors
+from activities.api.decisions import EmptySerializer
+from activities.models import WorkerProcess
+from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from agents.api.shown import Shown
+from agents.api.strict import read
+from agents.models import Agent, AgentConfig
+from agents.routing import queue_of
+from tenants.api.views import TenantView, TenantViewSet
+from tenants.context import tenant_scope
+from tenants.models import Role
+
+
+class WaitingByBandSerializer(serializers.Serializer[Any]):
+    urgent = serializers.IntegerField()
+    gated = serializers.IntegerField()
+    normal = serializers.IntegerField()
+    background = serializers.IntegerField()
+
+
+class QueueSerializer(Shown):
+    """How a role stands for this tenant."""
+
+    role = serializers.CharField()
+    queue = serializers.SerializerMethodField(help_text="The name that `celery -A orchestrator worker -Q` takes.")
+    waiting = WaitingByBandSerializer()
+    granted = serializers.IntegerField(help_text="On their way to a worker.")
+    running = serializers.IntegerField()
+    delayed = serializers.IntegerField(help_text="Put off until a time, or until the next attempt.")
+    oldest_wait_seconds = serializers.FloatField(allow_null=True)
+    workers = serializers.IntegerField(help_text="Live worker processes that serve the role, for all tenants.")
+    paused = serializers.BooleanField()
+
+    def get_queue(self, queue: selectors.Queue) -> str:
+        return queue_of(queue.role)
+
+
+class PausedSerializer(serializers.Serializer[Any]):
+    role = serializers.CharField()
+    queue = serializers.CharField()
+    paused = serializers.BooleanField()
+
+
+class WorkerSerializer(Shown):
+    """A live process that runs agents. Workers serve all tenants."""
+
+    id = serializers.UUIDField()
+    host = serializers.CharField()
+    pid = serializers.IntegerField()
+    roles = serializers.ListField(child=serializers.CharField())
+    concurrency = serializers.IntegerField()
+    taken = serializers.IntegerField(help_text="Runs since its start.")
+    started_at = serializers.DateTimeField()
+    beat_age_seconds = serializers.SerializerMethodField()
+
+    def get_beat_age_seconds(self, worker: WorkerProcess) -> float:
+        return round(max(0.0, (datetime.now(UTC) - worker.beat_at).total_seconds()), 3)
+
+
+class QueueList(TenantView):
+    # The slots that are held are asked from Redis, after the transaction.
+    in_one_transaction = False
+    serializer_class = QueueSerializer
+    queryset = Agent.objects
+    ordering = ("role",)
+    ordering_fields = ("role",)
+    scope = "queues"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return Agent.objects.filter(enabled=True).only("role")
+
+    @operation("The queues, one for each role", answer=QueueSerializer(many=True), refusals=(400,))
+    def get(self, request: Request) -> Response:
+        with tenant_scope(self.tenant_id):
+            page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+            found = selectors.queues(self.tenant_id, [agent.role for agent in page])
+        return self.get_paginated_response(QueueSerializer(selectors.with_grants(self.tenant_id, found), many=True).data)
+
+
+class QueueViewSet(TenantViewSet):
+    """Switches of one queue, for this tenant alone. In force within two seconds; what runs ends normally."""
+
+    queryset = AgentConfig.objects
+    scope = "queues"
+    required_role: ClassVar[dict[str, Role]] = {"pause": Role.OPERATOR, "resume": Role.OPERATOR}
+
+    @operation("Start nothing new of a role", request=EmptySerializer, answer=PausedSerializer, refusals=(400, 404), parameters=(IDEMPOTENCY_KEY,))
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, role: str) -> Response:
+        return self._switch(role, paused=True)
+
+    @operation("Go on with a paused role", request=EmptySerializer, answer=PausedSerializer, refusals=(400, 404), parameters=(IDEMPOTENCY_KEY,))
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, role: str) -> Response:
+        return self._switch(role, paused=False)
+
+    def _switch(self, role: str, *, paused: bool) -> Response:
+        read(EmptySerializer, self.request.data)
+        if not Agent.objects.filter(role=role).exists():
+            raise NotFound
+        own = AgentConfig.objects.for_tenant(self.tenant_id)
+        config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
+        # The version is the settings' ETag: whoever read them before the pause shall notice it.
+        own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)
+        return Response({"role": role, "queue": queue_of(role), "paused": paused})
+
+
+class WorkerList(TenantView):
+    serializer_class = WorkerSerializer
+    queryset = WorkerProcess.objects
+    ordering = ("started_at", "id")
+    scope = "queues"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return selectors.live_workers()
+
+    @operation("The workers that are alive", answer=WorkerSerializer(many=True), refusals=(400,))
+    def get(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(WorkerSerializer(page, many=True).data)

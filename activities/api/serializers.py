@@ -1,0 +1,185 @@
+"""Activities as the API shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework import serializers
+
+from activities import states
+from activities.models import Activity
+from activities.states import LinkKind, Status
+from activities.waiting import Waiting
+from agents.api.shown import Shown
+
+ACTIVITIES = "/api/v1/activities/"
+
+
+def link_of(activity_id: UUID) -> str:
+    return f"{ACTIVITIES}{activity_id}/"
+
+
+#: Which verbs of the state table the API offers, under which name, and for whose activities.
+_ACTIONS = {
+    "take_up": ("start", "human"),
+    "finish": ("complete", "human"),
+    "approve": ("approve", "agent"),
+    "reject": ("reject", "agent"),
+    "approve_gate": ("approve", "human"),
+    "reject_gate": ("reject", "human"),
+    "retry": ("retry", None),
+    "cancel": ("cancel", None),
+}
+
+
+def allowed_actions(activity: Activity) -> list[str]:
+    """What may be asked for right now, as the last part of the address to post to."""
+    refused = set()
+    if activity.assignee_type == "human":
+        refused |= {"finish"} if activity.is_approval_gate else {"approve_gate", "reject_gate"}
+    if activity.link_kind == LinkKind.GATE:
+        refused.add("cancel")  # Whoever wants it gone cancels what waits behind it.
+    return [
+        _ACTIONS[verb][0]
+        for verb in states.verbs_from(activity.status)
+        if verb in _ACTIONS and verb not in refused and _ACTIONS[verb][1] in (None, activity.assignee_type)
+    ]
+
+
+class WaitingForSerializer(serializers.Serializer[Any]):
+    """A reason in short; `GET /activities/{id}/why/` gives the whole of it."""
+
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class ActivitySerializer(Shown):
+    """One piece of work for an agent or a person."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    status = serializers.CharField(help_text=f"One of {', '.join(Status)}.")
+    assignee_type = serializers.CharField(help_text="agent or human")
+    agent_role = serializers.CharField(allow_null=True)
+    human_role = serializers.CharField(allow_null=True)
+    is_approval_gate = serializers.BooleanField()
+    requires_approval = serializers.BooleanField()
+    priority = serializers.IntegerField(help_text="1 (urgent) to 20 (background)")
+    wake_reason = serializers.CharField(allow_null=True, help_text="Why the agent was started last.")
+    params = serializers.DictField()
+    metadata = serializers.DictField()
+    input_ref = serializers.UUIDField(allow_null=True)
+    output_ref = serializers.UUIDField(allow_null=True)
+    parent = serializers.UUIDField(source="parent_id", allow_null=True)
+    link_kind = serializers.CharField(allow_null=True, help_text="What it is to its parent.")
+    deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
+    pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
+    step = serializers.CharField(allow_null=True)
+    round = serializers.IntegerField()
+    dedup_key = serializers.CharField(allow_null=True)
+    group_key = serializers.CharField(allow_null=True)
+    attempts = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    stalls = serializers.IntegerField()
+    timeout_seconds = serializers.IntegerField(allow_null=True)
+    not_before = serializers.DateTimeField(allow_null=True)
+    expires_at = serializers.DateTimeField(allow_null=True)
+    due_at = serializers.DateTimeField(allow_null=True)
+    reviewer_notes = serializers.CharField(allow_null=True)
+    chosen_option = serializers.CharField(allow_null=True)
+    decided_by = serializers.CharField(allow_null=True)
+    decided_at = serializers.DateTimeField(allow_null=True)
+    blocker_type = serializers.CharField(allow_null=True)
+    blocker_message = serializers.CharField(allow_null=True)
+    cancel_reason = serializers.CharField(allow_null=True)
+    error = serializers.DictField(allow_null=True, help_text="`{code, message, retryable}` of the last failure.")
+    waiting_for = serializers.SerializerMethodField()
+    allowed_actions = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    link = serializers.SerializerMethodField()
+
+    def get_waiting_for(self, activity: Activity) -> dict[str, str] | None:
+        found: Waiting | None = self.context["waiting"].get(activity.pk)
+        return None if found is None or found.code is None else {"code": found.code, "detail": found.detail}
+
+    def get_allowed_actions(self, activity: Activity) -> list[str]:
+        return allowed_actions(activity)
+
+    def get_link(self, activity: Activity) -> str:
+        return link_of(activity.pk)
+
+
+class InboxItemSerializer(ActivitySerializer):
+    """An activity that a person is asked for, with what it is about."""
+
+    kind = serializers.SerializerMethodField(help_text="gate, task, resolution, review or escalation")
+    subject = serializers.SerializerMethodField(help_text="The activity that this one is about.")
+
+    def get_kind(self, activity: Activity) -> str:
+        if activity.is_approval_gate:
+            return "gate"
+        return activity.link_kind if activity.link_kind in (LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION) else "task"
+
+    def get_subject(self, activity: Activity) -> dict[str, Any] | None:
+        about = activity.parent
+        if about is None:
+            return None
+        shown = ("id", "name", "status", "agent_role", "round", "output_ref", "step")
+        return {**{name: getattr(about, name) for name in shown}, "link": link_of(about.pk)}
+
+
+class RunSerializer(Shown):
+    """One attempt of an agent."""
+
+    id = serializers.UUIDField()
+    activity = serializers.UUIDField(source="activity_id")
+    attempt = serializers.IntegerField()
+    status = serializers.CharField(help_text=f"One of {', '.join(states.RunStatus)}.")
+    wake_reason = serializers.CharField()
+    agent_version = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    accepted_at = serializers.DateTimeField(allow_null=True, help_text="When the agent took the work, to report later.")
+    ended_at = serializers.DateTimeField(allow_null=True)
+    timeout_seconds = serializers.IntegerField()
+    beats = serializers.IntegerField(help_text="Heartbeats of an accepted run.")
+    progress = serializers.JSONField(allow_null=True)
+    usage = serializers.DictField(allow_null=True)
+    session_id = serializers.CharField()
+    error = serializers.DictField(allow_null=True)
+
+
+class OutputSerializer(Shown):
+    """What an activity produced."""
+
+    id = serializers.UUIDField()
+    content = serializers.CharField(allow_null=True)
+    data = serializers.JSONField(allow_null=True)
+    content_type = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class WhySerializer(Shown):
+    """Why an activity does not run right now; `code` is null when it runs or has ended."""
+
+    code = serializers.CharField(
+        allow_null=True,
+        help_text="no_worker, tenant_cap, role_cap, group_cap, global_cap, provider_limit, breaker_open, budget, paused, "
+        "not_before, retry_delay, dependency, human or queued",
+    )
+    detail = serializers.CharField()
+    holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for.")
+    since = serializers.DateTimeField(allow_null=True)
+    position = serializers.IntegerField(allow_null=True, help_text="Among equal work of this tenant; 1 is next.")
+    estimate_seconds = serializers.FloatField(allow_null=True)
+
+
+class MomentSerializer(serializers.Serializer[Any]):
+    """One entry of a timeline. Beside these members it has those of its kind."""
+
+    at = serializers.DateTimeField()
+    kind = serializers.CharField(help_text="transition, wake or run")

@@ -1,0 +1,125 @@
+"""New activities, as they are asked for: one object with everything that is wrong with it, by path."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import jsonschema
+import referencing
+import referencing.exceptions
+from rest_framework import serializers
+
+from activities.api.priorities import SCALES, PriorityField, priority_of
+from activities.submission import NewActivity
+from agents import configuration
+from agents.api.strict import OPTIONAL, Flag, Identifier, Member, Moment, OneOf, StrictSerializer, Text, Whole
+
+logger = logging.getLogger(__name__)
+
+LONGEST_NAME = 200
+LONGEST_KEY = 200
+LONGEST_TIMEOUT = 86_400  # seconds; a provider's batch may take a day
+MOST_ATTEMPTS = 50
+MOST_FAULTS = 50  # of params; more help nobody
+LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
+
+#: What a JSON Schema that is none makes of the attempt to use it.
+_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, TypeError, ValueError, AttributeError, KeyError)
+
+
+class GivenInputSerializer(StrictSerializer):
+    """What the work begins with."""
+
+    content = Text(trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    data = serializers.JSONField(**OPTIONAL)
+
+
+class NewActivitySerializer(StrictSerializer):
+    """A piece of work for an agent (`agent_role`) or a person (`human_role`)."""
+
+    name = Text(max_length=LONGEST_NAME)
+    description = Text(trim_whitespace=False, allow_blank=True, max_length=100_000, **OPTIONAL)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+    params = Member(**OPTIONAL)
+    metadata = Member(**OPTIONAL)
+    priority = PriorityField(**OPTIONAL)
+    priority_scale = OneOf(choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL)
+    not_before = Moment(**OPTIONAL)
+    expires_at = Moment(**OPTIONAL)
+    dedup_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
+    group_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
+    deliverable = Identifier(**OPTIONAL)
+    input = GivenInputSerializer(**OPTIONAL)
+    input_ref = Identifier(help_text="An output to work on: the `output_ref` of another activity.", **OPTIONAL)
+    max_attempts = Whole(min_value=1, max_value=MOST_ATTEMPTS, **OPTIONAL)
+    timeout_seconds = Whole(min_value=1, max_value=LONGEST_TIMEOUT, **OPTIONAL)
+    requires_approval = Flag(help_text="The agent's result waits for a person's approval.", **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        faults: dict[str, Any] = _faults_of_assignee(attrs) | _faults_of_times(attrs)
+        if "input" in attrs and "input_ref" in attrs:
+            faults["input_ref"] = ["cannot be given together with input"]
+        try:
+            attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
+        except serializers.ValidationError as error:
+            faults |= error.detail  # type: ignore[operator]  # a mapping: it has a path
+        if not faults and "agent_role" in attrs:
+            faults |= _faults_of_params(self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {}))
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+def new_activity(attrs: Mapping[str, Any]) -> NewActivity:
+    """From what was validated to what is submitted."""
+    plain = {name: value for name, value in attrs.items() if name not in ("deliverable", "input")}
+    return NewActivity(**plain, deliverable_id=attrs.get("deliverable"), input=attrs.get("input") or None)
+
+
+def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+    agent, human = attrs.get("agent_role"), attrs.get("human_role")
+    if agent and human:
+        return {"human_role": ["cannot be given together with agent_role: one of them does the work"]}
+    if not agent and not human:
+        return {"agent_role": ["is required, unless human_role is given"]}
+    if agent and agent not in configuration.known_roles():
+        return {"agent_role": [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]}
+    if human and attrs.get("requires_approval"):
+        return {"requires_approval": ["is for an agent's work"]}
+    return {}
+
+
+def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+    expires_at, not_before = attrs.get("expires_at"), attrs.get("not_before")
+    if expires_at and expires_at <= datetime.now(UTC):
+        return {"expires_at": ["has passed"]}
+    if expires_at and not_before and expires_at <= not_before:
+        return {"expires_at": ["must be after not_before"]}
+    return {}
+
+
+def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent's own JSON Schema says about the parameters, nested as the parameters are."""
+    schema = configuration.settings_for(tenant_id, role).input_schema
+    if not schema:
+        return {}
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    faults: dict[str, Any] = {}
+    try:
+        # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
+        for fault in islice(kind(schema, registry=referencing.Registry()).iter_errors(params), MOST_FAULTS):
+            place = faults
+            for part in ("params", *fault.absolute_path):
+                place = place.setdefault(part, {})
+            place.setdefault("", []).append(fault.message[:LONGEST_MESSAGE])
+    except _UNUSABLE as error:
+        # The mistake is the registry's, not the caller's: work must not stop for it.
+        logger.warning("Input schema unusable", extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__})
+        return {}
+    return faults

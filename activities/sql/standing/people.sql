@@ -1,0 +1,8 @@
+-- What waits for people, by what they are asked for.
+-- Returns     kind (approval, review, resolution, escalation or task), waiting, oldest_seconds
+SELECT CASE WHEN is_approval_gate THEN 'approval' WHEN link_kind IN ('review', 'resolution', 'escalation') THEN link_kind
+            ELSE 'task' END AS kind,
+       count(*) AS waiting, extract(epoch FROM clock_timestamp() - min(created_at))::float AS oldest_seconds
+FROM activities_activity
+WHERE assignee_type = 'human' AND status IN ('created', 'in_progress')
+GROUP BY kind

@@ -1,0 +1,18 @@
+-- What waits for a worker, by role and priority. Reads only what waits, by index.
+-- Returns     agent_role, priority, waiting, delayed (not due yet), oldest_seconds (null when nothing is due)
+-- A first run waits from when it was due. A later one waits from the move that made it claimable again, or from the end
+-- of the delay that was set then.
+SELECT a.agent_role, a.priority,
+       count(*) FILTER (WHERE w.due) AS waiting,
+       count(*) FILTER (WHERE NOT w.due) AS delayed,
+       extract(epoch FROM clock_timestamp() - min(s.since) FILTER (WHERE w.due))::float AS oldest_seconds
+FROM activities_activity a
+JOIN (
+    SELECT activity_id, bool_or(due_at IS NULL OR due_at <= now()) AS due, min(created_at) AS asked_at
+    FROM activities_wake WHERE state = 'pending' GROUP BY activity_id
+) w ON w.activity_id = a.id
+CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.asked_at, a.not_before) ELSE (
+    SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
+    FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
+WHERE a.status = 'created' AND a.assignee_type = 'agent'
+GROUP BY a.agent_role, a.priority

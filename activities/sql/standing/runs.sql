@@ -1,0 +1,6 @@
+-- What runs, by role.
+-- Returns     agent_role, running, accepted (of these: the agent works by itself and will call back)
+SELECT a.agent_role, count(*) AS running, count(r.accepted_at) AS accepted
+FROM activities_activityrun r JOIN activities_activity a ON a.id = r.activity_id
+WHERE r.status = 'running'
+GROUP BY a.agent_role

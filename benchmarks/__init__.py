@@ -1,0 +1,1 @@
+"""Measurements. `python -m benchmarks.engine --help`; results are stored in `benchmarks/results/`."""

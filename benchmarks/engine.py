@@ -1,0 +1,102 @@
+"""What the engine does in a second, beside bare Celery on the same servers in the same run.
+
+`python -m benchmarks.engine` runs all; `--only steps,latency` some; `--quick` with a tenth of the work. Each figure is the median of
+`--repeats`, with the extremes. The result is printed and stored in `benchmarks/results/` with the command that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks import setting
+
+RESULTS = Path(__file__).parent / "results"
+Figures = dict[str, float]
+
+
+def main() -> None:
+    options = _options()
+    console = Console()
+    with setting.servers() as folder:
+        from benchmarks import scenarios
+
+        wanted = options.only.split(",") if options.only else list(scenarios.ALL)
+        if unknown := set(wanted) - set(scenarios.ALL):
+            sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(scenarios.ALL)}")
+        scale = 0.1 if options.quick else 1.0
+        measured: dict[str, dict[str, list[float]]] = {}
+        with Progress(console=console) as progress:
+            task = progress.add_task("measuring", total=options.repeats * len(wanted))
+            for _ in range(options.repeats):
+                for name in wanted:
+                    progress.update(task, description=name)
+                    _measure(measured.setdefault(name, {}), scenarios.ALL[name], folder, scale)
+                    progress.advance(task)
+    document = _document(measured, options)
+    console.print(_table(document))
+    if not options.quick:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-engine.json"
+        previous = json.loads(path.read_text()) if path.exists() else {}
+        document["figures"] = previous.get("figures", {}) | document["figures"]
+        path.write_text(json.dumps(document, indent=2) + "\n")
+        console.print(f"stored in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}")
+
+
+def _measure(into: dict[str, list[float]], scenario: Callable[[Path, float], Figures], folder: Path, scale: float) -> None:
+    for figure, value in scenario(folder, scale).items():
+        into.setdefault(figure, []).append(value)
+
+
+def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
+    figures = {
+        name: {
+            figure: {"median": round(statistics.median(values), 4), "min": round(min(values), 4), "max": round(max(values), 4)}
+            for figure, values in rows.items()
+        }
+        for name, rows in measured.items()
+    }
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
+    return {
+        "command": f"python -m benchmarks.engine --repeats {options.repeats}" + (f" --only {options.only}" if options.only else ""),
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "commit": commit,
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "repeats": options.repeats,
+        "figures": figures,
+    }
+
+
+def _table(document: dict[str, Any]) -> Table:
+    table = Table("scenario", "figure", "median", "min", "max", title=f"commit {document['commit']}")
+    for name, rows in document["figures"].items():
+        for figure, values in rows.items():
+            table.add_row(name, figure, *(f"{values[key]:,.3f}" for key in ("median", "min", "max")))
+    return table
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    parser.add_argument("--only", default="", help="names of scenarios, with commas")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work; nothing is stored")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""What is measured. Each scenario takes the folder of the servers and a scale, and returns its figures."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from benchmarks import bare, setting
+from django.db import connections
+
+from activities import relay
+from activities.admission import Exchange, exchange, rebuilding
+from activities.admission.exchange import Offer
+from activities.models import Activity, ActivityRun, WorkerProcess
+from activities.submission import NewActivity, submit
+from agents.models import AgentConfig
+from pipelines import versions
+from pipelines.models import PipelineRun
+from pipelines.submission import NewRun, start_run, start_runs
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+
+Figures = dict[str, float]
+ROLE = "qa"
+_PREPARED: set[Path] = set()
+
+
+def _tenant(slug: str = "bench", *, agent: str = "one_kilobyte", cap: int = 100, per_group: int | None = None) -> Tenant:
+    with system_scope():
+        tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": slug})
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.update_or_create(
+            tenant=tenant, agent_id=ROLE,
+            defaults={
+                "adapter": "inline", "endpoint": f"benchmarks.agents:{agent}", "max_concurrency": cap, "max_concurrency_per_group": per_group
+            },
+        )  # fmt: skip
+    return tenant
+
+
+def _pipeline(tenant: Tenant, key: str, steps: list[dict[str, Any]]) -> None:
+    versions.save(tenant.pk, {"key": key, "name": key, "steps": steps}, actor="bench")
+
+
+def _chain(length: int) -> list[dict[str, Any]]:
+    return [{"id": f"s{n}", "agent_role": ROLE} for n in range(length)]
+
+
+def _wait_for_workers(count: int) -> None:
+    def up() -> bool:
+        with system_scope():
+            return WorkerProcess.objects.filter(ended_at=None).count() >= count and rebuilding.is_open()
+
+    setting.wait(up, 60)
+
+
+def _nobody_runs() -> None:
+    with system_scope():
+        WorkerProcess.objects.filter(ended_at=None).update(ended_at=datetime.now(UTC))
+
+
+def _left(model: Any, tenant: Tenant, statuses: list[str]) -> int:
+    with tenant_scope(tenant.pk):
+        return int(model.objects.filter(tenant=tenant, status__in=statuses).count())
+
+
+def _rate(moments: list[datetime]) -> float:
+    """Per second, between the first and the last tenth, so that start and end do not count."""
+    moments.sort()
+    low, high = len(moments) // 10, len(moments) - len(moments) // 10 - 1
+    return (high - low) / max((moments[high] - moments[low]).total_seconds(), 1e-9)
+
+
+def steps(folder: Path, scale: float) -> Figures:
+    """Steps per second of 1,000 runs of a 3-step pipeline, and of the same by bare Celery."""
+    count = int(1000 * scale)
+    bare_rate, bare_cpu = _bare_steps(folder, count)
+    tenant = _tenant(f"steps-{uuid4().hex[:8]}")
+    _pipeline(tenant, "chain", _chain(3))
+    start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
+    with setting.our_workers(folder / "ours.log"):
+        _wait_for_workers(2)
+        cpu = setting.cpu_seconds(folder)
+        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0)
+        cpu = setting.cpu_seconds(folder) - cpu
+    with tenant_scope(tenant.pk):
+        rate = _rate(list(Activity.objects.filter(tenant=tenant).values_list("finished_at", flat=True)))
+    return {
+        "ours steps/s": rate, "bare Celery steps/s": bare_rate, "ratio": rate / bare_rate,
+        "ours CPU ms per step": cpu * 1000 / (3 * count), "bare CPU ms per step": bare_cpu * 1000 / (3 * count),
+    }  # fmt: skip
+
+
+def _bare_steps(folder: Path, count: int) -> tuple[float, float]:
+    bare.prepare()
+    bare.submit(count)
+    with setting.bare_workers(folder / "bare.log"):
+        cpu = setting.cpu_seconds(folder)
+        setting.wait(lambda: _bare("SELECT count(*) FROM bare_run WHERE finished_at IS NULL")[0][0] == 0)
+        cpu = setting.cpu_seconds(folder) - cpu
+    return _rate([row[0] for row in _bare("SELECT at FROM bare_step")]), cpu
+
+
+def _bare(query: str) -> list[Any]:
+    with bare.connection().transaction():
+        return bare.connection().execute(query).fetchall()
+
+
+def latency(folder: Path, scale: float) -> Figures:
+    """One 3-step run at a time on an idle system, from the call to the end that another connection sees; bare Celery beside it."""
+    tenant = _tenant("latency")
+    _pipeline(tenant, "chain", _chain(3))
+    with setting.our_workers(folder / "ours.log", processes=1):
+        _wait_for_workers(1)
+        ours = [_one_run(tenant) for _ in range(int(50 * scale) + 5)][5:]
+    bare.prepare()
+    with setting.bare_workers(folder / "bare.log"):
+        theirs = [_one_bare_run() for _ in range(int(50 * scale) + 5)][5:]
+    return {**_percentiles("ours", ours), **_percentiles("bare", theirs)}
+
+
+def _one_run(tenant: Tenant) -> float:
+    began = time.perf_counter()
+    run = start_run(tenant.pk, "chain", NewRun(), actor="bench")
+    with connections[SYSTEM].cursor() as cursor:
+        while True:
+            cursor.execute("SELECT status FROM pipelines_pipelinerun WHERE id = %s", [run.pk])
+            if cursor.fetchone()[0] != "running":
+                return (time.perf_counter() - began) * 1000
+            time.sleep(0.002)
+
+
+def _one_bare_run() -> float:
+    began = time.perf_counter()
+    (run,) = bare.submit(1)
+    while _bare(f"SELECT finished_at FROM bare_run WHERE id = '{run}'")[0][0] is None:  # noqa: S608  # our own uuid
+        time.sleep(0.002)
+    return (time.perf_counter() - began) * 1000
+
+
+def _percentiles(who: str, milliseconds: list[float]) -> Figures:
+    cuts = statistics.quantiles(milliseconds, n=100) if len(milliseconds) > 1 else milliseconds * 99
+    return {f"{who} p50 ms": cuts[49], f"{who} p95 ms": cuts[94], f"{who} p99 ms": cuts[98]}
+
+
+def call(folder: Path, scale: float) -> Figures:
+    """From the submission to the moment the agent is called, at 20 a second."""
+    tenant = _tenant(f"call-{uuid4().hex[:8]}")
+    with setting.our_workers(folder / "ours.log", processes=1):
+        _wait_for_workers(1)
+        for _ in range(int(200 * scale)):
+            with tenant_scope(tenant.pk):
+                submit([NewActivity(name="call", agent_role=ROLE)], actor="bench")
+            time.sleep(0.05)
+        setting.wait(lambda: _left(Activity, tenant, ["created", "assigned", "in_progress"]) == 0)
+    with tenant_scope(tenant.pk):
+        moments = Activity.objects.filter(tenant=tenant).values_list("created_at", "started_at")
+        waits = [(started - created).total_seconds() * 1000 for created, started in moments]
+    return _percentiles("submit to call", waits)
+
+
+def submission(folder: Path, scale: float) -> Figures:
+    """Submissions per second by one client process: one by one and in bulks of 1,000; bare Celery one by one."""
+    tenant, count = _tenant(f"submission-{uuid4().hex[:8]}"), int(2000 * scale)
+    rebuilding.rebuild()
+    began = time.perf_counter()
+    for _ in range(count):
+        with tenant_scope(tenant.pk):
+            submit([NewActivity(name="one", agent_role=ROLE)], actor="bench")
+    one_by_one = count / (time.perf_counter() - began)
+    began = time.perf_counter()
+    for _ in range(10):
+        with tenant_scope(tenant.pk):
+            submit([NewActivity(name="many", agent_role=ROLE) for _ in range(count // 2)], actor="bench")
+    bulk = 10 * (count // 2) / (time.perf_counter() - began)
+    relay.flush(60)
+    _forget(tenant)
+    bare.prepare()
+    began = time.perf_counter()
+    bare.submit(count)
+    return {"ours one by one /s": one_by_one, "ours in bulk /s": bulk, "bare one by one /s": count / (time.perf_counter() - began)}
+
+
+def burst(folder: Path, scale: float) -> Figures:
+    """10,000 submissions in bulk while workers run: until all are accepted, and until all are done."""
+    tenant, count = _tenant(f"burst-{uuid4().hex[:8]}"), int(10_000 * scale)
+    with setting.our_workers(folder / "ours.log"):
+        _wait_for_workers(2)
+        began = time.perf_counter()
+        for _ in range(10):
+            with tenant_scope(tenant.pk):
+                submit([NewActivity(name="burst", agent_role=ROLE) for _ in range(count // 10)], actor="bench")
+        accepted = time.perf_counter() - began
+        setting.wait(lambda: _left(Activity, tenant, ["created", "assigned", "in_progress"]) == 0, pause=0.2)
+    return {"accepted s": accepted, "drained s": time.perf_counter() - began}
+
+
+def fan_out(folder: Path, scale: float) -> Figures:
+    """A step, 1,000 that depend on it, and one that joins them."""
+    tenant, width = _tenant("fan-out"), int(1000 * scale)
+    middle = [{"id": f"m{n}", "agent_role": ROLE, "depends_on": ["first"]} for n in range(width)]
+    last = {"id": "join", "agent_role": ROLE, "depends_on": [step["id"] for step in middle]}
+    _pipeline(tenant, "fan", [{"id": "first", "agent_role": ROLE}, *middle, last])
+    with setting.our_workers(folder / "ours.log"):
+        _wait_for_workers(2)
+        began = time.perf_counter()
+        start_run(tenant.pk, "fan", NewRun(), actor="bench")
+        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0)
+        return {"fan-out and join s": time.perf_counter() - began}
+
+
+def keyed(folder: Path, scale: float) -> Figures:
+    """10 keys of 100 activities of 50 ms, at most 2 of a key at once. The ideal is 2.5 s."""
+    tenant, each = _tenant(f"keyed-{uuid4().hex[:8]}", agent="fifty_milliseconds", per_group=2), int(100 * scale)
+    with setting.our_workers(folder / "ours.log", threads=12):
+        _wait_for_workers(2)
+        began = time.perf_counter()
+        with tenant_scope(tenant.pk):
+            submit([NewActivity(name="key", agent_role=ROLE, group_key=f"k{n % 10}") for n in range(10 * each)], actor="bench")
+        setting.wait(lambda: _left(Activity, tenant, ["created", "assigned", "in_progress"]) == 0)
+        seconds = time.perf_counter() - began
+    return {"seconds": seconds, "ratio to ideal": seconds / (each * 0.05 / 2), "most of a key at once": _peak(tenant)}
+
+
+def _peak(tenant: Tenant) -> float:
+    with tenant_scope(tenant.pk):
+        runs = ActivityRun.objects.filter(tenant=tenant).values_list("activity__group_key", "started_at", "ended_at")
+        moments = sorted([(at, 1, key) for key, at, _ in runs] + [(at, -1, key) for key, _, at in runs], key=lambda m: (m[0], m[1]))
+    count: dict[str, int] = {}
+    most = 0
+    for _, change, key in moments:
+        count[key] = count.get(key, 0) + change
+        most = max(most, count[key])
+    return float(most)
+
+
+def backlog(folder: Path, scale: float) -> Figures:
+    """One admission call that offers, grants and gives back, with nothing waiting and with 100,000 waiting over 50 tenants."""
+    with system_scope():
+        WorkerProcess.objects.create(host="none", boot="none", pid=0, pid_started=0, roles=[ROLE], concurrency=5)
+        rebuilding.rebuild()
+    tenants = [uuid4() for _ in range(50)]
+    empty = _admission_milliseconds(tenants)
+    for start in range(0, int(100_000 * scale), 1000):
+        exchange(Exchange(offers=[_offer(tenants[n % 50]) for n in range(start, start + 1000)]))
+    full = _admission_milliseconds(tenants)
+    _nobody_runs()
+    rebuilding.rebuild()
+    return {"empty ms": empty, "100,000 waiting ms": full, "ratio": full / empty}
+
+
+def _offer(tenant: UUID) -> Offer:
+    return Offer(uuid4(), tenant, ROLE, 10, datetime.now(UTC), None)
+
+
+def _admission_milliseconds(tenants: list[UUID], rounds: int = 500) -> float:
+    from activities.admission.exchange import Release
+
+    held: list[Release] = []
+    began = time.perf_counter()
+    for number in range(rounds):
+        grants = exchange(Exchange(offers=[_offer(tenants[number % 50])], releases=held))
+        held = [Release(grant.activity_id, grant.grant) for grant in grants]
+    exchange(Exchange(releases=held))
+    return (time.perf_counter() - began) * 1000 / rounds
+
+
+def killed(folder: Path, scale: float) -> Figures:
+    """200 runs under way, all workers killed with SIGKILL, others started: until all runs have ended."""
+    tenant, count = _tenant(f"killed-{uuid4().hex[:8]}", agent="fifty_milliseconds"), int(200 * scale)
+    _pipeline(tenant, "chain", _chain(3))
+    with setting.our_workers(folder / "ours.log") as workers:
+        _wait_for_workers(2)
+        start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
+        relay.flush(30)
+        time.sleep(1.0)
+        workers.kill()
+    with setting.our_workers(folder / "ours.log"):
+        began = time.perf_counter()
+        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0, pause=0.1)
+        seconds = time.perf_counter() - began
+    with tenant_scope(tenant.pk):
+        again = ActivityRun.objects.filter(tenant=tenant, status="stalled").count()
+    return {"all ended s": seconds, "runs begun again": float(again)}
+
+
+def idle(folder: Path, scale: float) -> Figures:
+    """Servers and one worker process with nothing to do."""
+    with setting.our_workers(folder / "ours.log", processes=1, threads=16):
+        _wait_for_workers(1)
+        time.sleep(5)
+        cpu, seconds = setting.cpu_seconds(folder), max(30 * scale, 5)
+        time.sleep(seconds)
+        return {
+            "CPU of a core, per cent": (setting.cpu_seconds(folder) - cpu) / seconds * 100,
+            "memory MiB (servers, one worker)": setting.memory_mebibytes(folder),
+        }
+
+
+def _forget(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        ids = list(Activity.objects.filter(tenant=tenant, status="created").values_list("pk", flat=True))
+        with connections["default"].cursor() as cursor:
+            cursor.execute("DELETE FROM activities_wake WHERE tenant_id = %s", [tenant.pk])
+    for start in range(0, len(ids), 1000):
+        exchange(Exchange(withdrawals=ids[start : start + 1000]))
+
+
+ALL: dict[str, Callable[[Path, float], Figures]] = {
+    "steps": steps,
+    "latency": latency,
+    "call": call,
+    "submission": submission,
+    "burst": burst,
+    "fan_out": fan_out,
+    "keyed": keyed,
+    "backlog": backlog,
+    "killed": killed,
+    "idle": idle,
+}

@@ -1,0 +1,125 @@
+"""The setting of a measurement: servers of its own, worker processes of either kind, and what they cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextmanager
+def servers() -> Iterator[Path]:
+    """PostgreSQL (durable), Redis and MongoDB in a folder of their own; the environment points to them."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
+    os.environ["ORCHESTRATOR_INLINE_CALLABLES"] = "agents.samples,benchmarks"
+    os.environ["LOG_LEVEL"] = "ERROR"
+    from orchestrator import embedded
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        os.chmod(folder, 0o755)  # noqa: S103  # PostgreSQL runs as another account when we are root
+        home = embedded.ServiceHome(Path(folder))
+        endpoints = embedded.start(home)
+        os.environ.update(endpoints.as_environment(), ORCHESTRATOR_HOME=folder)
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+        try:
+            yield Path(folder)
+        finally:
+            embedded.stop(home)
+
+
+class Workers:
+    """Worker processes of one kind; `with` stops them. Processor time is that of all processes on their behalf."""
+
+    def __init__(self, *commands: list[str], log: Path) -> None:
+        self.commands, self.log = commands, log
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Workers:
+        with self.log.open("ab") as output:
+            for command in self.commands:
+                self.processes.append(
+                    subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=output, stderr=output, start_new_session=True)  # noqa: S603
+                )
+        return self
+
+    def kill(self) -> None:
+        for process in self.processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.processes.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def our_workers(log: Path, *, processes: int = 2, threads: int = 4, roles: str = "agent__qa") -> Workers:
+    command = ["celery", "-A", "orchestrator", "worker", "-Q", roles, "--pool", "threads", "-c", str(threads), "--loglevel", "ERROR"]
+    return Workers(*[[*command, "-n", f"w{number}@%h"] for number in range(processes)], log=log)
+
+
+def bare_workers(log: Path) -> Workers:
+    return Workers(["celery", "-A", "benchmarks.bare", "worker", "-c", "2", "--loglevel", "ERROR"], log=log)
+
+
+def cpu_seconds(folder: Path) -> float:
+    """Processor time used so far by every process of ours: servers, workers and this one."""
+    total = 0.0
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        try:
+            mine = process.pid == os.getpid() or _belongs(process, folder)
+            if mine:
+                times = process.cpu_times()
+                total += times.user + times.system
+        except psutil.Error:
+            continue
+    return total
+
+
+def memory_mebibytes(folder: Path) -> float:
+    """Proportional memory of servers and workers."""
+    total = 0.0
+    for process in psutil.process_iter(["pid"]):
+        try:
+            if process.pid != os.getpid() and _belongs(process, folder):
+                total += process.memory_full_info().pss
+        except (psutil.Error, OSError):
+            continue
+    return total / 2**20
+
+
+def _belongs(process: psutil.Process, folder: Path) -> bool:
+    """Servers have the folder in their command line or working directory, workers in their environment."""
+    if str(folder) in " ".join(process.cmdline()) or process.cwd().startswith(str(folder)):
+        return True
+    return process.environ().get("ORCHESTRATOR_HOME") == str(folder)
+
+
+def wait(condition: object, seconds: float = 300.0, pause: float = 0.02) -> float:
+    """Seconds until `condition()` holds."""
+    began = time.perf_counter()
+    while not condition():  # type: ignore[operator]
+        if time.perf_counter() - began > seconds:
+            raise TimeoutError
+        time.sleep(pause)
+    return time.perf_counter() - began

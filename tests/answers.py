@@ -1,0 +1,18 @@
+"""What all tests of the API ask of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+
+def problem(response: Any, status: int, code: str) -> dict[str, Any]:
+    """The answer as a problem, after checking what all problems have in common."""
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = orjson.loads(response.content)
+    assert {"type", "title", "status", "detail", "code", "request_id"} <= set(body)
+    assert (body["status"], body["code"]) == (status, code)
+    assert body["request_id"] == response["X-Request-Id"]
+    return body

@@ -1,0 +1,218 @@
+"""docker-compose.yml and the Dockerfile run what the code says: the same processes, the settings that are needed, nothing open."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from django.urls import resolve
+
+from orchestrator.processes import standard_processes
+from orchestrator.processes.__main__ import main as become
+from tests.architecture import tree
+
+PROCESSES = ("web", "worker", "beat", "flower")
+SERVERS = ("postgres", "redis", "mongo")
+
+#: What may be set in .env for the containers alone.
+OF_THIS_FILE = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
+
+
+@cache
+def _text() -> str:
+    return (tree.ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+
+@cache
+def _services() -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load(_text())["services"]
+    return services
+
+
+def _variables() -> dict[str, str]:
+    """The variables of .env that the file asks for, each with what follows the name: a default or a complaint."""
+    return dict(re.findall(r"\$\{(\w+)([^}]*)\}", re.sub(r"^#.*$", "", _text(), flags=re.MULTILINE)))
+
+
+def _needed_in_production() -> set[str]:
+    source = ast.parse((tree.ROOT / "orchestrator" / "settings" / "production.py").read_text(encoding="utf-8"))
+    needed = next(node.value for node in source.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NEEDED")
+    return set(ast.literal_eval(needed))
+
+
+def _documented() -> set[str]:
+    return set(re.findall(r"^#?(\w+)=", (tree.ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_there_is_a_service_for_every_process_and_every_server() -> None:
+    standard = {spec.name for spec in standard_processes(port=1, flower_port=2, concurrency=None)}
+
+    assert standard == set(PROCESSES)
+    assert set(_services()) == {*PROCESSES, *SERVERS, "migrate"}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    become_what: list[tuple[str, ...]] = []
+    command, environment = _services()[name]["command"], _services()[name]["environment"]
+    monkeypatch.setattr("os.execve", lambda _, argv, __: become_what.append(tuple(argv)))
+    monkeypatch.setattr("sys.argv", command[2:])
+    for variable in ("WEB_BIND", "PORT", "FLOWER_BIND", "FLOWER_PORT"):
+        monkeypatch.setenv(variable, environment.get(variable, os.environ.get(variable, "")))
+
+    become()
+
+    expected = next(
+        spec
+        for spec in standard_processes(port=8000, flower_port=5555, concurrency=None)
+        if spec.name == name
+    )
+    assert command[:3] == ["python", "-m", "orchestrator.processes"]
+    assert become_what[0][: len(expected.argv)] == expected.argv
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
+def test_a_process_has_every_setting_that_production_needs(name: str) -> None:
+    environment = _services()[name]["environment"]
+
+    assert _needed_in_production() <= environment.keys()
+    assert environment["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
+
+
+def test_every_variable_is_documented() -> None:
+    header = _text().split("\nname:")[0]
+
+    assert _variables().keys() <= _documented() | OF_THIS_FILE
+    assert all(name in header for name in OF_THIS_FILE)
+
+
+def test_the_environment_of_a_process_is_known_to_the_code() -> None:
+    settings = {"DJANGO_SETTINGS_MODULE"} | _documented()
+
+    assert {name for service in PROCESSES for name in _services()[service]["environment"]} <= settings
+
+
+def test_no_secret_has_a_default() -> None:
+    secrets = {name for name in _variables() if re.search(r"PASSWORD|SECRET|FLOWER_BASIC_AUTH|ENCRYPTION", name)}
+
+    assert len(secrets) >= 6
+    assert {name for name in secrets if not _variables()[name].startswith(":?")} == set()
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, *SERVERS])
+def test_every_service_that_stays_has_a_health_check(name: str) -> None:
+    check = _services()[name]["healthcheck"]
+
+    assert check["test"][0] in {"CMD", "CMD-SHELL"}
+    assert {"interval", "timeout", "retries"} <= check.keys()
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_waits_for_its_servers_and_the_migrations(name: str) -> None:
+    waits = {service: how["condition"] for service, how in _services()[name]["depends_on"].items()}
+
+    assert waits == {"migrate": "service_completed_successfully"} | dict.fromkeys(SERVERS, "service_healthy")
+
+
+def test_migrations_run_once() -> None:
+    service = _services()["migrate"]
+
+    assert service["command"] == ["python", "manage.py", "migrate", "--noinput"]
+    assert service["restart"] == "no"
+    assert "healthcheck" not in service
+
+
+@pytest.mark.parametrize("name", ["web", "flower"])
+def test_a_check_written_in_python_can_be_compiled(name: str) -> None:
+    program, _, code = _services()[name]["healthcheck"]["test"][1:]
+
+    assert program == "python"
+    ast.parse(code)
+
+
+def test_the_health_of_the_site_is_asked_where_it_answers() -> None:
+    code = _services()["web"]["healthcheck"]["test"][-1]
+
+    assert resolve(re.search(r"127\.0\.0\.1:8000(/\w+)", code)[1])  # type: ignore[index]
+
+
+def test_beat_is_asked_by_the_file_that_it_writes() -> None:
+    service = _services()["beat"]
+    file = next(part for part in service["command"] if part.startswith("--pidfile=")).removeprefix("--pidfile=")
+
+    assert file in service["healthcheck"]["test"][1]
+    assert any(file.startswith(f"{folder}/") for folder in service["tmpfs"])
+
+
+def test_only_loopback_is_open_to_the_outside() -> None:
+    ports = [port for service in _services().values() for port in service.get("ports", [])]
+
+    assert len(ports) == 2
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_redis_keeps_what_it_has() -> None:
+    given = _services()["redis"]["command"]
+    options = {given[place]: given[place + 1] for place in range(1, len(given), 2)}
+
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] == "everysec"
+    assert "REDIS_PASSWORD" in options["--requirepass"]
+
+
+def test_every_server_keeps_its_data_in_a_volume() -> None:
+    volumes = yaml.safe_load(_text())["volumes"]
+
+    assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes)
+
+
+def test_a_worker_may_finish_what_it_does_before_it_is_killed() -> None:
+    from django.conf import settings
+
+    grace = int(_services()["worker"]["stop_grace_period"].removesuffix("s"))
+
+    assert grace > settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_can_change_nothing_in_its_container(name: str) -> None:
+    service = _services()[name]
+
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_image_runs_as_nobody_special_and_holds_every_app() -> None:
+    lines = [shlex.split(line) for line in _joined("Dockerfile") if not line.startswith("#")]
+    copied = {source for words in lines if words[0] == "COPY" for source in words[1:-1]}
+
+    assert {words[1] for words in lines if words[0] == "FROM"} == {"python:3.12-slim"}
+    assert [words[1] for words in lines if words[0] == "USER"] == ["orchestrator"]
+    assert {*tree.APPS, "templates", "manage.py", "requirements/base.txt"} <= copied
+    assert "." not in copied, "a copy of everything would take secrets and local data along"
+
+
+def test_the_context_of_the_image_holds_what_is_copied_and_no_secret() -> None:
+    kept = {line.removeprefix("!").rstrip("/") for line in _joined(".dockerignore") if line.startswith("!")}
+    copied = {
+        source.partition("/")[0]
+        for line in _joined("Dockerfile")
+        if line.startswith("COPY") and "--from" not in line
+        for source in shlex.split(line)[1:-1]
+    }
+
+    assert _joined(".dockerignore")[1] == "*"
+    assert kept == copied
+
+
+def _joined(name: str) -> list[str]:
+    """The lines of a file, those that go on with a backslash as one."""
+    text = (tree.ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.strip()]

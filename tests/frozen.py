@@ -1,0 +1,37 @@
+"""A server that no longer answers, as under SIGSTOP: it accepts connections and never says a word."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class FrozenServer:
+    port: int
+    accepted: list[socket.socket] = field(default_factory=list)
+
+
+@contextmanager
+def frozen_server() -> Iterator[FrozenServer]:
+    """Listens while the block runs, and remembers who connected."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = FrozenServer(listener.getsockname()[1])
+
+        def accept() -> None:
+            while True:
+                try:
+                    server.accepted.append(listener.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; closing alone would not
+    thread.join()
+    for connection in server.accepted:
+        connection.close()

@@ -1,0 +1,102 @@
+"""One request, one transaction, one tenant, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+from django.db import connections
+
+from tenants.context import current_alias, current_tenant
+from tests.answers import problem
+from tests.integration import notes_api
+from tests.integration.notes_api import names_of
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
+
+NOTES = "/api/notes/"
+
+
+def test_a_handler_that_raises_leaves_nothing_behind(api, tenant, monkeypatch):
+    client = api()
+    client.raise_request_exception = False
+    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [RuntimeError("after writing")])
+
+    problem(client.post(NOTES, {"name": "half"}), 500, "internal_error")
+
+    assert names_of(tenant) == []
+    assert (current_tenant(), current_alias()) == (None, "default")
+    with connections["default"].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), nullif(current_setting('app.tenant_id', true), '') FROM activities_activity"
+        )
+        assert cursor.fetchone() == (0, None)
+
+
+def test_a_handler_that_answers_with_an_error_leaves_nothing_behind(api, tenant):
+    assert api().post(f"{NOTES}half/").status_code == 409
+
+    assert names_of(tenant) == []
+
+
+def test_what_waits_for_the_commit_is_done_before_the_answer_leaves_and_only_then(api, monkeypatch):
+    monkeypatch.setattr(notes_api.HookView, "done", done := [])
+
+    api().post("/api/hook/", {"fail": True})
+    assert done == []
+    api().post("/api/hook/", {})
+    assert done == ["after commit"]
+
+
+def test_a_deadlock_is_tried_again_and_takes_effect_once(api, tenant, monkeypatch):
+    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.deadlock(), notes_api.deadlock()])
+
+    assert api().post(NOTES, {"name": "late"}).status_code == 201
+
+    assert names_of(tenant) == ["late"]
+
+
+def test_a_deadlock_that_comes_back_every_time_is_given_up(api, tenant, monkeypatch):
+    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.deadlock() for _ in range(3)])
+
+    problem(api().post(NOTES, {"name": "never"}), 503, "unavailable")
+
+    assert names_of(tenant) == []
+
+
+def test_a_thousand_mixed_requests_of_two_tenants_over_shared_connections_leak_nothing(
+    api, tenant, other_tenant
+):
+    clients = {each.slug: api(tenant=each) for each in (tenant, other_tenant)}
+    ids = {slug: client.post(NOTES, {"name": slug}).json()["id"] for slug, client in clients.items()}
+    other = {"acme": "globex", "globex": "acme"}
+    barrier = threading.Barrier(2)
+
+    def ask(seed: int) -> list[str]:
+        chance, wrong = Random(seed), []
+        barrier.wait()
+        for _ in range(500):
+            me = chance.choice(list(clients))
+            client = clients[me]
+            match chance.randrange(4):
+                case 0:
+                    seen = {note["name"] for note in client.get(NOTES).json()["results"]}
+                    wrong += [] if seen == {me} else [f"{me} saw {seen}"]
+                case 1:
+                    status = client.get(f"{NOTES}{ids[other[me]]}/").status_code
+                    wrong += [] if status == 404 else [f"{me} got {status}"]
+                case 2:
+                    status = client.post(f"{NOTES}half/").status_code
+                    wrong += [] if status == 409 else [f"{me} got {status}"]
+                case 3:
+                    found = client.get(f"{NOTES}{ids[me]}/").json()["name"]
+                    wrong += [] if found == me else [f"{me} read {found}"]
+        connections.close_all()
+        return wrong
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        wrong = [each for found in pool.map(ask, range(2)) for each in found]
+
+    assert wrong == []
