@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import redis
 from django.conf import settings
@@ -75,20 +76,19 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
             relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
+@dataclass(slots=True)
 class _Claimed:
     """A claimed activity and what its request is built from."""
 
-    __slots__ = ("grant", "input", "role", "row", "run_id", "session_id", "started")
-
-    def __init__(self, row: Any, run_id: Any, role: configuration.RoleSettings, grant: Grant) -> None:
-        self.row, self.run_id, self.role, self.grant = row, run_id, role, grant
-        self.input: dict[str, Any] | None = None
-        self.session_id: str | None = None
-        self.started = False
+    row: Any
+    run_id: UUID
+    role: configuration.RoleSettings
+    grant: Grant
+    session_id: str | None = None
+    input: dict[str, Any] | None = None
 
 
 def _claim(grant: Grant, lease: leases.Lease) -> _Claimed | None:
-    """Claim and, when the input is at hand, start in the same transaction."""
     run_id = uuid7()
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
@@ -98,36 +98,20 @@ def _claim(grant: Grant, lease: leases.Lease) -> _Claimed | None:
         )  # fmt: skip
         if row is None:
             return None
-        claimed = _Claimed(row, run_id, role, grant)
-        claimed.session_id = sessions.find(row.tenant_id, row.deliverable_id, row.agent_role)
-        if _input_is_at_hand(claimed):
-            _start(claimed)
-    return claimed
+        session_id = sessions.find(row.tenant_id, row.deliverable_id, row.agent_role)
+    return _Claimed(row, run_id, role, grant, session_id, _input_at_hand(row))
 
 
-def _input_is_at_hand(claimed: _Claimed) -> bool:
-    row = claimed.row
-    needs_output = row.input_ref is not None and row.spooled is None
-    if needs_output or _rejected_output(row) or (row.input or {}).get("refs"):
-        return False
+def _input_at_hand(row: Any) -> dict[str, Any] | None:
     if row.input_ref is not None:
-        claimed.input = {"ref": str(row.input_ref), "content": row.input_content, "data": row.input_data}
-    elif row.input:
-        claimed.input = {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
-    return True
+        return {"ref": str(row.input_ref), "content": row.input_content, "data": row.input_data}
+    return _inline_input(row)
 
 
-def _rejected_output(row: Any) -> str | None:
-    reference = row.wakes[-1]["payload"].get("rejection_ref")
-    return str(reference) if reference else None
-
-
-def _start(claimed: _Claimed) -> None:
-    row = claimed.row
-    transitions.start(
-        tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence, reason=row.wakes[-1]["reason"]
-    )
-    claimed.started = True
+def _inline_input(row: Any) -> dict[str, Any] | None:
+    if not row.input:
+        return None
+    return {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
 
 
 def _call(run: RunToken, claimed: _Claimed) -> None:
@@ -165,24 +149,23 @@ def _leave_seat(grant: Grant) -> None:
 
 def _request(run: RunToken, claimed: _Claimed) -> AgentRequest:
     row, context = claimed.row, dict(claimed.row.wakes[-1]["payload"])
-    if not claimed.started:
+    if not row.started:
         _fetch_input(claimed, context)
         with tenant_scope(row.tenant_id):
-            _start(claimed)
+            transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence)
     timeout = row.timeout_seconds or claimed.role.timeout_seconds
-    reason = row.wakes[-1]["reason"]
     given = claimed.input or {}
     return AgentRequest(
         tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, idempotency_key=row.wakes[0]["id"],
         agent_role=row.agent_role, attempt=row.attempts,
         prompt=prompt.build(
-            reason=reason, name=row.name, description=row.description, params=row.params,
+            reason=row.reason, name=row.name, description=row.description, params=row.params,
             input_content=given.get("content"), context=context,
         ),
         settings=claimed.role.adapter, callback=run_tokens.issue(run), timeout_seconds=timeout,
         deadline=datetime.now(UTC) + timedelta(seconds=timeout), name=row.name, deliverable_id=row.deliverable_id,
         pipeline_step=row.step, priority=row.priority, params=row.params, input=claimed.input,
-        wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in row.wakes), wake_reason=reason,
+        wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in row.wakes), wake_reason=row.reason,
         wake_context=context, session_id=claimed.session_id,
     )  # fmt: skip
 
@@ -191,15 +174,12 @@ def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
     """Read outputs that are not in the spool any more. Between the two transactions, since MongoDB may take its time."""
     row = claimed.row
     try:
-        if row.input_ref is not None:
-            claimed.input = _read_input(row.tenant_id, row.input_ref)
-        elif row.input:
-            claimed.input = {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
+        claimed.input = _read_input(row.tenant_id, row.input_ref) if row.input_ref else _inline_input(row)
         if refs := (row.input or {}).get("refs"):
             steps = {step: _read_input(row.tenant_id, ref) for step, ref in refs.items()}
             claimed.input = {**(claimed.input or {"ref": None, "content": None, "data": None}), "steps": steps}
-        if reference := _rejected_output(row):
-            rejected = outputs.read(row.tenant_id, reference)
+        if reference := context.get("rejection_ref"):
+            rejected = outputs.read(row.tenant_id, UUID(reference))
             context["rejected_output"] = rejected.content if rejected else None
     except OutputUnavailable as error:
         raise RetryableAgentError(str(error), code=error.code) from error

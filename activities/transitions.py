@@ -101,7 +101,10 @@ SELECT * FROM moved
 def claim(
     *, tenant_id: UUID, activity_id: UUID, role: str, run_id: UUID, grant: str, worker_id: UUID, timeout_seconds: int, version: str
 ) -> Any | None:
-    """Claim for one run, or None when there is nothing to claim: a duplicate, a late message, a cancelled activity."""
+    """Claim for one run, and start it when its input is at hand (`started`).
+
+    None when there is nothing to claim: a duplicate, a late message, a cancelled activity.
+    """
     rows = _CLAIM.run(
         {
             "tenant": tenant_id,
@@ -111,17 +114,18 @@ def claim(
             "grant": grant,
             "worker": worker_id,
             "timeout": timeout_seconds,
-            "version": version,
-            **_verb("claim"),
+            "agent_version": version,
+            **{f"claim_{name}": value for name, value in _verb("claim").items()},
+            **{f"start_{name}": value for name, value in _verb("start").items()},
         },
         using=APP,
     )
     return rows[0] if rows else None
 
 
-def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, reason: str) -> None:
-    """The agent is about to be called. Raises `RunSuperseded`."""
-    parameters = {"tenant": tenant_id, "activity": activity_id, "run": run_id, "fence": fence, "reason": reason}
+def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> None:
+    """The input of a claimed activity was fetched; its agent is about to be called. Raises `RunSuperseded`."""
+    parameters = {"tenant": tenant_id, "activity": activity_id, "run": run_id, "fence": fence}
     if not _START.run(parameters | _verb("start"), using=APP):
         raise RunSuperseded(run_id)
 

@@ -1,1 +1,25 @@
-urlpatterns = []
+"""Every address of the server."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+api: list[URLPattern | URLResolver] = [
+    path("", include("agents.api.urls")),
+    path("", include("activities.api.urls")),
+    path("", include("pipelines.api.urls")),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("api/v1/", include(api)),
+    path("admin/", admin.site.urls),
+]
+
+handler400 = "tenants.api.problems.bad_request"
+handler403 = "tenants.api.problems.permission_denied"
+handler404 = "tenants.api.problems.not_found"
+handler500 = "tenants.api.problems.server_error"

@@ -270,20 +270,19 @@ class _Consequences:
         get = self.states.get
         if get(step) not in (StepState.FAILED, StepState.SKIPPED):
             return False
-        trail, seen, final = [step], {step}, True  # iterative, since a path may be longer than the call stack
+        trail, seen = [step], {step}  # iterative, since a path may be longer than the call stack
         while trail:
             current = trail.pop()
             state, known = get(current, StepState.PENDING), self._carries_failure.get(current)
             if state == StepState.FAILED or known:
                 self._carries_failure[step] = True
                 return True
-            final = final and state in SETTLED
             passes_on = state == StepState.SKIPPED and self.graph.policies[current] is UpstreamFailure.FAIL
             if passes_on and known is None:
                 trail.extend(each for each in self.graph.dependencies[current] if each not in seen)
                 seen.update(self.graph.dependencies[current])
-        if final:  # A step that may still be skipped in this walk could yet bring a failure along.
-            self._carries_failure.update(dict.fromkeys(seen, False))
+        # It stays so for this walk: everything before a step is decided by the time anyone asks about it.
+        self._carries_failure.update(dict.fromkeys(seen, False))
         return False
 
 

@@ -1,42 +1,61 @@
--- Claims a created activity for one run: raises the fencing number, takes every wake that is due, makes the run.
--- Parameters  tenant, activity, role, run, grant, worker, timeout, version, sources, target, verb
--- Returns     one row with what the run needs; none when there is nothing (any more) to claim.
+-- Claims a created activity for one run: raises the fencing number, takes every wake that is due, makes the run. When its
+-- input is at hand the agent can be called at once, so the activity is started in the same statement.
+-- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version; claim and start: verb, sources, target
+-- Returns     one row with what the run needs, `started` telling whether it was started; none when there is nothing to claim.
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other.
-WITH claimed AS (
+-- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
+--             make the planner read all pending wakes.
+WITH waiting AS MATERIALIZED (
+    SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
+           bool_or(w.payload -> 'rejection_ref' IS NOT NULL) AS needs_rejected_output
+    FROM activities_wake w WHERE w.activity_id = %(activity)s AND w.state = 'pending'
+), facts AS MATERIALIZED (
+    -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
+    SELECT waiting.reason,
+           (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_rejected_output AS at_hand,
+           s.content, s.data
+    FROM waiting
+    JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
+    LEFT JOIN activities_outputspool s ON s.id = c.input_ref
+    WHERE waiting.reason IS NOT NULL
+), claimed AS (
     UPDATE activities_activity a
-    SET status = %(target)s, fence = a.fence + 1, attempts = a.attempts + 1, version = a.version + 1,
-        assigned_at = clock_timestamp()
+    SET status = CASE WHEN facts.at_hand THEN %(start_target)s ELSE %(claim_target)s END,
+        version = a.version + CASE WHEN facts.at_hand THEN 2 ELSE 1 END,
+        fence = a.fence + 1, attempts = a.attempts + 1, assigned_at = clock_timestamp(), wake_reason = facts.reason,
+        started_at = CASE WHEN facts.at_hand THEN clock_timestamp() ELSE a.started_at END
+    FROM facts
     WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
-      AND a.status = ANY(%(sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
+      AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
-      AND EXISTS (
-        SELECT FROM activities_wake w
-        WHERE w.activity_id = a.id AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now()))
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-              a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.fence, a.attempts, a.stalls, a.version,
-              a.max_attempts, a.retry, a.timeout_seconds, a.requires_approval, a.group_key
+              a.deliverable_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.requires_approval, a.version,
+              facts.at_hand AS started, facts.reason
 ), taken AS (
     UPDATE activities_wake w
     SET state = 'taken', run_id = %(run)s
-    FROM claimed
-    WHERE w.activity_id = claimed.id AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now())
+    WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now())
+      AND EXISTS (SELECT FROM claimed)
     RETURNING w.id, w.reason, w.payload
 ), run AS (
     INSERT INTO activities_activityrun
         (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
-    SELECT %(run)s, claimed.tenant_id, claimed.id, 'running', claimed.fence, claimed.attempts,
-           (SELECT reason FROM taken ORDER BY id DESC LIMIT 1),
-           %(grant)s, %(worker)s, coalesce(claimed.timeout_seconds, %(timeout)s), 0, %(version)s, ''
+    SELECT %(run)s, tenant_id, id, 'running', fence, attempts, reason, %(grant)s, %(worker)s,
+           coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s, ''
     FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
-    SELECT claimed.tenant_id, claimed.id, claimed.version, %(verb)s, 'created', %(target)s, 'worker', %(run)s,
-           '{}'::jsonb, clock_timestamp()
+    SELECT tenant_id, id, version - CASE WHEN started THEN 1 ELSE 0 END, %(claim_verb)s, 'created', %(claim_target)s, 'worker',
+           %(run)s, '{}'::jsonb, clock_timestamp()
     FROM claimed
+    UNION ALL
+    SELECT tenant_id, id, version, %(start_verb)s, %(claim_target)s, %(start_target)s, 'worker', %(run)s, '{}'::jsonb, clock_timestamp()
+    FROM claimed WHERE started
 )
-SELECT claimed.*,
+SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed.agent_role, claimed.priority, claimed.params,
+       claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
+       claimed.timeout_seconds, claimed.requires_approval, claimed.started, claimed.reason,
        (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload) ORDER BY t.id) FROM taken t)
            AS wakes,
-       s.id AS spooled, s.content AS input_content, s.data AS input_data
-FROM claimed
-LEFT JOIN activities_outputspool s ON s.id = claimed.input_ref
+       facts.content AS input_content, facts.data AS input_data
+FROM claimed, facts

@@ -13,11 +13,13 @@ WITH before AS (
     SET status = CASE WHEN again.wanted THEN 'created' ELSE %(target)s END,
         version = a.version + 1, output_ref = %(run)s, error = NULL, attempts = CASE WHEN again.wanted THEN 0 ELSE a.attempts END,
         finished_at = CASE WHEN again.wanted OR %(target)s = 'awaiting_approval' THEN NULL ELSE clock_timestamp() END
-    FROM before, LATERAL (
-        SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = before.id AND w.state = 'pending') AS wanted
+    FROM before, (
+        SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = %(activity)s AND w.state = 'pending') AS wanted
     ) again
     WHERE a.id = before.id
-    RETURNING a.*, before.status AS source, again.wanted AS again
+    RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.metadata,
+              a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
+              a.input_ref, a.output_ref, a.created_at, before.status AS source, again.wanted AS again
 ), run AS (
     UPDATE activities_activityrun r
     SET status = 'completed', ended_at = clock_timestamp(), usage = coalesce(%(usage)s, r.usage),
@@ -25,8 +27,8 @@ WITH before AS (
     FROM moved WHERE r.id = %(run)s
     RETURNING r."grant", r.accepted_at
 ), consumed AS (
-    UPDATE activities_wake w SET state = 'consumed' FROM moved
-    WHERE w.activity_id = moved.id AND w.run_id = %(run)s AND w.state = 'taken'
+    UPDATE activities_wake w SET state = 'consumed'
+    WHERE w.activity_id = %(activity)s AND w.state = 'taken' AND w.run_id = %(run)s AND EXISTS (SELECT FROM moved)
 ), spool AS (
     INSERT INTO activities_outputspool (id, tenant_id, activity_id, content, data, content_type, created_at)
     SELECT %(run)s, moved.tenant_id, moved.id, %(content)s, %(data)s, %(content_type)s, clock_timestamp() FROM moved

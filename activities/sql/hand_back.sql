@@ -23,8 +23,7 @@ WITH before AS (
             SELECT FROM activities_wake p WHERE p.activity_id = w.activity_id AND p.state = 'pending'
               AND p.reason = w.reason AND p.fingerprint = w.fingerprint) THEN 'consumed' ELSE 'pending' END,
         run_id = NULL, due_at = %(due_at)s, cause = %(cause)s
-    FROM moved
-    WHERE w.activity_id = moved.id AND w.run_id = %(run)s AND w.state = 'taken'
+    WHERE w.activity_id = %(activity)s AND w.state = 'taken' AND w.run_id = %(run)s AND EXISTS (SELECT FROM moved)
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved

@@ -1,9 +1,9 @@
--- The agent is about to be called.
--- Parameters  tenant, activity, run, fence, reason, sources, target, verb
+-- The agent is about to be called: the claim had to wait for the input.
+-- Parameters  tenant, activity, run, fence, sources, target, verb
 -- Returns     one row, or none when the run was superseded or cancelled in between.
 WITH moved AS (
     UPDATE activities_activity
-    SET status = %(target)s, version = version + 1, started_at = clock_timestamp(), wake_reason = %(reason)s
+    SET status = %(target)s, version = version + 1, started_at = clock_timestamp()
     WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)
     RETURNING id, tenant_id, version
 ), event AS (

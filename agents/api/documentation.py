@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -53,10 +53,11 @@ class ProblemSerializer(serializers.Serializer[Any]):
     errors = FaultSerializer(many=True, required=False)
 
 
-def problems(*statuses: int, **notes: str) -> dict[Any, Any]:
+def problems(*statuses: int, notes: Mapping[int, str] | None = None) -> dict[Any, Any]:
     """Responses for `extend_schema`: these problems, and those that any operation may answer with."""
+    meanings = {**MEANINGS, **(notes or {})}
     return {
-        (status, PROBLEM): OpenApiResponse(ProblemSerializer, description=notes.get(f"on_{status}", MEANINGS[status]))
+        (status, PROBLEM): OpenApiResponse(ProblemSerializer, description=meanings[status])
         for status in sorted({401, 403, 429, *statuses})
     }
 
@@ -68,16 +69,15 @@ def operation(
     status: int = 200,
     answers: Mapping[Any, Any] | None = None,
     refusals: tuple[int, ...] = (),
+    notes: Mapping[int, str] | None = None,
     parameters: tuple[OpenApiParameter, ...] = (),
-    examples: tuple[OpenApiExample, ...] = (),
     **more: Any,
 ) -> Callable[[Decorated], Decorated]:
     """`extend_schema` in the terms of this API: one good answer, and the refusals to expect beside it."""
     decorate: Callable[[Decorated], Decorated] = extend_schema(
         summary=summary,
-        responses={**(answers or {status: answer}), **problems(*refusals)},
+        responses={**(answers or {status: answer}), **problems(*refusals, notes=notes)},
         parameters=list(parameters),
-        examples=list(examples),
         **more,
     )
     return decorate

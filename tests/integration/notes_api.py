@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from rest_framework import serializers
 from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -85,6 +86,13 @@ class Misdrawn(Exception):
     def __init__(self) -> None:
         super().__init__("two faults")
         self.faults = [{"path": "steps[0]", "message": "no end"}, ("steps[1].when", "no such step")]
+
+
+class Missing(Exception):
+    """A domain error about something that is not there, or is somebody else's."""
+
+    code = "not_found"
+    status = 404
 
 
 problems.register(Misdrawn, 400)
@@ -195,6 +203,8 @@ FAILURES: dict[str, Exception] = {
     "occupied": Occupied("Ann is at it."),
     "misdrawn": Misdrawn(),
     "database": OperationalError("server closed the connection unexpectedly at 10.0.0.7"),
+    "hidden": NotFound("globex has this one"),
+    "missing": Missing("globex has this one"),
     "django": DjangoValidationError({"name": ["too odd"], "__all__": ["does not add up"]}),
 }
 

@@ -59,6 +59,11 @@ def test_an_object_of_another_tenant_reads_like_one_that_never_was(api, tenant, 
     assert names_of(other_tenant) == ["theirs"]
 
 
+@pytest.mark.parametrize("how", ["hidden", "missing"])
+def test_what_a_404_knows_beyond_that_stays_inside(api, how):
+    assert problem(api().get(f"/api/fail/{how}/"), 404, "not_found")["detail"] == "Not found."
+
+
 def test_an_unknown_method_is_405_and_names_the_known_ones_even_to_those_who_may_do_little(api):
     response = api("viewer").put(NOTES, {})
 

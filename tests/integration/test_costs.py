@@ -61,14 +61,14 @@ def calls() -> Counter[str]:
     return Counter({name.removeprefix("cmdstat_"): values["calls"] for name, values in stats.items()})
 
 
-def test_an_activity_takes_7_statements_in_3_transactions_3_redis_calls_and_1_message(
+def test_an_activity_takes_6_statements_in_3_transactions_3_redis_calls_and_1_message(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with counted(monkeypatch) as counts:
         engine.submit(acme)
         engine.drain()
 
-    assert dict(counts) == {"statements": 7, "transactions": 3, "scripts": 3, "messages": 1}
+    assert dict(counts) == {"statements": 6, "transactions": 3, "scripts": 3, "messages": 1}
 
 
 def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_call(
@@ -81,11 +81,11 @@ def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_c
     with counted(monkeypatch) as counts:
         engine.drain()
 
-    # One message and its start for the first; five statements, two transactions and one call for each.
-    assert dict(counts) == {"statements": 55, "transactions": 22, "scripts": 12, "messages": 0}
+    # One message and its start for the first; four statements, two transactions and one call for each.
+    assert dict(counts) == {"statements": 44, "transactions": 22, "scripts": 12, "messages": 0}
 
 
-def test_a_pipeline_step_takes_8_statements_in_2_transactions(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_step_takes_7_statements_in_2_transactions(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
     versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
     start_run(acme.pk, "chain", NewRun(), actor="test")
@@ -95,7 +95,7 @@ def test_a_pipeline_step_takes_8_statements_in_2_transactions(engine: Engine, ac
         engine.drain()
 
     # The last step starts nothing (two statements less) and ends the run (two more).
-    assert dict(counts) == {"statements": 12 * 8, "transactions": 24, "scripts": 13, "messages": 0}
+    assert dict(counts) == {"statements": 12 * 7, "transactions": 24, "scripts": 13, "messages": 0}
 
 
 def test_a_bulk_of_a_hundred_is_one_transaction_and_one_redis_call(
@@ -116,4 +116,4 @@ def test_an_accepted_run_costs_one_transaction_more(engine: Engine, acme: Tenant
     with counted(monkeypatch) as counts:
         engine.drain()
 
-    assert (counts["statements"], counts["transactions"]) == (5, 2)
+    assert (counts["statements"], counts["transactions"]) == (4, 2)

@@ -190,7 +190,9 @@ class Key:
     @property
     def pair(self) -> tuple[str, str]:
         """The child's column that names the parent, besides the tenant, and the parent's column it names."""
-        (found,) = (pair for pair in zip(self.columns, self.parent_columns, strict=True) if pair[0] != "tenant_id")
+        (found,) = (
+            pair for pair in zip(self.columns, self.parent_columns, strict=True) if pair[0] != "tenant_id"
+        )
         return found
 
 

@@ -59,10 +59,14 @@ class Agents:
         return record
 
     def statuses(self, good: str, wrong: str) -> list[int]:
-        """Answers to: a good signature, another secret, a changed body, an old signature, none."""
+        """Answers to: a good signature, a wrong secret, a changed body, an old one, a later version, none."""
         body, past = json.dumps({"params": {"text": SMALL_TEXT}}), datetime.now(UTC) - timedelta(minutes=6)
         tries = [(signed(good, body), body), (signed(wrong, body), body), (signed(good, body), body + " ")]
-        tries += [(signed(good, body, past), body), ({}, body)]
+        future = {
+            **signed(good, body),
+            "webhook-signature": signed(good, body)["webhook-signature"].replace("v1", "v2"),
+        }
+        tries += [(signed(good, body, past), body), (future, body), ({}, body)]
         return [
             self.client.post("/site-auditor", headers=head, content=text).status_code for head, text in tries
         ]
@@ -497,14 +501,14 @@ def test_recorder_sees_how_many_run_at_once_and_which_execution_came_twice(
 
 def test_with_secrets_only_requests_signed_with_one_of_them_are_taken(tmp_path: Path) -> None:
     with running(TEXT_AGENTS, tmp_path, "--secret", SECRETS[0], "--secret", SECRETS[1]) as strict:
-        assert strict.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401]
-        assert strict.statuses(SECRETS[1], SECRETS[2]) == [200, 401, 401, 401, 401]
+        assert strict.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
+        assert strict.statuses(SECRETS[1], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
 
 
 def test_auditor_in_javascript_checks_signatures_and_agrees_with_the_other(
     node_auditor: Agents, agents: Agents
 ) -> None:
-    assert node_auditor.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401]
+    assert node_auditor.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
     for text in (SMALL_TEXT, ARTICLE):
         ours = agents.output("site-auditor", input={"content": text})["data"]
         body = json.dumps({"input": {"content": text}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from io import StringIO
 from uuid import UUID
@@ -10,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from tenants import tokens
+from tenants import registration, tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Role, Tenant
 
@@ -28,6 +30,20 @@ def test_create_tenant_prints_the_id_of_the_new_tenant_as_its_last_line():
 
     with tenant_scope(tenant_id):
         assert Tenant.objects.get().name == "Acme Inc."
+
+
+def test_a_shell_sees_the_id_on_stdout_and_a_taken_slug_as_exit_status_1(process_environment):
+    command = [sys.executable, "manage.py", "create_tenant", "acme"]
+
+    made, again = (
+        subprocess.run(command, env=process_environment, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+
+    assert (made.returncode, again.returncode) == (0, 1)
+    assert UUID(made.stdout.splitlines()[-1]) == registration.find("acme").pk
+    assert again.stdout == ""
+    assert "'acme' exists already" in again.stderr
 
 
 def test_a_tenant_without_a_name_is_called_by_its_slug():

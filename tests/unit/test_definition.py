@@ -327,6 +327,8 @@ def test_a_cycle_is_named_by_its_steps() -> None:
     faults = faults_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
 
     assert faults["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
+    nameless = {"agent_role": "blog-writer", "depends_on": ["brief"]}
+    assert faults_of(pipeline(nameless, agent("brief"))) == {"steps[0]": "id is missing"}
 
 
 def test_roles_of_people_are_checked_only_if_they_are_known() -> None:

@@ -140,19 +140,16 @@ def test_a_graph_with_a_cycle_has_no_order() -> None:
 
 
 def test_steps_are_alike_only_if_what_surrounds_them_is_alike() -> None:
-    graph = graph_of(
-        step("root"),
-        step("a", "root"),
-        step("b", "root"),
-        step("odd", "root"),
-        step("join", "a", "b"),
-        step("end", "odd"),
-    )
+    items = (step("a", "root"), step("b", "root"), step("leads_elsewhere", "root"), step("comes_later", "a"))
+    graph = graph_of(step("root"), *items, step("join", "b", "comes_later"), step("end", "leads_elsewhere"))
+    twins = graph_of(step("root"), step("a", "root"), step("b", "root"), step("join", "a", "b"))
 
-    numbers = graph.alike(dict.fromkeys(graph.dependencies, "worker"))
+    numbers = twins.alike(dict.fromkeys(twins.dependencies, "worker"))
 
     assert numbers["a"] == numbers["b"]
-    assert len(set(numbers.values())) == 5
+    assert len(set(numbers.values())) == 3
+    assert len(set(twins.alike({"root": 1, "a": 1, "b": 2, "join": 1}).values())) == 4
+    assert len(set(graph.alike(dict.fromkeys(graph.dependencies, "worker")).values())) == 7
 
 
 # ---- Cycles
@@ -292,6 +289,7 @@ def test_a_failure_skips_what_depends_on_it_at_once_while_the_other_branch_runs_
     states = {"root": "done", "left": "failed", "right": "active"}
 
     assert graph.after("left", states) == Advance(skip=("join", "end"))
+    assert graph.after("right", states) == Advance()
     assert graph.outcome(states | {"join": "skipped", "end": "skipped"}) == "running"
     assert graph.outcome(states | {"join": "skipped", "end": "skipped", "right": "done"}) == "failed"
 

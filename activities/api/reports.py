@@ -1,0 +1,151 @@
+"""What agents report about their runs, turned into what the engine does; repeated reports are recognised.
+
+A report counts while its run is the live one. What comes later is either a repetition of the report that ended the run, which gets
+the first outcome again, or it is refused with `RunOver`, which tells the agent to stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.db.models import F
+
+from activities import outputs, results
+from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
+from activities.models import Activity, ActivityRun
+from activities.run_tokens import RunToken
+from activities.states import RunStatus
+from agents.contracts import Completed, Usage
+from agents.exceptions import AgentError
+from tenants.context import tenant_scope
+
+#: What to tell an agent whose run has ended in this way.
+_REASONS = {
+    RunStatus.CANCELLED: "The work was cancelled.",
+    RunStatus.STALLED: "The run was given up for lost, and another one took over.",
+    RunStatus.FAILED: "The run has failed already, or was not finished in time.",
+    RunStatus.COMPLETED: "The run has been completed already.",
+}
+_SUPERSEDED = "Another run has taken over."
+
+
+class RunOver(ActivityError):
+    """The run is not the live one of its activity any more; its agent shall stop."""
+
+    code = "run_superseded"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.problem_members = {"stop": True, "reason": reason}
+
+
+class AlreadyCompleted(ActivityError):
+    """The run was completed with another result, which stands."""
+
+    code = "already_completed"
+
+    def __init__(self) -> None:
+        super().__init__("This run was completed with another result before, and that one stands.")
+        self.problem_members = {"stop": True, "reason": str(self)}
+
+
+class OutputTooLarge(ActivityError):
+    """The output has more bytes than one may have."""
+
+    code = "output_too_large"
+    status = 413
+
+
+def live_run(token: RunToken) -> ActivityRun:
+    """The run, if it is live. Raises `RunOver`."""
+    with tenant_scope(token.tenant_id):
+        run = _run_of(token)
+    if run is None or run.status != RunStatus.RUNNING:
+        raise RunOver(reason_of(run))
+    return run
+
+
+def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
+    """Note a sign of life; None, or why the agent shall stop. Raises `RunOver` when the run has ended otherwise than by being
+    cancelled."""
+    changes: dict[str, Any] = {"beats": F("beats") + 1}
+    if progress is not None:
+        changes["progress"] = progress
+    if usage is not None:
+        changes["usage"] = as_dict(usage)
+    with tenant_scope(token.tenant_id):
+        live = ActivityRun.objects.for_tenant(token.tenant_id).filter(
+            pk=token.run_id, fence=token.fence, status=RunStatus.RUNNING
+        )
+        if live.update(**changes):
+            return None
+        run = _run_of(token)
+    if run is not None and run.status == RunStatus.CANCELLED:
+        return reason_of(run)
+    raise RunOver(reason_of(run))
+
+
+def complete(token: RunToken, result: Completed, *, actor: str) -> bool:
+    """Accept the result; False when it was accepted before. Raises `OutputTooLarge`, `RunOver`, `AlreadyCompleted`."""
+    _refuse_too_large(result)
+    try:
+        with tenant_scope(token.tenant_id):
+            asked = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
+            needs_approval = asked.values_list("requires_approval", flat=True).first()
+            results.completed(token, result, needs_approval=bool(needs_approval), actor=actor)
+    except RunSuperseded as error:
+        with tenant_scope(token.tenant_id):
+            run = _run_of(token)
+        if run is None or run.status != RunStatus.COMPLETED:
+            raise RunOver(reason_of(run)) from error
+        if not _is_same(token, result):
+            raise AlreadyCompleted from error
+        return False
+    return True
+
+
+def fail(token: RunToken, fault: AgentError, *, actor: str) -> bool:
+    """Record the failure; False when the same one was recorded before. Raises `RunOver`."""
+    try:
+        results.failed(token, fault, actor=actor)
+    except RunSuperseded as error:
+        with tenant_scope(token.tenant_id):
+            run = _run_of(token)
+        if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(fault):
+            raise RunOver(reason_of(run)) from error
+        return False
+    return True
+
+
+def as_dict(usage: Usage) -> dict[str, Any]:
+    return {**asdict(usage), "cost_usd": None if usage.cost_usd is None else str(usage.cost_usd)}
+
+
+def reason_of(run: ActivityRun | None) -> str:
+    return _SUPERSEDED if run is None else _REASONS.get(RunStatus(run.status), _SUPERSEDED)
+
+
+def _run_of(token: RunToken) -> ActivityRun | None:
+    rows = ActivityRun.objects.for_tenant(token.tenant_id)
+    found: ActivityRun | None = rows.filter(pk=token.run_id, activity_id=token.activity_id, fence=token.fence).first()
+    return found
+
+
+def _is_same(token: RunToken, result: Completed) -> bool:
+    try:
+        stored = outputs.read(token.tenant_id, token.run_id)
+    except OutputUnavailable:
+        return True  # It cannot be compared now. A repetition is by far the likelier.
+    given = result.output
+    return stored is not None and (stored.content, stored.data, stored.content_type) == (
+        given.content, given.data, given.content_type
+    )  # fmt: skip
+
+
+def _refuse_too_large(result: Completed) -> None:
+    size = len((result.output.content or "").encode()) + len(orjson.dumps(result.output.data))
+    if size > settings.ORCHESTRATOR_MAX_OUTPUT_BYTES:
+        raise OutputTooLarge(f"The output has {size} bytes; {settings.ORCHESTRATOR_MAX_OUTPUT_BYTES} are allowed.")

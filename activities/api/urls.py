@@ -1,0 +1,26 @@
+from django.urls import URLPattern, URLResolver, path
+from rest_framework.routers import SimpleRouter
+
+from activities.api import details, queues, run_callbacks
+from activities.api.activities import ActivityViewSet
+from activities.api.inbox import InboxViewSet
+
+router = SimpleRouter(use_regex_path=False)
+router.register("activities", ActivityViewSet, basename="activity")
+router.register("inbox", InboxViewSet, basename="inbox")
+router.register("queues", queues.QueueViewSet, basename="queue")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
+    path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view()),
+    path("activities/<uuid:activity_id>/timeline/", details.ActivityTimeline.as_view()),
+    path("activities/<uuid:activity_id>/why/", details.ActivityWhy.as_view()),
+    path("queues/", queues.QueueList.as_view()),
+    path("workers/", queues.WorkerList.as_view()),
+    path("agent-runs/<uuid:run_id>/", run_callbacks.RunJob.as_view()),
+    path("agent-runs/<uuid:run_id>/heartbeat/", run_callbacks.RunHeartbeat.as_view()),
+    path("agent-runs/<uuid:run_id>/complete/", run_callbacks.RunComplete.as_view()),
+    path("agent-runs/<uuid:run_id>/fail/", run_callbacks.RunFail.as_view()),
+    path("agent-runs/<uuid:run_id>/tools/<str:tool>/", run_callbacks.RunTool.as_view()),
+    *router.urls,
+]

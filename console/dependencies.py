@@ -1,0 +1,110 @@
+"""The servers that the system works with: whether each answers, and what is lost while one does not.
+
+Without PostgreSQL nothing works. Without Redis work is accepted and kept but none begins; without MongoDB outputs wait in PostgreSQL.
+So only the first makes the system unavailable, the others make it degraded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+
+from activities import outputs, standing
+from console.probes import Answer, Probe, ask
+from tenants import redis
+from tenants.context import APP
+
+PATIENCE_SECONDS = 1.5
+REDIS_PATIENCE_SECONDS = 1.0
+
+#: What people are told when one of them does not answer, or is not as it should be.
+CONSEQUENCES = {
+    "postgresql": "Nothing can be accepted or shown.",
+    "migrations": "The database is older than the program.",
+    "redis": "Work is accepted and kept, but none begins.",
+    "admission": "Nothing begins until the order of work has been rebuilt.",
+    "mongodb": "Outputs wait in PostgreSQL.",
+}
+TITLES = {
+    "postgresql": "PostgreSQL",
+    "migrations": "The database's migrations",
+    "redis": "Redis",
+    "admission": "Admission",
+    "mongodb": "MongoDB",
+}
+NEEDED = frozenset({"postgresql", "migrations"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One dependency. `state` is ok or open when all is well, else failing, silent, behind or closed."""
+
+    name: str
+    state: str
+    milliseconds: float
+    fault: str = ""
+
+    @property
+    def well(self) -> bool:
+        return self.state in ("ok", "open")
+
+    @property
+    def sentence(self) -> str:
+        state = {"behind": f"are behind: {self.fault}", "closed": "is closed", "silent": "does not answer"}
+        return f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
+
+
+def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
+    """Ask all at once. Takes `patience_seconds` at most, whatever hangs."""
+    answers = ask(PROBES, patience_seconds=patience_seconds)
+    checks = [_check(name, answers[name]) for name in ("postgresql", "redis", "admission", "mongodb")]
+    missing = answers["postgresql"].value
+    if missing:
+        checks.insert(1, Check("migrations", "behind", 0.0, f"{missing} not applied"))
+    return checks
+
+
+def status_of(checks: list[Check]) -> str:
+    """ready, degraded or unavailable."""
+    unwell = {check.name for check in checks if not check.well}
+    return "unavailable" if unwell & NEEDED else "degraded" if unwell else "ready"
+
+
+def _check(name: str, answer: Answer) -> Check:
+    if answer.fault:
+        state = "silent" if answer.fault == "no answer" else "failing"
+        return Check(name, state, answer.milliseconds, answer.fault)
+    if name == "admission":
+        return Check(name, "open" if answer.value else "closed", answer.milliseconds)
+    return Check(name, "ok", answer.milliseconds)
+
+
+def _missing_migrations() -> int:
+    """How many of the program's migrations the database lacks."""
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT app, name FROM django_migrations")
+        return len(_migrations() - set(cursor.fetchall()))
+
+
+@cache
+def _migrations() -> frozenset[tuple[str, str]]:
+    return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
+
+
+def _ping_redis() -> None:
+    redis.client(timeout_seconds=REDIS_PATIENCE_SECONDS).ping()
+
+
+def _ping_mongodb() -> None:
+    outputs.collection().database.client.admin.command("ping")
+
+
+PROBES = (
+    Probe("postgresql", _missing_migrations),
+    Probe("redis", _ping_redis),
+    Probe("admission", standing.admission_is_open),
+    Probe("mongodb", _ping_mongodb),
+)

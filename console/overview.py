@@ -1,0 +1,146 @@
+"""The overview: one sentence on how things are, with its reasons, and the figures behind it.
+
+For a tenant's member it shows the tenant's work; for the platform's superusers everybody's, or one tenant's that they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import DatabaseError
+
+from activities.standing import PeopleStanding, RoleStanding, Standing, standing
+from console import dependencies
+from console.dependencies import Check
+from console.durations import in_words
+from tenants.context import system_scope, tenant_scope
+
+PATIENCE_SECONDS = 1.0  # a person waits for this page
+SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
+WORDS = {
+    "approval": "approvals",
+    "review": "reviews",
+    "resolution": "blockers to remove",
+    "escalation": "escalations",
+    "task": "tasks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One role in the table."""
+
+    standing: RoleStanding
+    oldest: str
+    state: str
+    bands: list[tuple[str, int]]
+
+    @property
+    def idle(self) -> bool:
+        queue = self.standing
+        return not (queue.depth or queue.later or queue.running or queue.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleRow:
+    """One kind of thing that people are asked for."""
+
+    kind: str
+    words: str
+    waiting: int
+    oldest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page shows. `figures` is None when PostgreSQL does not answer."""
+
+    status: str
+    sentence: str
+    reasons: list[str]
+    checks: list[Check]
+    figures: Standing | None
+    queues: list[QueueRow]
+    people: list[PeopleRow]
+
+    @property
+    def busy(self) -> list[QueueRow]:
+        return [row for row in self.queues if not row.idle]
+
+    @property
+    def resting(self) -> list[QueueRow]:
+        return [row for row in self.queues if row.idle]
+
+    @property
+    def waiting(self) -> int:
+        return sum(row.standing.depth for row in self.queues)
+
+    @property
+    def running(self) -> int:
+        return sum(row.standing.running for row in self.queues)
+
+    @property
+    def asked(self) -> int:
+        return sum(row.waiting for row in self.people)
+
+
+def overview(tenant_id: UUID | None) -> Overview:
+    """How things are for one tenant, or with None for all. Never raises because a server is away."""
+    checks = dependencies.check_all(patience_seconds=PATIENCE_SECONDS)
+    figures = None if dependencies.status_of(checks) == "unavailable" else _figures(tenant_id)
+    reasons = [check.sentence for check in checks if not check.well]
+    reasons += _reasons(figures) if figures else []
+    status = dependencies.status_of(checks)
+    if status == "ready" and reasons:
+        status = "degraded"
+    return Overview(
+        status=status,
+        sentence=_sentence(status, figures),
+        reasons=reasons,
+        checks=checks,
+        figures=figures,
+        queues=[_queue_row(role) for role in figures.roles] if figures else [],
+        people=[_people_row(asked) for asked in figures.people] if figures else [],
+    )
+
+
+def _figures(tenant_id: UUID | None) -> Standing | None:
+    try:
+        with tenant_scope(tenant_id) if tenant_id else system_scope():
+            return standing()
+    except DatabaseError:
+        return None  # It answered a moment ago. The page says what is known.
+
+
+def _reasons(figures: Standing) -> Iterator[str]:
+    for role in figures.roles:
+        if role.depth and not role.workers and not role.paused:
+            yield f"{role.role} has {role.depth} waiting and no worker."
+    if figures.silent:
+        yield f"{_count(figures.silent, 'worker process does', 'worker processes do')} not beat any more."
+    if figures.spooled_seconds > SPOOL_SECONDS:
+        yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the first for {in_words(figures.spooled_seconds)}."
+
+
+def _sentence(status: str, figures: Standing | None) -> str:
+    if status == "unavailable" or figures is None:
+        return "Unavailable."
+    if status == "degraded":
+        return "Degraded."
+    return "All is well." if figures.workers else "All is well, but no worker runs."
+
+
+def _queue_row(role: RoleStanding) -> QueueRow:
+    state = "paused" if role.paused else "no worker" if role.depth and not role.workers else "served" if role.workers else ""
+    bands = [(band, count) for band, count in role.waiting.items() if count]
+    return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
+
+
+def _people_row(asked: PeopleStanding) -> PeopleRow:
+    return PeopleRow(asked.kind, WORDS[asked.kind], asked.waiting, in_words(asked.oldest_seconds))
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

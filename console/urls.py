@@ -1,0 +1,26 @@
+"""Addresses of the console. To be included before the admin, whose own catch-all would answer for the last two."""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path, re_path
+from django.views.generic import RedirectView
+
+from console import views
+from console.containment import contained
+
+app_name = "console"
+urlpatterns = [
+    path("", views.home, name="home"),
+    path(
+        "login/",
+        contained(LoginView.as_view(template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home")),
+        name="login",
+    ),
+    path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
+    # Addresses that people know from elsewhere; with and without the slash.
+    re_path(
+        r"^admin/scheduler/schedules/?$", RedirectView.as_view(pattern_name="admin:django_celery_beat_periodictask_changelist")
+    ),
+    re_path(r"^admin/scheduler/pipelines/?$", RedirectView.as_view(pattern_name="admin:pipelines_pipeline_changelist")),
+]

@@ -1,0 +1,109 @@
+"""The admin's look, and the way around in it."""
+
+from __future__ import annotations
+
+import os
+
+from django.templatetags.static import static
+from django.urls import reverse_lazy
+
+# Where Flower is, for the links to it. On one machine beside us; in production say where its proxy is, or have no link.
+ORCHESTRATOR_FLOWER_URL = os.environ.get(
+    "FLOWER_URL",
+    "" if os.environ.get("ORCHESTRATOR_PUBLIC_URL") else f"http://127.0.0.1:{os.environ.get('FLOWER_PORT') or 5555}",
+)
+
+
+def _page(title: str, icon: str, model: str) -> dict[str, object]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
+
+
+UNFOLD = {
+    "SITE_TITLE": "Orchestrator",
+    "SITE_HEADER": "Orchestrator",
+    "SITE_SUBHEADER": "Platform administration",
+    "SITE_URL": "/",
+    "SITE_ICON": lambda request: static("console/icon.svg"),
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("console/icon.svg")}],
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "BORDER_RADIUS": "6px",
+    "COLORS": {
+        # The blue of the console, whose pages lie beside these.
+        "primary": {
+            "50": "#eef4ff", "100": "#dce8ff", "200": "#bcd3ff", "300": "#93b8ff", "400": "#79a8ff", "500": "#4a7fe6",
+            "600": "#1f57c3", "700": "#1a49a5", "800": "#183e86", "900": "#18366f", "950": "#112246",
+        }
+    },  # fmt: skip
+    "SIDEBAR": {
+        "show_search": True,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "items": [
+                    {"title": "Overview", "icon": "monitoring", "link": reverse_lazy("console:home")},
+                    {"title": "API documentation", "icon": "api", "link": "/api/v1/docs/"},
+                    *([{"title": "Flower", "icon": "local_florist", "link": ORCHESTRATOR_FLOWER_URL}] if ORCHESTRATOR_FLOWER_URL else []),
+                ]
+            },
+            {
+                "title": "Work",
+                "separator": True,
+                "items": [
+                    _page("Activities", "task_alt", "activities_activity"),
+                    _page("Runs", "directions_run", "activities_activityrun"),
+                    _page("Wakes", "notifications_active", "activities_wake"),
+                    _page("History", "history", "activities_activityevent"),
+                    _page("Outputs under way", "outbox", "activities_outputspool"),
+                    _page("Worker processes", "memory", "activities_workerprocess"),
+                ],
+            },
+            {
+                "title": "Pipelines",
+                "separator": True,
+                "items": [
+                    _page("Pipelines", "account_tree", "pipelines_pipeline"),
+                    _page("Versions", "layers", "pipelines_pipelineversion"),
+                    _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
+                    _page("Activity templates", "draft", "pipelines_activitytemplate"),
+                ],
+            },
+            {
+                "title": "Agents",
+                "separator": True,
+                "items": [
+                    _page("Agents", "smart_toy", "agents_agent"),
+                    _page("Deployments", "rocket_launch", "agents_agentversiondeployment"),
+                    _page("Settings of tenants", "tune", "agents_agentconfig"),
+                    _page("Sessions", "forum", "agents_agentsession"),
+                ],
+            },
+            {
+                "title": "Tenants and people",
+                "separator": True,
+                "items": [
+                    _page("Tenants", "apartment", "tenants_tenant"),
+                    _page("Members", "badge", "tenants_membership"),
+                    _page("API tokens", "key", "tenants_apitoken"),
+                    _page("Users", "person", "auth_user"),
+                    _page("Groups", "group", "auth_group"),
+                ],
+            },
+            {
+                "title": "Celery",
+                "separator": True,
+                "collapsible": True,
+                "items": [
+                    _page("Periodic tasks", "schedule", "django_celery_beat_periodictask"),
+                    _page("Intervals", "update", "django_celery_beat_intervalschedule"),
+                    _page("Crontabs", "calendar_month", "django_celery_beat_crontabschedule"),
+                    _page("Fixed times", "event", "django_celery_beat_clockedschedule"),
+                    _page("Solar events", "wb_sunny", "django_celery_beat_solarschedule"),
+                    _page("Task results", "checklist", "django_celery_results_taskresult"),
+                    _page("Group results", "checklist_rtl", "django_celery_results_groupresult"),
+                    _page("Idempotent requests", "repeat_one", "tenants_idempotentrequest"),
+                ],
+            },
+        ],
+    },
+}

@@ -1,0 +1,29 @@
+"""The WSGI application of the web processes.
+
+A web process refuses to start on a database that would not keep tenants apart. One that does not answer is another matter: the
+process starts, says so at `/readyz`, and works once the database is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from django.core.wsgi import get_wsgi_application
+from django.db import DatabaseError, connections
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
+
+application = get_wsgi_application()
+
+from tenants import checks, row_security  # noqa: E402  # models need the applications that the line above has set up
+
+try:
+    row_security.refuse_unsafe_database(checks.tenant_tables())
+except DatabaseError as error:
+    logging.getLogger(__name__).warning(
+        "Row-level security not verified", extra={"action": "row_security_unverified", "reason": type(error).__name__}
+    )
+finally:
+    # A server that loads the application before it forks must not share this connection with its children.
+    connections.close_all()

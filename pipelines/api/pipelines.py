@@ -1,0 +1,118 @@
+"""Pipelines: definitions, each change of which is a new version, and the start of runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from drf_spectacular.types import OpenApiTypes
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities.api.priorities import PriorityField, priority_of
+from activities.api.submissions import GivenInputSerializer
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
+from pipelines import selectors, versions
+from pipelines.api.errors import AlreadyExists
+from pipelines.api.runs import shown_run
+from pipelines.api.serializers import PIPELINES, RUNS, PipelineDetailSerializer, PipelineRunSerializer, PipelineSerializer
+from pipelines.exceptions import PipelineNotFound
+from pipelines.models import Pipeline
+from pipelines.submission import NewRun, start_run
+from tenants.api.faults import InvalidRequest
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.models import Role
+
+
+class NewRunSerializer(StrictSerializer):
+    """What a run is given: parameters for all steps, and what its first steps work on."""
+
+    params = Member(**OPTIONAL)
+    deliverable = Identifier(**OPTIONAL)
+    priority = PriorityField(**OPTIONAL)
+    input = GivenInputSerializer(**OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        return {**attrs, "priority": priority_of(attrs.get("priority"))}
+
+
+class PipelineViewSet(Versioned, TenantViewSet):
+    queryset = Pipeline.objects
+    serializer_class = PipelineSerializer
+    filterset_fields = ("enabled",)
+    search_fields = ("key", "name", "description")
+    ordering_fields = ("key", "created_at", "updated_at")
+    ordering = ("key",)
+    lookup_field = "key"
+    reject_duplicate_keys = True
+    scope = "pipelines"
+    required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN, "runs": Role.OPERATOR}
+
+    @operation("The pipelines", answer=PipelineSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(PipelineSerializer(page, many=True).data)
+
+    @operation("One pipeline with its newest definition", answer=PipelineDetailSerializer, refusals=(404,))
+    def retrieve(self, request: Request, key: str) -> Response:
+        return Response(self._shown(key))
+
+    @operation(
+        "Make a pipeline",
+        request=OpenApiTypes.OBJECT,
+        answer=PipelineDetailSerializer,
+        status=201,
+        refusals=(400, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """The body is the definition, as in a pipeline file. Every fault is named by its path."""
+        version = versions.save(self.tenant_id, request.data, actor=self.principal.actor)
+        key = request.data["key"]
+        if version.number != 1:
+            raise AlreadyExists(f"There is a pipeline {key!r} already; PUT makes a new version of it.")
+        return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
+
+    @operation(
+        "Save a new version of a pipeline",
+        request=OpenApiTypes.OBJECT,
+        answers={200: PipelineDetailSerializer, 201: PipelineDetailSerializer},
+        refusals=(400, 412),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, key: str) -> Response:
+        """Runs under way keep the version that they began with. A pipeline that is not there is made."""
+        body = request.data
+        if body.setdefault("key", key) != key:
+            raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
+        present = self.get_queryset().filter(key=key).first()
+        self.check_if_match(present.latest if present else None)
+        version = versions.save(self.tenant_id, body, actor=self.principal.actor)
+        return Response(self._shown(key), status=200 if version.number > 1 else 201)
+
+    @operation(
+        "Start a run of the newest version",
+        request=NewRunSerializer,
+        answer=PipelineRunSerializer,
+        status=201,
+        refusals=(400, 404, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    @action(detail=True, methods=["post"])
+    def runs(self, request: Request, key: str) -> Response:
+        given = read(NewRunSerializer, request.data)
+        new = NewRun(
+            params=given.get("params", {}), input=given.get("input") or None, deliverable_id=given.get("deliverable"), priority=given["priority"]
+        )
+        run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
+        return Response(shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"})
+
+    def _shown(self, key: str) -> Any:
+        # Not `get_object`: that would hold an If-Match against the version that was just made.
+        pipeline = Pipeline.objects.for_tenant(self.tenant_id).filter(key=key).first()
+        if pipeline is None:
+            raise PipelineNotFound(f"There is no pipeline {key!r}.")
+        newest = selectors.newest_version(self.tenant_id, pipeline)
+        return PipelineDetailSerializer((pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))).data

@@ -1,0 +1,138 @@
+"""Runs of pipelines: looked at, drawn, cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities.api.operations import ReasonSerializer
+from agents.api.digests import Digested
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.strict import read
+from pipelines import picture, selectors, versions
+from pipelines.api.serializers import PipelineRunSerializer
+from pipelines.cancellation import cancel_run
+from pipelines.exceptions import PipelineNotFound
+from pipelines.models import PipelineRun
+from pipelines.models.run import RunState
+from pipelines.picture import StepPicture
+from tenants.api.renderers import JSONRenderer
+from tenants.api.views import TenantView, TenantViewSet
+from tenants.context import tenant_scope
+from tenants.models import Role
+
+SVG = "image/svg+xml"
+
+
+class PipelineRunFilter(django_filters.FilterSet):
+    pipeline = django_filters.CharFilter(field_name="version__pipeline__key")
+    version = django_filters.NumberFilter(field_name="version__number")
+    status = django_filters.ChoiceFilter(choices=RunState.choices)
+    deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
+    started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
+
+    class Meta:
+        model = PipelineRun
+        fields: tuple[str, ...] = ()
+
+
+def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
+    """The run as the API shows it, in the caller's `tenant_scope`. Raises `PipelineNotFound`."""
+    run = selectors.runs(tenant_id).filter(pk=run_id).first()
+    if run is None:
+        raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+    return _shown(tenant_id, [run])[0]
+
+
+def _shown(tenant_id: UUID, page: Sequence[PipelineRun]) -> Any:
+    steps = selectors.steps_of(tenant_id, page)
+    return PipelineRunSerializer(page, many=True, context={"steps": steps}).data
+
+
+class PipelineRunViewSet(Digested, TenantViewSet):
+    queryset = PipelineRun.objects
+    serializer_class = PipelineRunSerializer
+    filterset_class = PipelineRunFilter
+    ordering_fields = ("started_at", "finished_at", "priority")
+    ordering = ("-started_at", "-id")
+    lookup_value_converter = "uuid"
+    # Cancelling takes several transactions, see `pipelines.cancellation`.
+    in_one_transaction = False
+    scope = "pipelines"
+    required_role: ClassVar[dict[str, Role]] = {"cancel": Role.OPERATOR}
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows = super().get_queryset()
+        return rows if getattr(self, "swagger_fake_view", False) else selectors.runs(self.tenant_id)
+
+    @operation("Runs, newest first", answer=PipelineRunSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        with tenant_scope(self.tenant_id):
+            page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+            return self.get_paginated_response(_shown(self.tenant_id, page))
+
+    @operation("One run", answer=PipelineRunSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        with tenant_scope(self.tenant_id):
+            return Response(shown_run(self.tenant_id, pk))
+
+    @operation(
+        "Cancel a run with everything in it that has not ended",
+        request=ReasonSerializer,
+        answer=PipelineRunSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: UUID) -> Response:
+        """May be repeated: what is still under way in a cancelled run is cancelled then."""
+        reason = read(ReasonSerializer, request.data).get("reason", "")
+        with tenant_scope(self.tenant_id):
+            self.refuse_changed(shown_run(self.tenant_id, pk))
+        cancel_run(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
+        with tenant_scope(self.tenant_id):
+            return Response(shown_run(self.tenant_id, pk))
+
+
+class SvgRenderer(JSONRenderer):
+    """Lets callers who accept pictures only in; problems stay JSON."""
+
+    media_type = SVG
+    format = "svg"
+
+
+class RunPicture(TenantView):
+    queryset = PipelineRun.objects
+    renderer_classes = (SvgRenderer, JSONRenderer)
+    pagination_class = None
+    scope = "pipelines"
+
+    @operation(
+        "A run as a picture",
+        answers={(200, SVG): OpenApiResponse(OpenApiTypes.STR, description="An SVG that fetches and runs nothing.")},
+        refusals=(404,),
+    )
+    def get(self, request: Request, run_id: UUID) -> HttpResponse:
+        run = selectors.runs(self.tenant_id).filter(pk=run_id).first()
+        if run is None:
+            raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+        steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
+        states = {
+            step.run.step: StepPicture(status=step.activity_status or step.run.status, round=step.run.round) for step in steps
+        }
+        definition = versions.compiled(run.version_id).definition
+        drawn = picture.draw(definition, states, title=f"{definition.name}: {run.status}")
+        # Nothing in it may load or run anything, whoever opens it by itself.
+        policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+        return HttpResponse(drawn, content_type=SVG, headers=policy)

@@ -1,0 +1,16 @@
+from django.urls import URLPattern, URLResolver, path
+from rest_framework.routers import SimpleRouter
+
+from pipelines.api.pipelines import PipelineViewSet
+from pipelines.api.runs import PipelineRunViewSet, RunPicture
+from pipelines.api.templates import TemplateViewSet
+
+router = SimpleRouter(use_regex_path=False)
+router.register("templates", TemplateViewSet, basename="template")
+router.register("pipelines", PipelineViewSet, basename="pipeline")
+router.register("pipeline-runs", PipelineRunViewSet, basename="pipeline-run")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
+    *router.urls,
+]

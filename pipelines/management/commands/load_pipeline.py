@@ -1,0 +1,60 @@
+"""`manage.py load_pipeline FILE [--tenant SLUG]`: saves a pipeline file as a new version of its pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from pipelines import versions
+from pipelines.definition import DefinitionError, load
+from tenants import registration
+from tenants.context import system_scope
+from tenants.exceptions import TenantError
+from tenants.models import Tenant
+
+ACTOR = "command:load_pipeline"
+
+
+class Command(BaseCommand):
+    help = "Save a pipeline from a YAML or JSON file as a new version. Runs under way keep theirs."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path, metavar="FILE", help="YAML, or JSON if its name ends in .json")
+        parser.add_argument("--tenant", metavar="SLUG", help="whose pipeline it is; may be left out if there is one tenant")
+
+    def handle(self, *args: Any, file: Path, tenant: str | None, **options: Any) -> None:
+        text = _read(file)
+        owner = _tenant(tenant)
+        try:
+            version = versions.save(owner.pk, data := load(text, filename=file.name), actor=ACTOR)
+        except DefinitionError as error:
+            for fault in error.faults:
+                self.stderr.write(str(fault))
+            raise SystemExit(1) from error
+        self.stdout.write(f"pipeline {data['key']} version {version.number}")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is not UTF-8 text (byte {error.start}).") from error
+
+
+def _tenant(slug: str | None) -> Tenant:
+    """The named tenant, or the only one."""
+    if slug is not None:
+        try:
+            return registration.find(slug)
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+    with system_scope():
+        found = list(Tenant.objects.order_by("slug")[:20])
+    if len(found) != 1:
+        known = ", ".join(tenant.slug for tenant in found) or "none; make one with: manage.py create_tenant SLUG"
+        raise CommandError(f"Say whose pipeline it is with --tenant SLUG. There are: {known}")
+    return found[0]

@@ -1,0 +1,122 @@
+"""A whole installation of a test's own, in real processes: servers, web, workers, beats, sample agents.
+
+Times are shortened tenfold, so that a minute holds many deaths. Everything is done from outside: over HTTP and the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from orchestrator import embedded
+from orchestrator.embedded import ServiceHome
+from orchestrator.processes import ProcessSpec, Supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT_TIMES = {
+    "ORCHESTRATOR_HEARTBEAT_SECONDS": "0.5",
+    "ORCHESTRATOR_LOST_AFTER_SECONDS": "3",
+    "ORCHESTRATOR_WATCHDOG_SECONDS": "2.5",
+    "ORCHESTRATOR_TICK_SECONDS": "0.3",
+    "ORCHESTRATOR_REPUBLISH_SECONDS": "2",
+}
+# What pytest's own Django was told must not reach these processes.
+FOREIGN = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "MONGODB_URI", "DJANGO_SETTINGS_MODULE", "ORCHESTRATOR_REDIS_PREFIX")
+
+
+@dataclass
+class Stack:
+    """A running installation."""
+
+    home: ServiceHome
+    supervisor: Supervisor
+    environment: dict[str, str]
+    web: str
+    agents: str
+
+    def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            env=self.environment, cwd=ROOT, capture_output=True, text=True, check=check, timeout=60,
+        )  # fmt: skip
+
+    def client(self, tenant: str, role: str = "admin") -> httpx2.Client:
+        token = self.manage("create_token", "--tenant", tenant, "--role", role).stdout.strip().splitlines()[-1]
+        return httpx2.Client(base_url=f"{self.web}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False)
+
+    def start_worker(self, name: str) -> None:
+        self.supervisor.start(ProcessSpec(name, celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@test"), {}, stop_seconds=10))
+
+    def start_beat(self, name: str) -> None:
+        schedule = str(self.home.path / f"{name}.schedule")
+        self.supervisor.start(ProcessSpec(name, celery("beat", "--pidfile=", "--schedule", schedule), {}, stop_seconds=5))
+
+    def recorder(self) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx2.get(f"{self.agents}/recorder", timeout=10, trust_env=False).json()
+        return answer
+
+
+def celery(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "celery", "-A", "orchestrator", *arguments, "--loglevel", "WARNING")
+
+
+@contextmanager
+def running(folder: Path, *, workers: int, beats: int) -> Iterator[Stack]:
+    """Start everything on free ports below `folder`; leave nothing behind."""
+    home = ServiceHome(folder / "home")
+    endpoints = embedded.start(home)
+    port = _free_port()
+    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    environment |= SHORT_TIMES | endpoints.as_environment() | {
+        "ORCHESTRATOR_HOME": str(home.path), "PORT": str(port), "LOG_LEVEL": "WARNING",
+        "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    try:
+        with Supervisor(home, environment=environment) as supervisor:
+            web, ready = f"http://127.0.0.1:{port}", home.path / "agents.url"
+            stack = Stack(home, supervisor, environment, web, "")
+            stack.manage("migrate", "-v0")
+            agents = (sys.executable, "-m", "examples.agents.text_agents", "--port", "0", "--ready-file", str(ready))
+            supervisor.start(ProcessSpec("agents", agents))
+            gunicorn = ("gunicorn", "orchestrator.wsgi:application", "--worker-class=gthread", "--threads=8", f"--bind=127.0.0.1:{port}")
+            supervisor.start(ProcessSpec("web", (sys.executable, "-m", *gunicorn, "--no-control-socket")))
+            for number in range(workers):
+                stack.start_worker(f"worker-{number}")
+            for number in range(beats):
+                stack.start_beat(f"beat-{number}")
+            supervisor.wait_until_ready(f"{web}/readyz", 60)
+            eventually(ready.exists, 30)
+            stack.agents = ready.read_text()
+            yield stack
+    finally:
+        embedded.stop(home)
+
+
+def eventually(condition: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not true after {seconds} s {told()}"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def invariants(stack: Stack) -> tuple[int, Any]:
+    """The checker's verdict: its exit status, and what it found."""
+    checked = stack.manage("check_invariants", "--json", check=False)
+    return checked.returncode, json.loads(checked.stdout) if checked.stdout.strip().startswith(("{", "[")) else checked.stdout + checked.stderr

@@ -1,0 +1,162 @@
+"""The promise: processes die, freeze and come back, Redis is wiped, PostgreSQL restarts, and every activity ends exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from orchestrator import embedded
+from tests.acceptance.stack import Stack, eventually, invariants, running
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+
+TENANTS = ("north", "east", "south")
+ROLES = ("keyword-researcher", "site-auditor", "report-writer")
+CAPS = {"keyword-researcher": 3, "site-auditor": 2, "report-writer": 4}
+EACH = 23  # of every tenant and role: 207 in all
+TEXT = "Bees live in cities. They fly far to find flowers. A roof is a good place for a hive. " * 5
+SETTLED = {"done", "failed", "needs_review", "cancelled"}
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)  # PostgreSQL runs as another account when we are root
+    with running(tmp_path, workers=3, beats=2) as started:
+        yield started
+
+
+def test_two_hundred_activities_survive_everything(stack: Stack) -> None:
+    clients = {slug: _tenant(stack, slug) for slug in TENANTS}
+    ids = {slug: _submit(client) for slug, client in clients.items()}
+
+    _torment(stack, random.Random(20261121))  # noqa: S311
+
+    eventually(lambda: _unsettled(clients) == 0, 120, lambda: str(_statuses(clients)))
+    assert _statuses(clients) == {"done": len(TENANTS) * len(ROLES) * EACH}
+    for slug, client in clients.items():
+        _each_has_one_accepted_result(client, ids[slug])
+    _caps_were_kept(stack)
+    status, found = invariants(stack)
+    assert status == 0, found
+
+
+def _tenant(stack: Stack, slug: str) -> httpx2.Client:
+    stack.manage("create_tenant", slug)
+    client = stack.client(slug)
+    for role, cap in CAPS.items():
+        body = {"adapter": "http", "endpoint": f"{stack.agents}/{role}", "max_concurrency": cap, "retry": {"base_seconds": 0.5, "max_attempts": 10}}
+        client.put(f"/agent-configs/{role}/", json=body).raise_for_status()
+    return client
+
+
+def _submit(client: httpx2.Client) -> list[str]:
+    items = [
+        {"name": f"{role} {number}", "agent_role": role, "input": {"content": TEXT}, "params": {"delay_ms": 150}}
+        for role in ROLES
+        for number in range(EACH)
+    ]
+    answer = client.post("/activities/", json=items)
+    answer.raise_for_status()
+    return [item["id"] for item in answer.json()["results"]]
+
+
+def _torment(stack: Stack, dice: random.Random) -> None:
+    """About twenty seconds of faults, each in the middle of the work."""
+    supervisor = stack.supervisor
+    for number in range(8):
+        time.sleep(dice.uniform(0.5, 1.2))
+        victim = f"worker-{dice.randrange(3)}"
+        if number == 2:
+            _wipe_redis(stack)
+        elif number == 4:
+            supervisor.kill(victim, signal.SIGSTOP)
+            time.sleep(4.0)  # longer than it takes to be declared lost
+            supervisor.kill(victim, signal.SIGCONT)
+        elif number == 5:
+            _restart_postgres(stack)
+        elif number == 6:
+            supervisor.kill("beat-0")
+            stack.start_beat("beat-0")
+        else:
+            supervisor.kill(victim)
+            stack.start_worker(victim)
+    time.sleep(1.0)
+    for number in range(3):  # the watchdog ends a worker that was frozen with work in hand
+        if not supervisor.is_running(f"worker-{number}"):
+            stack.start_worker(f"worker-{number}")
+
+
+def _wipe_redis(stack: Stack) -> None:
+    """Kill Redis and let it come back without its data."""
+    pid = next(server.pid for server in embedded.status(stack.home) if server.name == "redis")
+    os.kill(pid, signal.SIGKILL)
+    for leftover in stack.home.path.rglob("appendonly*"):
+        if leftover.is_file():
+            leftover.unlink()
+    for leftover in stack.home.path.rglob("*.aof*"):
+        leftover.unlink(missing_ok=True)
+    embedded.start(stack.home)
+
+
+def _restart_postgres(stack: Stack) -> None:
+    embedded.stop(stack.home, ("postgres",))
+    embedded.start(stack.home)
+
+
+def _statuses(clients: dict[str, httpx2.Client]) -> dict[str, int]:
+    return dict(Counter(activity["status"] for client in clients.values() for activity in _all(client, "/activities/")))
+
+
+def _unsettled(clients: dict[str, httpx2.Client]) -> int:
+    try:
+        return sum(count for status, count in _statuses(clients).items() if status not in SETTLED)
+    except httpx2.HTTPError:
+        return -1
+
+
+def _all(client: httpx2.Client, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    following: str | None = f"{path}?limit=200"
+    while following:
+        answer = client.get(following)
+        answer.raise_for_status()
+        page = answer.json()
+        found += page["results"]
+        following = page["next"]
+    return found
+
+
+def _each_has_one_accepted_result(client: httpx2.Client, ids: list[str]) -> None:
+    for activity_id in ids:
+        runs = client.get(f"/activities/{activity_id}/runs/").json()
+        completed = [run for run in runs.get("results", runs) if run["status"] == "completed"]
+        assert len(completed) == 1, (activity_id, runs)
+        client.get(f"/activities/{activity_id}/output/").raise_for_status()
+
+
+def _caps_were_kept(stack: Stack) -> None:
+    """What the agents themselves saw of each tenant and role at once."""
+    record = stack.recorder()
+    assert record, "the agents were called"
+    with psycopg.connect(stack.environment["DATABASE_URL"]) as connection:
+        rows = connection.execute("SELECT r.tenant_id, a.agent_role, r.started_at, r.ended_at FROM activities_activityrun r JOIN activities_activity a ON a.id = r.activity_id").fetchall()
+    by_pair: dict[tuple[str, str], list[tuple[Any, int]]] = {}
+    for tenant, role, began, ended in rows:
+        by_pair.setdefault((str(tenant), role), []).extend([(began, 1), (ended, -1)])
+    for (_, role), moments in by_pair.items():
+        count = peak = 0
+        for _, change in sorted(moments, key=lambda moment: (moment[0], moment[1])):
+            count += change
+            peak = max(peak, count)
+        assert peak <= CAPS[role], (role, peak)
