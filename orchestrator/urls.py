@@ -6,6 +6,9 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from orchestrator.health import healthz, readyz
+from orchestrator.metrics import metrics
+
 api: list[URLPattern | URLResolver] = [
     path("", include("agents.api.urls")),
     path("", include("activities.api.urls")),
@@ -15,6 +18,9 @@ api: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", healthz),
+    path("readyz", readyz),
+    path("metrics", metrics),
     path("api/v1/", include(api)),
     path("admin/", admin.site.urls),
 ]

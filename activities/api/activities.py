@@ -45,13 +45,15 @@ class SubmittedManySerializer(serializers.Serializer[Any]):
 
 NEW = PolymorphicProxySerializer(
     component_name="NewActivityOrMany",
-    serializers=[NewActivitySerializer, serializers.ListSerializer(child=NewActivitySerializer())],
+    serializers=[NewActivitySerializer, NewActivitySerializer(many=True)],
     resource_type_field_name=None,
+    many=False,
 )
 SHOWN = PolymorphicProxySerializer(
     component_name="ActivityOrMany",
     serializers=[ActivitySerializer, SubmittedManySerializer],
     resource_type_field_name=None,
+    many=False,
 )
 
 

@@ -40,5 +40,8 @@ LOGGING = {
         "stderr": {"class": "logging.StreamHandler", "formatter": "console" if os.environ.get("LOG_FORMAT") == "console" else "json"}
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
-    "loggers": {"celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"}},
+    "loggers": {
+        "httpx2": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"},
+    },
 }

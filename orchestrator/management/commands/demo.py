@@ -38,7 +38,7 @@ class Command(BaseCommand):
         console, began = Console(), time.monotonic()
         text = _read(options["input"])
         home = ServiceHome(settings.ORCHESTRATOR_HOME)
-        stack = LocalStack(home=home, port=_free_port(settings.PORT), flower_port=_free_port(5555), tell=lambda line: console.print(f"[dim]{line}[/]"))
+        stack = LocalStack(home=home, port=_free_port(settings.PORT), flower_port=_free_port(settings.FLOWER_PORT), tell=lambda line: console.print(f"[dim]{line}[/]"))
         try:
             with stack.running() as (_, addresses):
                 agencies = _agencies(addresses)
