@@ -81,7 +81,7 @@ class Definition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What to do next, both in the order of the definition. A step may start because of those that are skipped."""
+    """What to do next, in the order of the definition. Some steps start because of those that are skipped."""
 
     start: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -132,8 +132,10 @@ class Graph:
         return tuple(map(tuple, layers))
 
     def alike(self, shapes: Mapping[str, Hashable]) -> dict[str, int]:
-        """Numbers the steps so that two have the same number if their shapes are equal, and so are the shapes of all
-        that leads to them and of all that follows from them: the items of a fan-out, say."""
+        """Gives interchangeable steps the same number: the items of a fan-out, say.
+
+        Their shapes are equal, and so are the shapes of all that leads to them and of all that follows.
+        """
         numbers: dict[Hashable, int] = {}
         forward: dict[str, int] = {}
         both: dict[str, int] = {}

@@ -3,9 +3,9 @@
 The picture is complete in itself: it fetches nothing, runs nothing and follows the reader's light or dark
 setting. No state is told by colour alone. Every text is escaped and every link checked, as agents write some.
 
-More than a dozen steps that look alike and have like neighbours become one stack with the sum of their states,
-so a fan-out over a thousand items stays readable. A page whose content security policy forbids inline styles
-allows `STYLE` by its hash or puts it into its own style sheet.
+More than a dozen steps that look alike and have like neighbours become one stack with the sum of their
+states, so a fan-out over a thousand items stays readable. A page whose content security policy forbids inline
+styles allows `STYLE` by its hash or puts it into its own style sheet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipelines.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class StepPicture:
-    """Where a step stands: the status of its activity or its own, and a word on it, such as how long it took."""
+    """Where a step stands: the status of its activity or its own, and a word on it, such as its duration."""
 
     status: str = "pending"
     detail: str = ""
@@ -35,7 +35,7 @@ States = Mapping[str, StepPicture]  # by the id of the step; a step that is left
 
 
 def draw(definition: PipelineDefinition, states: States | None, *, title: str, dark: bool = False) -> str:
-    """The picture as SVG text: the plan, or with states, the run. `dark` is for dark pages, else the reader decides.
+    """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark.
 
     Bounded in time and size: of more than 8,000 lines it draws that many and says how many are missing.
     """
@@ -83,7 +83,7 @@ GLYPHS = {  # strokes around (0, 0)
     "bang": "M0-3.3V.6M0 3.1V3.2",
     "skip": "M-3.2-2.4-.6 0-3.2 2.4M.8-2.4 3.4 0 .8 2.4",
     "slash": "M-2.5 2.5 2.5-2.5",
-    "agent": "M-5-1.5a2 2 0 0 1 2-2h6a2 2 0 0 1 2 2v4a2 2 0 0 1-2 2h-6a2 2 0 0 1-2-2ZM0-3.5V-5.5M-1.8 0v1M1.8 0v1",
+    "agent": "M-5-1.5a2 2 0 0 1 2-2H3a2 2 0 0 1 2 2V3a2 2 0 0 1-2 2H-3a2 2 0 0 1-2-2ZM0-4V-5M-2 0v1M2 0v1",
     "person": "M0-.8a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5ZM-4.6 5c0-2.8 2-4 4.6-4s4.6 1.2 4.6 4",
     "template": "M-4-5H1L4-2V5H-4ZM1-5V-2H4",
 }
@@ -107,7 +107,7 @@ _RULES = """
 .sign{fill:none;stroke:var(--mute);stroke-width:1.3;stroke-linecap:round;stroke-linejoin:round}
 .gate{fill:var(--card);stroke:var(--ask);stroke-width:1.5} .gate+.glyph{stroke:var(--ask)}
 .good .gate{fill:var(--good);stroke:var(--good)} .good .gate+.glyph{stroke:var(--tint)}
-.pill{fill:var(--card);stroke:var(--tone)} .tag{fill:var(--mute);font-size:10px;font-weight:600;text-anchor:middle}
+.pill{fill:var(--card);stroke:var(--tone)} .tag{fill:var(--mute);font:600 10px system-ui;text-anchor:middle}
 .edge{fill:none;stroke:var(--edge);stroke-width:1.5} .edge.off{stroke-dasharray:5 4} .head{fill:var(--edge)}
 .edge.good,.edge.bad{stroke:var(--tone);stroke-width:2} .edge.bad{stroke-dasharray:2 4}
 .head.good,.head.bad{fill:var(--tone)} a:hover .box,a:focus-visible .box{stroke-width:3} a:focus{outline:none}
@@ -132,7 +132,7 @@ SWEEPS = 8
 
 @dataclass(eq=False, slots=True)
 class _Cell:
-    """`x` is its left edge, `y` its middle. A passage has no steps and takes the tone of the edge's source."""
+    """`x` is its left edge, `y` its middle. A passage has no steps, and the tone of the edge's source."""
 
     layer: int
     tone: str
@@ -252,8 +252,8 @@ def _order(layer: list[_Cell], *, by_before: bool) -> None:
 def _settle(layer: list[_Cell], *, before: bool, after: bool) -> None:
     """Moves each cell as near to the mean of its neighbours as order and distances allow.
 
-    Least squares: cells that want to pass each other become a block that moves to its common mean. Passages weigh
-    more, so that long edges run straight.
+    Least squares: cells that want to pass each other become a block that moves to its common mean. Passages
+    weigh more, so that long edges run straight.
     """
     offset = 0.0
     blocks: list[tuple[float, float, list[tuple[_Cell, float]]]] = []  # sum of wishes, weight, members
@@ -389,7 +389,7 @@ def _glyph(kind: str, x: float, y: float, glyph: str) -> str:
 
 
 def _text(kind: str, x: float, y: float, text: str, width: float, wide: float) -> str:
-    """One line that fits: fonts are unknown here, so widths are guessed on the safe side, `wide` for most letters."""
+    """One line that fits. Fonts are unknown here: most letters are taken to be `wide`, which is ample."""
     text, used = " ".join(text[:200].split()), 0.0
     for place, letter in enumerate(text):
         used += wide * (0.6 if letter in NARROW else 1.6 if east_asian_width(letter) in "WF" else 1.0)

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, selectors, waiting
 from activities.api.moments import paged
@@ -51,25 +52,25 @@ class ActivityOutput(ActivityPart):
         return Response(OutputSerializer(found).data, headers={"ETag": f'"{found.id}"'})
 
 
-class ActivityRuns(ActivityPart):
+class ActivityRuns(ViewSetMixin, ActivityPart):
     queryset = ActivityRun.objects
     ordering = ("-started_at", "-id")
 
     @operation("The attempts at an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404))
-    def get(self, request: Request, activity_id: UUID) -> Response:
+    def list(self, request: Request, activity_id: UUID) -> Response:
         self.activity(activity_id)
         rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(RunSerializer(page, many=True).data)
 
 
-class ActivityTimeline(ActivityPart):
+class ActivityTimeline(ViewSetMixin, ActivityPart):
     @operation(
         "Everything that happened to an activity, oldest first",
         answer=MomentSerializer(many=True),
         refusals=(400, 404),
     )
-    def get(self, request: Request, activity_id: UUID) -> Response:
+    def list(self, request: Request, activity_id: UUID) -> Response:
         """Transitions with who acted, wakes with their reasons, and runs with their ends, in one list."""
         self.activity(activity_id)
         refuse_unknown(request, self)

@@ -20,7 +20,7 @@ from agents.api.shown import Shown
 from agents.api.strict import read
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -71,7 +71,7 @@ class WorkerSerializer(Shown):
         return round(max(0.0, (datetime.now(UTC) - worker.beat_at).total_seconds()), 3)
 
 
-class QueueList(TenantView):
+class QueueList(TenantViewSet):
     # The slots that are held are asked from Redis, after the transaction.
     in_one_transaction = False
     serializer_class = QueueSerializer
@@ -84,7 +84,7 @@ class QueueList(TenantView):
         return Agent.objects.filter(enabled=True).only("role")
 
     @operation("The queues, one for each role", answer=QueueSerializer(many=True), refusals=(400,))
-    def get(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response:
         with tenant_scope(self.tenant_id):
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
             found = selectors.queues(self.tenant_id, [agent.role for agent in page])
@@ -95,6 +95,7 @@ class QueueViewSet(TenantViewSet):
     """Switches of one queue, for this tenant alone. In force within two seconds; what runs ends normally."""
 
     queryset = AgentConfig.objects
+    lookup_field = "role"
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"pause": Role.OPERATOR, "resume": Role.OPERATOR}
 
@@ -119,7 +120,7 @@ class QueueViewSet(TenantViewSet):
         return Response({"role": role, "queue": queue_of(role), "paused": paused})
 
 
-class WorkerList(TenantView):
+class WorkerList(TenantViewSet):
     serializer_class = WorkerSerializer
     queryset = WorkerProcess.objects
     ordering = ("started_at", "id")
@@ -129,6 +130,6 @@ class WorkerList(TenantView):
         return selectors.live_workers()
 
     @operation("The workers that are alive", answer=WorkerSerializer(many=True), refusals=(400,))
-    def get(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         return self.get_paginated_response(WorkerSerializer(page, many=True).data)

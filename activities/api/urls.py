@@ -12,11 +12,11 @@ router.register("queues", queues.QueueViewSet, basename="queue")
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
-    path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view()),
-    path("activities/<uuid:activity_id>/timeline/", details.ActivityTimeline.as_view()),
+    path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view({"get": "list"})),
+    path("activities/<uuid:activity_id>/timeline/", details.ActivityTimeline.as_view({"get": "list"})),
     path("activities/<uuid:activity_id>/why/", details.ActivityWhy.as_view()),
-    path("queues/", queues.QueueList.as_view()),
-    path("workers/", queues.WorkerList.as_view()),
+    path("queues/", queues.QueueList.as_view({"get": "list"})),
+    path("workers/", queues.WorkerList.as_view({"get": "list"})),
     path("agent-runs/<uuid:run_id>/", run_callbacks.RunJob.as_view()),
     path("agent-runs/<uuid:run_id>/heartbeat/", run_callbacks.RunHeartbeat.as_view()),
     path("agent-runs/<uuid:run_id>/complete/", run_callbacks.RunComplete.as_view()),

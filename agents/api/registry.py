@@ -15,7 +15,7 @@ from agents.api.documentation import operation
 from agents.api.shown import Shown
 from agents.models import Agent, AgentVersionDeployment
 from agents.routing import queue_of
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantViewSet
 
 PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 
@@ -77,7 +77,7 @@ class AgentViewSet(Digested, TenantViewSet):
         return Response(AgentSerializer(self.get_object()).data)
 
 
-class DeploymentList(TenantView):
+class DeploymentList(TenantViewSet):
     queryset = AgentVersionDeployment.objects
     serializer_class = DeploymentSerializer
     filterset_fields = ("environment",)
@@ -88,7 +88,7 @@ class DeploymentList(TenantView):
         return AgentVersionDeployment.objects.filter(agent_id=self.kwargs.get("agent_role", ""))
 
     @operation("The versions of a role, newest first", answer=DeploymentSerializer(many=True), refusals=(400, 404))
-    def get(self, request: Request, agent_role: str) -> Response:
+    def list(self, request: Request, agent_role: str) -> Response:
         if not Agent.objects.filter(role=agent_role).exists():
             raise NotFound
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []

@@ -9,6 +9,6 @@ router.register("agents", AgentViewSet, basename="agent")
 router.register("agent-configs", AgentConfigViewSet, basename="agent-config")
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("agents/<str:agent_role>/deployments/", DeploymentList.as_view()),
+    path("agents/<str:agent_role>/deployments/", DeploymentList.as_view({"get": "list"})),
     *router.urls,
 ]

@@ -1,9 +1,9 @@
 """From text to plain data: YAML by the rules of YAML 1.2, or JSON.
 
 Refused, each with its place: a key given twice, which most parsers silently resolve in favour of the last.
-Refused as well: more than 256 kB, tags, and nesting or aliases that would grow out of bounds. Words mean what
-they do in YAML 1.2: only true and false are flags, so `no`, `on` and `12:30` stay text, and so do dates. A whole
-value may be repeated by an alias; merge keys (<<) are not part of YAML 1.2.
+Refused as well: more than 256 kB, tags, and nesting or aliases that would grow out of bounds. Words mean
+what they do in YAML 1.2: only true and false are flags, so `no`, `on` and `12:30` stay text, and so do dates.
+A whole value may be repeated by an alias; merge keys (<<) are not part of YAML 1.2.
 """
 
 from __future__ import annotations

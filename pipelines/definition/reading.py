@@ -160,7 +160,7 @@ def fault_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
 
 
 def fault_of_amount(value: Any, *, low: float, high: float, above: bool = False) -> str | None:
-    """What is wrong with a value that should be a number from `low`, or from just above it, to `high`, or None."""
+    """What is wrong with a value that should be a number from `low` (or just above it) to `high`, or None."""
     found = number(value)
     if found is None:
         return f"must be a number, not {shown(value)}"

@@ -39,7 +39,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A step with what it says it depends on, not yet checked: paths and names, or None if it says nothing."""
+    """A step with what it says it depends on, yet unchecked: paths and names, or None if it says nothing."""
 
     step: StepDefinition
     path: str

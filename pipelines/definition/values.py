@@ -49,7 +49,7 @@ def number(value: Any) -> float | None:
 
 
 def _same_as_float(value: int) -> float | None:
-    """The float that this whole number is, or that jsonb wrote out as this: 11529215046068473000 for 1.15...e19."""
+    """The float that this number is, or that jsonb has written out like this, as 1 and 22 zeros for 1e22."""
     try:
         found = float(value)
     except OverflowError:

@@ -40,7 +40,7 @@ def test_a_shell_sees_the_id_on_stdout_and_a_taken_slug_as_exit_status_1(process
         for _ in range(2)
     )
 
-    assert (made.returncode, again.returncode) == (0, 1)
+    assert (made.returncode, again.returncode) == (0, 1), made.stderr
     assert UUID(made.stdout.splitlines()[-1]) == registration.find("acme").pk
     assert again.stdout == ""
     assert "'acme' exists already" in again.stderr

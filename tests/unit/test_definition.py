@@ -30,7 +30,11 @@ steps:
     params: {market: se, top: 10}
     retry: &patient {max_attempts: 3, strategy: exponential, base_seconds: 5, max_seconds: 300}
     timeout_seconds: 300
-  - {id: brief, agent_role: content-brief-writer, depends_on: [research], requires_approval: true, retry: *patient}
+  - id: brief
+    agent_role: content-brief-writer
+    depends_on: [research]
+    requires_approval: true
+    retry: *patient
   - id: sign-off
     human_role: editor
     is_approval_gate: true
@@ -104,7 +108,7 @@ def test_steps_without_dependencies_run_in_a_row_and_parallel_ones_side_by_side(
 
 
 def test_a_template_may_say_who_does_the_step() -> None:
-    given_step = {"id": "a", "template": "audit", "is_approval_gate": True, "due_seconds": 5}
+    given_step: dict[str, Any] = {"id": "a", "template": "audit", "is_approval_gate": True, "due_seconds": 5}
 
     assert read(pipeline(given_step)).steps == (shapes.StepDefinition(**given_step),)
 
@@ -153,11 +157,12 @@ letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 texts = st.text(letters, min_size=1, max_size=20).filter(str.strip)
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 seconds = st.floats(0.001, 86400) | st.integers(1, 86400)
-values = st.deferred(lambda: numbers | texts | st.sampled_from((None, True)) | st.lists(values, max_size=2) | objects)
-objects = st.deferred(lambda: st.dictionaries(texts, values, max_size=2))
+leaves = numbers | texts | st.sampled_from((None, True))
+values: st.SearchStrategy[Any] = st.deferred(lambda: leaves | st.lists(values, max_size=2) | objects)
+objects: st.SearchStrategy[dict[str, Any]] = st.deferred(lambda: st.dictionaries(texts, values, max_size=2))
 COMMON = {
-    "name": texts, "description": st.text("ab \n"), "params": objects, "parallel": st.booleans(), "when": texts,
-    "for_each": texts, "on_upstream_failure": st.sampled_from(("fail", "skip", "continue")),
+    "name": texts, "description": st.text("ab \n"), "params": objects, "parallel": st.booleans(),
+    "when": texts, "for_each": texts, "on_upstream_failure": st.sampled_from(("fail", "skip", "continue")),
     "priority": st.integers(1, 20), "max_rounds": st.integers(1, 50), "dependency_timeout_seconds": seconds,
 }
 RETRY = {"max_attempts": st.integers(1, 50), "base_seconds": seconds, "jitter": st.floats(0, 1)}
@@ -364,7 +369,8 @@ def test_an_error_survives_being_pickled_and_prints_its_first_faults() -> None:
 
 # ---- Any change to a valid definition is taken or refused, never anything else
 
-STRANGE = (None, True, 0, -1, 10**30, "", "x", "a\0", "\ud800", [], {}, ["a"], {"a": 1}, {1: 2}, b"x")
+STRANGE: tuple[Any, ...] = (None, True, 0, -1, 10**30, "", "x", "a\0", "\ud800", b"x")
+STRANGE += ([], {}, ["a"], {"a": 1}, {1: 2})
 NEW_KEYS = ("extra", "odd key", "depends_on", "human_role", 'quo"te', "")
 PART_OF_PATH = re.compile(r'\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]|([A-Za-z_][A-Za-z0-9_-]*)')
 

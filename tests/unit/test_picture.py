@@ -1,4 +1,4 @@
-"""The picture says everything it is given, in any company, and nothing that it is given can break out of it."""
+"""The picture says everything it is given, in any company, and nothing it is given can break out of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def agent(id_: str, *depends_on: str, **more: Any) -> dict[str, Any]:
 
 
 def pipeline(*steps: dict[str, Any]) -> PipelineDefinition:
-    roles = {step.get("agent_role") for step in steps} - {None}
+    roles = [step["agent_role"] for step in steps if "agent_role" in step]
     return parse(
         {"key": "k", "name": "N", "steps": list(steps)}, known_roles=roles, known_templates=["audit"]
     )

@@ -1,0 +1,114 @@
+"""What the engine writes: runs, wakes, history, outputs under way, worker processes. Shown, never changed."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.decorators import display
+
+from activities.admin import labels
+from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
+from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+from tenants.models import TenantPart
+
+
+class PartAdmin(RecordAdmin):
+    """Rows that belong to an activity."""
+
+    list_filter: tuple[object, ...] = (TenantFilter,)
+    list_select_related = ("tenant", "activity")
+    search_fields = ("activity__name", "tenant__slug")
+
+    @display(description="Activity")
+    def activity_link(self, row: ActivityEvent | ActivityRun | Wake) -> SafeString:
+        return link_to(Activity, row.activity_id, row.activity)
+
+    @display(description="Run")
+    def run_link(self, row: ActivityEvent | Wake) -> SafeString:
+        return link_to(ActivityRun, row.run_id, row.run_id)
+
+
+@admin.register(ActivityRun)
+class ActivityRunAdmin(PartAdmin):
+    list_display = ("started_at", "activity_link", "tenant", "state", "attempt", "wake_reason", "ended_at")
+    list_filter = (TenantFilter, "status", "wake_reason")
+    fields = (
+        "id", "activity_link", "tenant", "state", "attempt", "fence", "wake_reason", "worker", "accepted_at", "beats", "agent_version",
+        "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="Status", label=labels.RUN)
+    def state(self, run: ActivityRun) -> str:
+        return run.status
+
+    @display(description="Worker process")
+    def worker(self, run: ActivityRun) -> SafeString:
+        return link_to(WorkerProcess, run.worker_id, run.worker_id)
+
+
+@admin.register(Wake)
+class WakeAdmin(PartAdmin):
+    list_display = ("created_at", "activity_link", "tenant", "reason", "cause", "situation", "due_at", "merged")
+    list_filter = (TenantFilter, "state", "reason")
+    fields = ("id", "activity_link", "tenant", "reason", "cause", "situation", "due_at", "merged", "run_link", "payload", "created_at")
+    readonly_fields = fields
+
+    @display(description="State", label=labels.WAKE)
+    def situation(self, wake: Wake) -> str:
+        return wake.state
+
+
+@admin.register(ActivityEvent)
+class ActivityEventAdmin(PartAdmin):
+    list_display = ("at", "activity_link", "tenant", "seq", "verb", "source", "state", "actor")
+    fields = ("activity_link", "tenant", "seq", "verb", "source", "state", "actor", "run_link", "detail", "at")
+    readonly_fields = fields
+
+    @display(description="Target", label=labels.STATUS)
+    def state(self, event: ActivityEvent) -> str:
+        return event.target
+
+
+@admin.register(OutputSpool)
+class OutputSpoolAdmin(RecordAdmin):
+    list_display = ("created_at", "activity_link", "tenant", "content_type")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug",)
+    fields = ("id", "activity_link", "tenant", "content_type", "content", "data", "created_at")
+    readonly_fields = fields
+
+    @display(description="Activity")
+    def activity_link(self, row: OutputSpool) -> SafeString:
+        return link_to(Activity, row.activity_id, row.activity_id)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TenantPart]:
+        rows: QuerySet[TenantPart] = super().get_queryset(request)
+        # A list of outputs needs none of their texts, which may be a megabyte each.
+        return rows if request.resolver_match and "object_id" in request.resolver_match.kwargs else rows.defer("content", "data")
+
+
+@admin.register(WorkerProcess)
+class WorkerProcessAdmin(RecordAdmin):
+    list_display = ("host", "pid", "state", "roles_in_words", "concurrency", "taken", "beat_at", "started_at")
+    search_fields = ("host",)
+    fields = (
+        "id", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="State", label={"beating": "success", "silent": "danger", "lost": "danger"})
+    def state(self, worker: WorkerProcess) -> str:
+        if worker.ended_at:
+            return worker.end_reason or "ended"
+        silent = (timezone.now() - worker.beat_at).total_seconds()
+        return "silent" if silent > settings.ORCHESTRATOR_LOST_AFTER_SECONDS else "beating"
+
+    @display(description="Roles")
+    def roles_in_words(self, worker: WorkerProcess) -> str:
+        return ", ".join(worker.roles) or "–"

@@ -1,0 +1,156 @@
+"""The admin of the registry of agents and of what tenants set for themselves.
+
+Credentials go in and never come out: they are sealed when the form is saved, and no page, log or history shows them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from unfold.admin import TabularInline
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
+
+from agents import credentials
+from agents.models import Agent, AgentConfig, AgentSession, AgentVersionDeployment
+from tenants import strict_json
+from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, is_superuser
+
+AUTH_HELP = (
+    'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
+    '{"type": "basic", "username": "…", "password": "…"}. Never shown again. Empty: leave what is stored.'
+)
+LONGEST_AUTH = 10_000
+
+
+class UnshownTextarea(UnfoldAdminTextareaWidget):
+    """A text that is typed and never echoed, not even when the form comes back with a fault elsewhere."""
+
+    def format_value(self, value: Any) -> str:
+        return ""
+
+
+class SealingForm(forms.ModelForm[Any]):
+    """A form whose model keeps credentials in `auth_sealed`."""
+
+    auth = forms.CharField(
+        label="New credentials",
+        required=False,
+        help_text=AUTH_HELP,
+        widget=UnshownTextarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
+    )
+    forget_auth = forms.BooleanField(label="Delete the stored credentials", required=False, widget=UnfoldBooleanSwitchWidget)
+
+    def clean_auth(self) -> Mapping[str, str] | None:
+        text = self.cleaned_data["auth"].strip()
+        if not text:
+            return None
+        try:
+            found = strict_json.loads(text.encode(), max_bytes=LONGEST_AUTH)
+        except strict_json.StrictJSONError as error:
+            raise ValidationError(f"This is not valid JSON: {error.message}") from error
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise ValidationError("Credentials are an object whose values are texts.")
+        return found
+
+    def seal(self, context: str) -> None:
+        """Put what was typed into the instance, sealed for the row that `context` names."""
+        if self.cleaned_data.get("forget_auth"):
+            self.instance.auth_sealed = ""
+        if self.cleaned_data.get("auth"):
+            self.instance.auth_sealed = credentials.seal(self.cleaned_data["auth"], context=context)
+
+
+class SealingAdmin(KeptAdmin):
+    """Says whether credentials are stored, and under which key."""
+
+    form = SealingForm
+
+    @display(description="Stored credentials")
+    def stored_auth(self, row: Any) -> str:
+        return f"Yes, sealed with the key {row.auth_sealed.partition(':')[0]!r}." if row.auth_sealed else "None."
+
+
+class DeploymentInline(TabularInline):
+    model = AgentVersionDeployment
+    fields = ("version", "environment", "endpoint", "deployed_by", "deployed_at")
+    readonly_fields = ("deployed_at",)
+    extra = 0
+
+
+@admin.register(Agent)
+class AgentAdmin(SealingAdmin):
+    list_display = ("role", "name", "adapter", "tenant_concurrency", "max_concurrency", "enabled", "paused")
+    list_filter = ("adapter", "enabled", "paused")
+    search_fields = ("role", "name")
+    readonly_fields: tuple[str, ...] = ("stored_auth", "created_at")
+    inlines = (DeploymentInline,)
+    fieldsets = (
+        (None, {"fields": ("role", "name", "description", "enabled", "paused")}),
+        ("How it is reached", {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)}),
+        ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
+        ("Limits", {"fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry"), "classes": ("tab",)}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
+        # The role names queues, rows and sealed credentials.
+        return (*self.readonly_fields, "role") if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: Agent, form: SealingForm, change: bool) -> None:
+        form.seal(credentials.agent_context(obj.role))
+        super().save_model(request, obj, form, change)
+
+
+@admin.register(AgentVersionDeployment)
+class AgentVersionDeploymentAdmin(PlatformAdmin):
+    list_display = ("agent", "version", "environment", "endpoint", "deployed_by", "deployed_at")
+    list_filter = ("environment",)
+    search_fields = ("agent__role", "version")
+    autocomplete_fields = ("agent",)
+    readonly_fields = ("deployed_at",)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"deployed_by": request.user.get_username(), **super().get_changeform_initial_data(request)}
+
+
+@admin.register(AgentConfig)
+class AgentConfigAdmin(SealingAdmin):
+    list_display = ("agent", "tenant", "max_concurrency", "adapter", "endpoint", "enabled", "paused")
+    list_filter = (TenantFilter, "adapter", "enabled", "paused")
+    list_select_related = ("tenant",)
+    search_fields = ("agent__role", "tenant__slug")
+    autocomplete_fields = ("tenant", "agent")
+    readonly_fields: tuple[str, ...] = ("stored_auth", "version")
+    fieldsets = (
+        (None, {"fields": ("tenant", "agent", "enabled", "paused")}),
+        ("Limits", {"fields": ("max_concurrency", "max_concurrency_per_group", "timeout_seconds", "retry", "rate")}),
+        ("How it is reached", {"fields": ("adapter", "endpoint", "model")}),
+        ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: AgentConfig | None = None) -> tuple[str, ...]:
+        # The credentials are sealed for this tenant and role and would not open under others.
+        return (*self.readonly_fields, "tenant", "agent") if obj else self.readonly_fields
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        # Nothing refers to it: without it the registry's settings hold.
+        return is_superuser(request)
+
+    def save_model(self, request: HttpRequest, obj: AgentConfig, form: SealingForm, change: bool) -> None:
+        form.seal(credentials.config_context(obj.tenant_id, obj.agent_id))
+        obj.version += change
+        super().save_model(request, obj, form, change)
+
+
+@admin.register(AgentSession)
+class AgentSessionAdmin(RecordAdmin):
+    list_display = ("agent", "tenant", "deliverable_id", "external_session_id", "updated_at")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("external_session_id", "tenant__slug")
+    fields = ("id", "tenant", "agent", "deliverable_id", "external_session_id", "state", "created_at", "updated_at")

@@ -1,0 +1,109 @@
+"""What every admin of ours has in common.
+
+The admin is the platform's: superusers only, over all tenants. What the engine owns is shown and never edited; what people do to it goes
+through the same functions as the API.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin import SimpleListFilter
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.admin import ModelAdmin
+from unfold.paginator import InfinitePaginator
+
+from tenants.models import Tenant
+
+MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
+
+
+class SuperusersOnly:
+    """Mixed into an admin: whatever permissions others were given, they see nothing here."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return is_superuser(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return is_superuser(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request)
+
+
+class PlatformAdmin(SuperusersOnly, ModelAdmin):
+    """Rows that superusers make, change and delete."""
+
+    list_fullwidth = True
+    list_per_page = 50
+    # Counting everything on every page costs more than the page.
+    show_full_result_count = False
+
+
+class KeptAdmin(PlatformAdmin):
+    """Made and changed here, but never deleted: history refers to it. It is switched off instead."""
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class RecordAdmin(KeptAdmin):
+    """Shown only: the engine writes it. Newest first by the ids, page by page without counting, as there may be millions."""
+
+    paginator = InfinitePaginator
+    list_disable_select_all = True
+    ordering = ("-pk",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[QuerySet[Any], bool]:
+        """An id that somebody pasted is looked up by the index; anything else is searched for in the fields."""
+        try:
+            wanted = UUID(search_term.strip())
+        except ValueError:
+            found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
+            return found
+        return queryset.filter(pk=wanted), False
+
+
+class TenantFilter(SimpleListFilter):
+    """Rows of one tenant."""
+
+    title, parameter_name = "tenant", "tenant"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(slug, slug) for slug in Tenant.objects.order_by("slug").values_list("slug", flat=True)[:MOST_TENANTS]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(tenant__slug=self.value()) if self.value() else queryset
+
+
+def is_superuser(request: HttpRequest) -> bool:
+    return bool(request.user.is_active and request.user.is_superuser)
+
+
+def page_of(model: type[Model] | Model, key: object) -> str:
+    """The address of a row's page in the admin."""
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[key])
+
+
+def link_to(model: type[Model] | Model, key: object, text: object) -> SafeString:
+    """A link to a row's page in the admin; a dash when there is no row."""
+    if key is None:
+        return format_html("–")
+    return format_html('<a class="text-link" href="{}">{}</a>', page_of(model, key), text)

@@ -1,0 +1,48 @@
+"""Who acts for which tenant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from tenants.admin.bases import PlatformAdmin, TenantFilter
+from tenants.models import Membership
+
+
+class MembershipForm(forms.ModelForm):
+    """Human roles as words instead of a list in JSON."""
+
+    human_roles = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Whose inbox items are theirs, separated by commas: editor, legal. Empty: none.",
+    )
+
+    class Meta:
+        model = Membership
+        fields = ("tenant", "user", "role", "human_roles")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["human_roles"] = ", ".join(self.instance.human_roles)
+
+    def clean_human_roles(self) -> list[str]:
+        return [word for part in self.cleaned_data["human_roles"].split(",") if (word := part.strip())]
+
+
+@admin.register(Membership)
+class MembershipAdmin(PlatformAdmin):
+    form = MembershipForm
+    list_display = ("user", "tenant", "role", "roles_in_words", "created_at")
+    list_filter = (TenantFilter, "role")
+    list_select_related = ("tenant", "user")
+    search_fields = ("user__username", "user__email", "tenant__slug")
+    autocomplete_fields = ("tenant", "user")
+
+    @display(description="Human roles")
+    def roles_in_words(self, membership: Membership) -> str:
+        return ", ".join(membership.human_roles) or "–"

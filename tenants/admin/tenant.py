@@ -1,0 +1,93 @@
+"""Tenants, and the tokens that are made for them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.cache import add_never_cache_headers
+from unfold.decorators import action
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from tenants import tokens
+from tenants.admin.bases import KeptAdmin
+from tenants.exceptions import TenantError
+from tenants.models import ApiToken, Role, Tenant
+
+
+class TokenForm(forms.Form):
+    """What a token may do. Its secret is shown once, on the page that answers this form."""
+
+    name = forms.CharField(max_length=100, widget=UnfoldAdminTextInputWidget, help_text="To recognise it by.")
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR, widget=UnfoldAdminSelectWidget)
+    days = forms.IntegerField(
+        label="Expires in days",
+        required=False,
+        min_value=1,
+        max_value=3650,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="Never, if empty.",
+    )
+    scopes = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Empty: everything the role may do. Else read, write, or such as activities:read, separated by spaces.",
+    )
+    platform = forms.BooleanField(
+        required=False, widget=UnfoldBooleanSwitchWidget, help_text="May also change the registry of agents that all tenants share."
+    )
+
+    def make(self, tenant: Tenant) -> tuple[ApiToken, str]:
+        values = self.cleaned_data
+        return tokens.create(
+            tenant,
+            values["role"],
+            values["name"],
+            expires_at=timezone.now() + timedelta(days=values["days"]) if values["days"] else None,
+            scopes=values["scopes"].split(),
+            platform=values["platform"],
+        )
+
+
+@admin.register(Tenant)
+class TenantAdmin(KeptAdmin):
+    list_display = ("name", "slug", "is_active", "paused", "max_concurrency", "weight", "created_at")
+    list_filter = ("is_active", "paused")
+    search_fields = ("slug", "name")
+    readonly_fields: tuple[str, ...] = ("id", "created_at")
+    fields = ("slug", "name", "is_active", "paused", "max_concurrency", "weight", "timezone", "id", "created_at")
+    actions_detail = ("create_token",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
+        # People and programs name a tenant by its slug, so it stays what it is.
+        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
+
+    @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
+    def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Asks for what the token may do; the answer shows it, this once."""
+        tenant = self.get_object(request, object_id)
+        if tenant is None:
+            return HttpResponseRedirect(reverse("admin:tenants_tenant_changelist"))
+        form = TokenForm(request.POST or None)
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "tenant": tenant, "form": form, "title": "API token"}
+        if form.is_valid():
+            try:
+                token, secret = form.make(tenant)
+            except TenantError as error:
+                form.add_error("scopes", str(error))
+            else:
+                context |= {"token": token, "secret": secret}
+                self.log_change(request, tenant, f"Created the API token {token}.")
+        response = TemplateResponse(request, "admin/tenants/tenant/create_token.html", context)
+        add_never_cache_headers(response)
+        return response

@@ -1,0 +1,61 @@
+"""API tokens and the answers kept for idempotency keys: neither the secret nor a kept answer can be read here."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from unfold.decorators import action, display
+
+from tenants import tokens
+from tenants.admin.bases import RecordAdmin, TenantFilter
+from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.exceptions import TenantError
+from tenants.models import ApiToken, IdempotentRequest
+
+REVOKE = Deed(
+    "revoke_selected",
+    "Revoke",
+    "Revoked",
+    "Within a second nobody can use these tokens any more. This cannot be undone.",
+    (TenantError,),
+    danger=True,
+)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(DeedsAdmin, RecordAdmin):
+    list_display = ("name", "tenant", "role", "prefix", "state", "expires_at", "last_used_at", "created_at")
+    list_filter = (TenantFilter, "role", "platform")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "prefix", "tenant__slug")
+    fields = (
+        "name", "tenant", "role", "prefix", "scopes", "platform", "state", "expires_at", "revoked_at", "last_used_at", "created_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions = ("revoke_selected",)
+    actions_detail = ("revoke",)
+
+    @display(description="State", label={"active": "success", "expired": "warning", "revoked": "danger"})
+    def state(self, token: ApiToken) -> str:
+        if token.revoked_at:
+            return "revoked"
+        return "expired" if token.expires_at and token.expires_at <= timezone.now() else "active"
+
+    @admin.action(description="Revoke", permissions=["view"])
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> HttpResponse | None:
+        return self.perform(request, queryset, REVOKE, lambda token, notes: tokens.revoke(token))
+
+    @action(description="Revoke", url_path="revoke", icon="block", permissions=["view"])
+    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.revoke_selected)
+
+
+@admin.register(IdempotentRequest)
+class IdempotentRequestAdmin(RecordAdmin):
+    list_display = ("created_at", "tenant", "status_code", "digest")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    # Without the answer's body: it may hold what only its caller should see.
+    fields = ("id", "tenant", "status_code", "digest", "request_digest", "created_at")

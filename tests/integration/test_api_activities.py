@@ -1,0 +1,457 @@
+"""Activities over the API: submitting one or many, everything that can be wrong with them, and finding them again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from activities import relay
+from activities.api.priorities import stored
+from activities.models import Activity, ActivityRun, Wake
+from agents import configuration
+from agents.models import Agent
+from tenants.context import APP, tenant_scope
+from tests.engine import Engine
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("database")
+
+ACTIVITIES = "/api/v1/activities/"
+CONTRACT = {
+    "id", "name", "description", "status", "assignee_type", "agent_role", "human_role", "priority", "wake_reason", "params",
+    "input_ref", "output_ref", "parent", "link_kind", "pipeline_run", "step", "round", "attempts", "stalls", "not_before",
+    "reviewer_notes", "blocker_type", "blocker_message", "waiting_for", "created_at", "started_at", "finished_at", "metadata",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Any:
+    configuration.forget()
+    yield
+    configuration.forget()
+    relay.flush()
+
+
+def body(**members: Any) -> dict[str, Any]:
+    return {"name": "Find keywords", "agent_role": "keyword-researcher", **members}
+
+
+def faults(response: Any) -> dict[str, str]:
+    return {fault["path"]: fault["message"] for fault in problem(response, 400, "validation_failed")["errors"]}
+
+
+def count(tenant: Any) -> int:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.count()
+
+
+# Submitting
+
+
+def test_a_submitted_activity_is_answered_in_full_with_its_place_and_its_version(api, tenant):
+    made = api("operator").post(ACTIVITIES, body(description="For bees", params={"topic": "bees"}, metadata={"ticket": 7}))
+
+    shown = made.json()
+    assert made.status_code == 201
+    assert set(shown) >= CONTRACT | {"version", "allowed_actions", "link"}
+    assert (shown["status"], shown["assignee_type"], shown["priority"], shown["round"]) == ("created", "agent", 10, 1)
+    assert (shown["params"], shown["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
+    assert shown["waiting_for"]["code"] == "queued"
+    assert shown["allowed_actions"] == ["cancel"]
+    assert made["Location"] == shown["link"] == f"{ACTIVITIES}{shown['id']}/"
+    assert made["ETag"] == '"1"'
+    assert api("viewer").get(made["Location"]).json() == shown
+
+
+def test_every_member_that_may_be_given_is_kept(api, tenant):
+    later = datetime.now(UTC) + timedelta(hours=1)
+    given = body(
+        priority=3, not_before=later.isoformat(), expires_at=(later + timedelta(hours=1)).isoformat(), dedup_key="k-1", group_key="site",
+        deliverable=str(uuid4()), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90, requires_approval=True,
+    )  # fmt: skip
+
+    shown = api().post(ACTIVITIES, given).json()
+
+    for name in ("priority", "dedup_key", "group_key", "deliverable", "max_attempts", "timeout_seconds", "requires_approval"):
+        assert shown[name] == given[name]
+    assert datetime.fromisoformat(shown["not_before"]) == later
+    assert shown["waiting_for"]["code"] == "not_before"
+    with tenant_scope(tenant.pk):
+        assert Activity.objects.get().input == {"content": "text", "data": [1]}
+
+
+def test_a_null_counts_as_not_given(api, tenant):
+    made = api().post(ACTIVITIES, body(description=None, priority=None, input=None, human_role=None, dedup_key=None))
+
+    assert made.status_code == 201
+    assert made.json()["priority"] == 10
+
+
+def test_work_for_a_person_goes_to_the_inbox_and_waits_for_that_person(api, tenant):
+    shown = api().post(ACTIVITIES, {"name": "Read it", "human_role": "editor"}).json()
+
+    assert (shown["assignee_type"], shown["human_role"], shown["agent_role"]) == ("human", "editor", None)
+    assert shown["waiting_for"]["code"] == "human"
+    assert shown["allowed_actions"] == ["start", "complete", "cancel"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"priority": "urgent"}, 1), ({"priority": "background"}, 20), ({"priority": 20}, 20),
+        ({"priority": 2, "priority_scale": "payload"}, 1), ({"priority": 0, "priority_scale": "payload"}, 10),
+        ({"priority": 0, "priority_scale": "ade"}, 1), ({"priority": 5, "priority_scale": "ade"}, 10),
+        ({"priority": 9, "priority_scale": "ade"}, 20), ({"priority": 1, "priority_scale": "ticket"}, 1),
+        ({"priority": 5, "priority_scale": "ticket"}, 10), ({"priority": 10, "priority_scale": "ticket"}, 20),
+    ],
+)  # fmt: skip
+def test_a_priority_may_be_given_on_the_scale_that_the_caller_names(api, tenant, given, kept):
+    assert api().post(ACTIVITIES, body(**given)).json()["priority"] == kept
+
+
+@pytest.mark.parametrize(("scale", "values"), [("ade", range(10)), ("ticket", range(1, 11))])
+def test_a_scale_keeps_the_order_of_its_values(scale, values):
+    converted = [stored(value, scale) for value in values]
+
+    assert converted == sorted(set(converted))
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"name": ""}, "name"), ({"name": " \n"}, "name"), ({"name": "n" * 201}, "name"), ({"name": 5}, "name"),
+        ({"name": None}, "name"), ({"agent_role": "no-such-role"}, "agent_role"), ({"agent_role": None}, "agent_role"),
+        ({"human_role": "editor"}, "human_role"), ({"params": []}, "params"), ({"params": "x"}, "params"),
+        ({"metadata": 1}, "metadata"), ({"priority": 0}, "priority"), ({"priority": 21}, "priority"),
+        ({"priority": "5"}, "priority"), ({"priority": True}, "priority"), ({"priority": 3.5}, "priority"),
+        ({"priority": "later"}, "priority"), ({"priority": 3, "priority_scale": "payload"}, "priority"),
+        ({"priority": 0, "priority_scale": "ticket"}, "priority"), ({"priority_scale": "mine"}, "priority_scale"),
+        ({"not_before": "2030-01-01T00:00:00"}, "not_before"), ({"not_before": "soon"}, "not_before"),
+        ({"not_before": 1893456000}, "not_before"), ({"not_before": "2030-13-01T00:00:00Z"}, "not_before"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "2030-01-01T00:00:00Z", "not_before": "2030-01-01T00:00:00Z"}, "expires_at"),
+        ({"dedup_key": "k" * 201}, "dedup_key"), ({"group_key": ""}, "group_key"), ({"deliverable": "x"}, "deliverable"),
+        ({"input": "text"}, "input"), ({"input": {"content": 5}}, "input.content"), ({"input": {"text": "x"}}, "input.text"),
+        ({"input_ref": "x"}, "input_ref"), ({"max_attempts": 0}, "max_attempts"), ({"max_attempts": 51}, "max_attempts"),
+        ({"max_attempts": "3"}, "max_attempts"), ({"timeout_seconds": 86401}, "timeout_seconds"),
+        ({"timeout_seconds": 1.5}, "timeout_seconds"), ({"requires_approval": "yes"}, "requires_approval"),
+        ({"requires_approval": 1}, "requires_approval"), ({"nmae": "x"}, "nmae"), ({"status": "done"}, "status"),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_is_named_by_its_path_and_nothing_is_created(api, tenant, given, path):
+    assert path in faults(api().post(ACTIVITIES, body(**given)))
+    assert count(tenant) == 0
+
+
+def test_all_faults_are_named_at_once(api, tenant):
+    found = faults(api().post(ACTIVITIES, {"nmae": "x", "priority": "x", "params": 1, "timeout_seconds": 0}))
+
+    assert set(found) == {"name", "nmae", "priority", "params", "timeout_seconds"}
+
+
+def test_without_anybody_to_do_it_work_is_refused(api, tenant):
+    assert set(faults(api().post(ACTIVITIES, {"name": "x"}))) == {"agent_role"}
+
+
+def test_approval_is_for_the_results_of_agents(api, tenant):
+    assert set(faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", "requires_approval": True}))) == {"requires_approval"}
+
+
+@pytest.fixture
+def strict_role() -> Any:
+    """A role whose agent says what its parameters must be."""
+    schema = {
+        "type": "object", "required": ["topic"],
+        "properties": {"topic": {"type": "string"}, "sites": {"type": "array", "items": {"type": "object", "properties": {"url": {"type": "string"}}}}},
+    }  # fmt: skip
+    Agent.objects.filter(role="seo").update(input_schema=schema)
+    configuration.forget()
+    yield "seo"
+    Agent.objects.filter(role="seo").update(input_schema=None)
+    configuration.forget()
+
+
+def test_parameters_are_held_against_the_schema_of_the_agent(api, tenant, strict_role):
+    client = api()
+
+    refused = client.post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"sites": [{}, {"url": 5}]}})
+
+    assert set(faults(refused)) == {"params", "params.sites[1].url"}
+    assert "topic" in faults(refused)["params"]
+    assert client.post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"topic": "bees"}}).status_code == 201
+
+
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}])
+def test_a_schema_that_is_none_stops_no_work_and_nothing_is_fetched(api, tenant, strict_role, schema):
+    Agent.objects.filter(role=strict_role).update(input_schema=schema)
+    configuration.forget()
+
+    assert api().post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"a": 1}}).status_code == 201
+
+
+# Inputs from other activities
+
+
+def test_the_output_of_an_activity_of_the_same_tenant_may_be_worked_on(api, tenant, engine: Engine):
+    engine.serve(tenant)
+    (done,) = engine.submit(tenant)
+    engine.drain()
+    reference = str(engine.get(tenant, done).output_ref)
+
+    assert api().post(ACTIVITIES, body(input_ref=reference)).json()["input_ref"] == reference
+
+
+def test_the_output_of_a_person_may_be_worked_on(api, tenant):
+    client = api()
+    task = client.post(ACTIVITIES, {"name": "Write", "human_role": "editor"}).json()
+    done = client.post(f"{task['link']}complete/", {"output": {"content": "text"}}).json()
+
+    assert client.post(ACTIVITIES, body(input_ref=done["output_ref"])).status_code == 201
+
+
+def test_an_output_of_another_tenant_reads_like_one_that_is_not_there(api, tenant, other_tenant, engine: Engine):
+    engine.serve(other_tenant)
+    (done,) = engine.submit(other_tenant)
+    engine.drain()
+    foreign, nowhere = str(engine.get(other_tenant, done).output_ref), str(uuid4())
+    client = api(tenant=tenant)
+
+    assert faults(client.post(ACTIVITIES, body(input_ref=foreign))) == faults(client.post(ACTIVITIES, body(input_ref=nowhere)))
+    assert faults(client.post(ACTIVITIES, [body(), body(input_ref=foreign)])) == {"[1].input_ref": "is not an output of this tenant"}
+    assert count(tenant) == 0
+
+
+def test_input_comes_from_one_place(api, tenant):
+    assert "input_ref" in faults(api().post(ACTIVITIES, body(input={"content": "x"}, input_ref=str(uuid4()))))
+
+
+# Deduplication and bulk
+
+
+def test_an_equal_live_activity_is_answered_instead_of_a_second_one(api, tenant):
+    client = api()
+    first = client.post(ACTIVITIES, body(dedup_key="daily")).json()
+
+    again = client.post(ACTIVITIES, body(dedup_key="daily", name="another name"))
+
+    assert again.status_code == 200
+    assert again.json() == {**first, "deduplicated": True}
+    assert count(tenant) == 1
+
+
+def test_a_dedup_key_is_free_again_once_its_activity_has_ended(api, tenant):
+    client = api()
+    first = client.post(ACTIVITIES, body(dedup_key="daily")).json()
+    client.post(f"{first['link']}cancel/")
+
+    assert client.post(ACTIVITIES, body(dedup_key="daily")).status_code == 201
+
+
+def test_a_dedup_key_counts_within_its_tenant(api, tenant, other_tenant):
+    api(tenant=other_tenant).post(ACTIVITIES, body(dedup_key="daily"))
+
+    assert api(tenant=tenant).post(ACTIVITIES, body(dedup_key="daily")).status_code == 201
+
+
+def test_many_are_created_in_one_request_each_with_what_became_of_it(api, tenant):
+    client = api()
+    client.post(ACTIVITIES, body(dedup_key="there"))
+
+    made = client.post(ACTIVITIES, [body(name=f"n{n}") for n in range(3)] + [body(dedup_key="there"), body(dedup_key="x"), body(dedup_key="x")])
+
+    results = made.json()["results"]
+    assert made.status_code == 201
+    assert [(one["created"], one["deduplicated"]) for one in results] == [(True, False)] * 3 + [(False, True), (True, False), (False, True)]
+    assert results[4]["id"] == results[5]["id"]
+    assert count(tenant) == 5
+    assert client.get(results[0]["link"]).json()["name"] == "n0"
+
+
+def test_a_thousand_fit_into_one_request_and_one_more_does_not(api, tenant):
+    client = api()
+
+    assert client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1000).status_code == 201
+    assert count(tenant) == 1000
+    assert "" in faults(client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1001))
+
+
+def test_one_fault_among_many_refuses_them_all(api, tenant):
+    found = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5]))
+
+    assert set(found) == {"[1].name", "[2].priority", "[3]"}
+    assert count(tenant) == 0
+
+
+def test_an_empty_list_is_refused(api, tenant):
+    assert "" in faults(api().post(ACTIVITIES, []))
+
+
+def test_a_repetition_under_the_same_idempotency_key_creates_nothing_more(api, tenant):
+    client = api()
+
+    first = client.post(ACTIVITIES, body(), headers={"Idempotency-Key": "k1"})
+    again = client.post(ACTIVITIES, body(), headers={"Idempotency-Key": "k1"})
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert (first.json(), first["Location"], first["ETag"]) == (again.json(), again["Location"], again["ETag"])
+    assert count(tenant) == 1
+
+
+def test_a_full_backlog_is_429_until_there_is_room_and_other_roles_go_on(api, tenant, settings):
+    settings.ORCHESTRATOR_MAX_BACKLOG = 2
+    client = api()
+    client.post(ACTIVITIES, [body(), body()])
+
+    refused = client.post(ACTIVITIES, body())
+
+    problem(refused, 429, "backlog_full")
+    assert int(refused["Retry-After"]) > 0
+    assert client.post(ACTIVITIES, body(agent_role="seo")).status_code == 201
+    assert client.post(ACTIVITIES, {"name": "x", "human_role": "editor"}).status_code == 201
+    assert count(tenant) == 4
+
+
+def test_work_put_off_is_not_offered_before_its_time(api, tenant):
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+    api().post(ACTIVITIES, body(not_before=later))
+
+    with tenant_scope(tenant.pk):
+        assert Wake.objects.get().due_at is not None
+
+
+# Finding
+
+
+@pytest.fixture
+def some(api, tenant) -> list[dict[str, Any]]:
+    """Four activities: two of agents, one of them put off, and two of people, one of them cancelled."""
+    client = api("operator")
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    given = [
+        body(name="Alpha", priority=5, deliverable=str(uuid4())),
+        body(name="Beta", agent_role="seo", not_before=later, dedup_key="b"),
+        {"name": "Gamma", "human_role": "editor", "description": "about alpha"},
+        {"name": "Delta", "human_role": "lawyer"},
+    ]
+    made = [client.post(ACTIVITIES, one).json() for one in given]
+    client.post(f"{made[3]['link']}cancel/")
+    return made
+
+
+def names(client: Any, **query: Any) -> list[str]:
+    found = client.get(ACTIVITIES, query)
+    assert found.status_code == 200, found.content
+    return [item["name"] for item in found.json()["results"]]
+
+
+def test_lists_begin_with_the_newest(api, some):
+    assert names(api()) == ["Delta", "Gamma", "Beta", "Alpha"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"status": "cancelled"}, ["Delta"]), ({"status": "created,cancelled"}, ["Delta", "Gamma", "Beta", "Alpha"]),
+        ({"agent_role": "seo"}, ["Beta"]), ({"human_role": "editor"}, ["Gamma"]), ({"assignee_type": "agent"}, ["Beta", "Alpha"]),
+        ({"priority": "5"}, ["Alpha"]), ({"dedup_key": "b"}, ["Beta"]), ({"search": "alpha"}, ["Gamma", "Alpha"]),
+        ({"ordering": "created_at"}, ["Alpha", "Beta", "Gamma", "Delta"]), ({"ordering": "-name", "assignee_type": "agent"}, ["Beta", "Alpha"]),
+        ({"ordering": "priority", "limit": 1}, ["Alpha"]), ({"step": "x"}, []), ({"pipeline_run": str(uuid4())}, []),
+        ({"parent": str(uuid4())}, []), ({"created_before": "2020-01-01T00:00:00Z"}, []),
+        ({"created_after": "2020-01-01T00:00:00Z", "status": "created"}, ["Gamma", "Beta", "Alpha"]),
+    ],
+)  # fmt: skip
+def test_a_list_is_narrowed_and_ordered_as_asked(api, some, query, found):
+    assert names(api(), **query) == found
+
+
+def test_a_deliverable_narrows_a_list(api, some):
+    assert names(api(), deliverable=some[0]["deliverable"]) == ["Alpha"]
+
+
+@pytest.mark.parametrize(
+    "query", ["colour=red", "status=odd", "status=created,odd", "priority=high", "pipeline_run=5", "created_after=soon", "ordering=params", "limit=0"]
+)
+def test_an_unknown_or_malformed_filter_is_400(api, some, query):
+    assert query.partition("=")[0] in faults(api().get(f"{ACTIVITIES}?{query}"))
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(api, some):
+    client, seen, address = api(), [], f"{ACTIVITIES}?limit=3&ordering=-priority"
+
+    while address:
+        page = client.get(address).json()
+        seen += [item["name"] for item in page["results"]]
+        address = page["next"]
+
+    assert sorted(seen) == ["Alpha", "Beta", "Delta", "Gamma"]
+
+
+def test_each_item_says_why_it_waits(api, some):
+    reasons = {item["name"]: item["waiting_for"] for item in api().get(ACTIVITIES).json()["results"]}
+
+    assert {name: reason and reason["code"] for name, reason in reasons.items()} == {
+        "Alpha": "queued", "Beta": "not_before", "Gamma": "human", "Delta": None,
+    }  # fmt: skip
+
+
+def test_a_page_costs_the_same_whatever_is_on_it(api, tenant):
+    client = api()
+
+    def statements() -> int:
+        with CaptureQueriesContext(connections[APP]) as captured:
+            assert client.get(ACTIVITIES).status_code == 200
+        return len(captured)
+
+    client.post(ACTIVITIES, [body(), {"name": "x", "human_role": "editor"}])
+    client.get(ACTIVITIES)
+    few = statements()
+    client.post(ACTIVITIES, [body(agent_role=role) for role in ("seo", "qa", "dev") for _ in range(10)])
+
+    assert statements() == few <= 6
+
+
+# Tenants and rights
+
+
+@pytest.mark.parametrize("part", ["", "output/", "runs/", "timeline/", "why/"])
+def test_what_belongs_to_another_tenant_is_not_there(api, tenant, other_tenant, part):
+    made = api(tenant=other_tenant).post(ACTIVITIES, body()).json()
+    client = api(tenant=tenant)
+
+    foreign, nowhere = client.get(f"{made['link']}{part}"), client.get(f"{ACTIVITIES}{uuid4()}/{part}")
+
+    problem(foreign, 404, "not_found")
+    assert {**foreign.json(), "request_id": 0} == {**nowhere.json(), "request_id": 0}
+    assert names(client) == []
+
+
+def test_an_id_that_is_none_is_not_there(api, tenant):
+    problem(api().get(f"{ACTIVITIES}no-such-id/"), 404, "not_found")
+
+
+def test_reading_needs_a_viewer_and_submitting_an_operator(api, tenant):
+    assert api("viewer").get(ACTIVITIES).status_code == 200
+    assert problem(api("reviewer").post(ACTIVITIES, body()), 403, "forbidden")["required_role"] == "operator"
+    assert api("operator").post(ACTIVITIES, body()).status_code == 201
+
+
+def test_runs_of_an_activity_are_listed_newest_first(api, tenant):
+    made = api().post(ACTIVITIES, body()).json()
+    with tenant_scope(tenant.pk):
+        for number in (1, 2):
+            ActivityRun.objects.create(
+                tenant=tenant, activity_id=made["id"], status="failed", fence=number, attempt=number, wake_reason="new_task",
+                grant="g", timeout_seconds=60,
+            )  # fmt: skip
+
+    found = api("viewer").get(f"{made['link']}runs/").json()
+
+    assert [run["attempt"] for run in found["results"]] == [2, 1]
+    assert found["results"][0]["activity"] == made["id"]
+    assert api().get(f"{made['link']}runs/?limit=1").json()["next"]
