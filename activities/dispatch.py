@@ -15,7 +15,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from activities import admission, leases, outputs, prompt, relay, results, run_tokens, transitions
 from activities.admission import Closed, Exchange, Grant
@@ -37,6 +37,7 @@ def work(grant: Grant) -> None:
 
     Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work.
     """
+    _replace_broken_connections()
     if not _still_granted(grant):
         return
     lease, began = leases.current(), time.monotonic()
@@ -46,6 +47,13 @@ def work(grant: Grant) -> None:
             _run(following, lease)
         go_on = time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.ended.is_set()
         following = relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
+
+
+def _replace_broken_connections() -> None:
+    """Only those that failed: asking each one whether it still works would cost a round trip per message."""
+    for connection in connections.all(initialized_only=True):
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _still_granted(grant: Grant) -> bool:
@@ -58,9 +66,10 @@ def _still_granted(grant: Grant) -> bool:
 
 def _run(grant: Grant, lease: leases.Lease) -> None:
     """One activity from claim to result. Slots are given back by what ends the run."""
-    with lease.holding_a_run():
+    run_id = uuid7()
+    with lease.holding(run_id):
         try:
-            claimed = _claim(grant, lease)
+            claimed = _claim(grant, lease, run_id)
         except AgentError as error:
             logger.warning("Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)})
             claimed = None
@@ -88,8 +97,7 @@ class _Claimed:
     input: dict[str, Any] | None = None
 
 
-def _claim(grant: Grant, lease: leases.Lease) -> _Claimed | None:
-    run_id = uuid7()
+def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
         row = transitions.claim(

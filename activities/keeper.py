@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 
 from activities import outputs, promotion, publishing, recovery, relay
 from activities.admission import Closed, Exchange, limits, rebuilding
+from tenants.api import idempotency
 from tenants.context import SYSTEM
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Keeper:
             _try(self._copy_outputs)
         if self.tidy_due.due(now):
             _try(rebuilding.forget_old_generations)
+            _try(idempotency.purge)
 
     def _take_lead(self) -> bool:
         """The lock belongs to the database session: it ends with the connection, so a dead leader is replaced at the next tick."""
@@ -105,7 +107,7 @@ class Keeper:
         for worker in self.watch.lost():
             recovery.declare_lost(worker)
         recovery.reclaim_runs_of_ended_workers()
-        recovery.end_overdue_accepted_runs()
+        recovery.end_overdue_runs()
         recovery.expire_stale()
 
     def _admission_is_open(self, now: float) -> bool:

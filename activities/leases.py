@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,22 +41,29 @@ class Lease:
     concurrency: int
     watched: bool  # Whether the watchdog may end the process. Not in tests, which run in the process of pytest.
     worker_id: UUID = field(default_factory=uuid7)
+    check: Callable[[Lease], None] | None = None  # called after each beat
     taken: int = 0
-    active: int = 0
+    runs: set[UUID] = field(default_factory=set)
+    doubtful: set[UUID] = field(default_factory=set)
     beaten: float = field(default_factory=time.monotonic)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def active(self) -> int:
+        return len(self.runs)
+
     @contextmanager
-    def holding_a_run(self) -> Iterator[None]:
+    def holding(self, run_id: UUID) -> Iterator[None]:
+        """While this process works on the run. Begins before the claim, so that a claimed run is always known here."""
         with self.lock:
-            self.active += 1
+            self.runs.add(run_id)
             self.taken += 1
         try:
             yield
         finally:
             with self.lock:
-                self.active -= 1
+                self.runs.discard(run_id)
 
     def beat(self) -> None:
         """Raise the counter. A process that was declared lost meanwhile begins anew under another id, or ends."""
@@ -85,10 +92,12 @@ class Lease:
 _lease: Lease | None = None
 
 
-def begin(*, roles: list[str], concurrency: int, watched: bool = True) -> Lease:
+def begin(
+    *, roles: list[str], concurrency: int, watched: bool = True, check: Callable[[Lease], None] | None = None
+) -> Lease:
     """Register this process and keep beating until it ends."""
     global _lease
-    _lease = lease = Lease(roles=roles, concurrency=concurrency, watched=watched)
+    _lease = lease = Lease(roles=roles, concurrency=concurrency, watched=watched, check=check)
     lease.register()
     threading.Thread(target=_keep_beating, args=(lease,), name="heartbeat", daemon=True).start()
     if watched:
@@ -113,6 +122,8 @@ def _keep_beating(lease: Lease) -> None:
         try:
             close_old_connections()
             lease.beat()
+            if lease.check:
+                lease.check(lease)
         except DatabaseError as error:
             logger.warning("Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()})
     connections.close_all()

@@ -29,6 +29,7 @@ from tenants.context import system_scope
 logger = logging.getLogger(__name__)
 
 PAGE = 500
+GRACE = timedelta(seconds=60)
 YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would only cost.
 
 
@@ -76,11 +77,16 @@ def reclaim_runs_of_ended_workers() -> int:
     return _each(runs, lambda run: results.stalled(_token(run), grant=run.grant))
 
 
-def end_overdue_accepted_runs() -> int:
-    """Fail the runs that an agent accepted and did not finish by its deadline."""
-    overdue = Q(accepted_at__isnull=False) & Q(accepted_at__lt=Now() - F("timeout_seconds") * timedelta(seconds=1))
+def end_overdue_runs() -> int:
+    """Fail the runs that an agent accepted and did not finish by its deadline, and those that hang in a living worker.
+
+    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted.
+    """
+    allowed = F("timeout_seconds") * timedelta(seconds=1)
+    accepted = Q(accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
+    hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
     with system_scope():
-        runs = list(ActivityRun.objects.filter(overdue, status="running").order_by("pk")[:PAGE])
+        runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
     return _each(runs, lambda run: results.failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery"))
 
 

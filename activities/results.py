@@ -124,8 +124,8 @@ def persistently(action: Callable[[], T]) -> T:
 
 
 def overdue(timeout_seconds: int) -> AgentError:
-    """The error of an agent that accepted work and did not finish it in time."""
-    return RetryableAgentError(f"The agent accepted the work and did not finish it within {timeout_seconds} s.", code="agent_timeout")
+    """The error of an agent that did not finish in time."""
+    return RetryableAgentError(f"The agent did not finish the work within {timeout_seconds} s.", code="agent_timeout")
 
 
 def policy_of(activity: Any) -> RetryPolicy:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import redis
 
-from activities import leases, relay
+from activities import leases, relay, results
 from activities.admission import Closed, Exchange, limits
+from activities.exceptions import RunSuperseded
+from activities.models import ActivityRun
+from activities.run_tokens import RunToken
 from tenants import row_security
 from tenants.checks import tenant_tables
+from tenants.context import system_scope
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +22,25 @@ logger = logging.getLogger(__name__)
 def begin(*, roles: list[str], concurrency: int) -> None:
     """Take up work: refuse a database that does not keep tenants apart, register, and let admission know the new seats."""
     row_security.refuse_unsafe_database(tenant_tables())
-    leases.begin(roles=roles, concurrency=concurrency)
+    leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
     _tell_admission()
+
+
+def hand_back_unattended(lease: leases.Lease) -> None:
+    """Give back runs that are ours in PostgreSQL but that no thread of this process works on.
+
+    That happens when the commit of a claim succeeded and its answer was lost with the connection. Seen at two beats in a row, so
+    that a run which is just ending is left alone.
+    """
+    with system_scope():
+        ours = list(ActivityRun.objects.filter(worker_id=lease.worker_id, status="running"))
+    unattended = {run.pk for run in ours} - lease.runs
+    for run in ours:
+        if run.pk in unattended & lease.doubtful:
+            logger.warning("Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)})
+            with suppress(RunSuperseded):
+                results.handed_back(RunToken(run.tenant_id, run.activity_id, run.pk, run.fence), reason="Nobody worked on it.")
+    lease.doubtful = unattended
 
 
 def end() -> None:

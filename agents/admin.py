@@ -35,7 +35,7 @@ class UnshownTextarea(UnfoldAdminTextareaWidget):
         return ""
 
 
-class SealingForm(forms.ModelForm[Any]):
+class SealingForm(forms.ModelForm):
     """A form whose model keeps credentials in `auth_sealed`."""
 
     auth = forms.CharField(

@@ -19,6 +19,8 @@ from tenants.context import system_scope, tenant_scope
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
 SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
+NO_WORKER = "no worker"
+NAMED = 5  # roles in one reason
 WORDS = {
     "approval": "approvals",
     "review": "reviews",
@@ -67,7 +69,8 @@ class Overview:
 
     @property
     def busy(self) -> list[QueueRow]:
-        return [row for row in self.queues if not row.idle]
+        """What needs somebody first: queues that nobody serves, then the longest."""
+        return sorted((row for row in self.queues if not row.idle), key=lambda row: (row.state != NO_WORKER, -row.standing.depth))
 
     @property
     def resting(self) -> list[QueueRow]:
@@ -115,13 +118,19 @@ def _figures(tenant_id: UUID | None) -> Standing | None:
 
 
 def _reasons(figures: Standing) -> Iterator[str]:
-    for role in figures.roles:
-        if role.depth and not role.workers and not role.paused:
-            yield f"{role.role} has {role.depth} waiting and no worker."
+    unserved = [role for role in figures.roles if role.depth and not role.workers and not role.paused]
+    if unserved:
+        yield _unserved(sorted(unserved, key=lambda role: -role.depth))
     if figures.silent:
         yield f"{_count(figures.silent, 'worker process does', 'worker processes do')} not beat any more."
     if figures.spooled_seconds > SPOOL_SECONDS:
         yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the first for {in_words(figures.spooled_seconds)}."
+
+
+def _unserved(roles: list[RoleStanding]) -> str:
+    named = ", ".join(f"{role.role} ({role.depth} waiting)" for role in roles[:NAMED])
+    more = f" and {_count(len(roles) - NAMED, 'other role', 'other roles')}" if len(roles) > NAMED else ""
+    return f"No worker serves {named}{more}."
 
 
 def _sentence(status: str, figures: Standing | None) -> str:
@@ -133,7 +142,7 @@ def _sentence(status: str, figures: Standing | None) -> str:
 
 
 def _queue_row(role: RoleStanding) -> QueueRow:
-    state = "paused" if role.paused else "no worker" if role.depth and not role.workers else "served" if role.workers else ""
+    state = "paused" if role.paused else NO_WORKER if role.depth and not role.workers else "served" if role.workers else ""
     bands = [(band, count) for band, count in role.waiting.items() if count]
     return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
 

@@ -10,7 +10,7 @@ CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_POOL = "threads"  # agents are waited for; work that burns processor time belongs in more processes
-CELERY_WORKER_SEND_TASK_EVENTS = True
+CELERY_WORKER_SEND_TASK_EVENTS = False  # Flower switches them on when it runs; each costs a publish per message
 CELERY_TASK_SEND_SENT_EVENT = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20.0
 CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True
@@ -32,4 +32,7 @@ CELERY_TASK_CREATE_MISSING_QUEUES = True
 CELERY_TASK_ROUTES = ("agents.routing.route",)
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_TIMEZONE = "UTC"
+# Celery would close the database connection around each task, and a new one costs more than most tasks. Broken ones are
+# replaced by activities.dispatch.
+CELERY_DB_REUSE_MAX = 2**62
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

@@ -8,6 +8,7 @@ import structlog
 
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
 _shared = [
+    structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -42,6 +43,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "httpx2": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},  # clients' mistakes are answered, not logged
         "celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"},
     },
 }

@@ -13,10 +13,11 @@ if len(os.environ["SECRET_KEY"]) < 50:
     raise ImproperlyConfigured("SECRET_KEY is too short: use at least 50 random characters")
 
 from orchestrator.settings.base import *  # noqa: E402, F403
-from orchestrator.settings.base import STORAGES  # noqa: E402
+from orchestrator.settings.base import HOME, STORAGES  # noqa: E402
 
 DEBUG = False
 WHITENOISE_USE_FINDERS = False
+STATIC_ROOT = os.environ.get("STATIC_ROOT", str(HOME / "static"))
 STORAGES = {**STORAGES, "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"}}
 SECURE_SSL_REDIRECT = os.environ.get("SECURE_SSL_REDIRECT", "1") == "1"
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

@@ -13,6 +13,9 @@ ORCHESTRATOR_FLOWER_URL = os.environ.get(
     "" if os.environ.get("ORCHESTRATOR_PUBLIC_URL") else f"http://127.0.0.1:{os.environ.get('FLOWER_PORT') or 5555}",
 )
 
+# Times as logs and the API write them; UTC.
+DATETIME_FORMAT = "Y-m-d H:i:s"
+
 
 def _page(title: str, icon: str, model: str) -> dict[str, object]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
@@ -28,6 +31,7 @@ UNFOLD = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
+    "STYLES": [lambda request: static("console/admin.css")],
     "COLORS": {
         # The blue of the console, whose pages lie beside these.
         "primary": {
@@ -41,7 +45,8 @@ UNFOLD = {
         "navigation": [
             {
                 "items": [
-                    {"title": "Overview", "icon": "monitoring", "link": reverse_lazy("console:home")},
+                    # Its address begins every other one, so it would always seem to be the page one is on.
+                    {"title": "Overview", "icon": "monitoring", "link": reverse_lazy("console:home"), "active": lambda request: False},
                     {"title": "API documentation", "icon": "api", "link": "/api/v1/docs/"},
                     *([{"title": "Flower", "icon": "local_florist", "link": ORCHESTRATOR_FLOWER_URL}] if ORCHESTRATOR_FLOWER_URL else []),
                 ]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db.models.functions import Now
 
-from activities import admission, keeper, leases, publishing, recovery, relay, results, tasks
+from activities import admission, keeper, leases, publishing, recovery, relay, results, tasks, workers
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
 from activities.exceptions import RunSuperseded
@@ -224,11 +224,11 @@ def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(engi
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme, timeout_seconds=60, max_attempts=1)
     engine.drain()
-    assert recovery.end_overdue_accepted_runs() == 0
+    assert recovery.end_overdue_runs() == 0
 
     with tenant_scope(acme.pk):
         ActivityRun.objects.update(accepted_at=Now() - timedelta(seconds=61))
-    assert recovery.end_overdue_accepted_runs() == 1
+    assert recovery.end_overdue_runs() == 1
 
     failed = engine.get(acme, activity_id)
     assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
@@ -310,3 +310,24 @@ def test_a_full_pass_of_the_keeper_mends_everything_at_once(
 def live_runs() -> list[ActivityRun]:
     with system_scope():
         return list(ActivityRun.objects.filter(status="running"))
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    workers.hand_back_unattended(engine.lease)
+    after_one_look = engine.status(acme, killed_run.activity_id)
+    workers.hand_back_unattended(engine.lease)
+    relay.flush()
+    engine.drain()
+
+    done = engine.get(acme, killed_run.activity_id)
+    assert after_one_look == "in_progress"
+    assert (done.status, done.stalls, done.attempts) == ("done", 0, 1)
+
+
+def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.update(started_at=Now() - timedelta(seconds=killed_run.timeout_seconds + 61))
+
+    assert recovery.end_overdue_runs() == 1
+
+    assert engine.get(acme, killed_run.activity_id).error["code"] == "agent_timeout"

@@ -38,7 +38,7 @@ class Command(BaseCommand):
         self.undone: list[str] = []
         self._part("workers declared lost", lambda: _declare_lost(watch=watch))
         self._part("runs of ended workers taken back", lambda: _until_none_is_left(recovery.reclaim_runs_of_ended_workers))
-        self._part("accepted runs ended that were overdue", lambda: _until_none_is_left(recovery.end_overdue_accepted_runs))
+        self._part("accepted runs ended that were overdue", lambda: _until_none_is_left(recovery.end_overdue_runs))
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
         self._part("delays ended that were over", lambda: _until_none_is_left(promotion.promote))
         self._part("admission (its order and slots in Redis) rebuilt", _reopen_admission)

@@ -1,0 +1,173 @@
+"""Activities: what they are, why they wait, what was asked of the agent, and everything that happened."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.decorators import display
+from unfold.views import ChangeList
+
+from activities import outputs, selectors, waiting
+from activities.admin import labels
+from activities.admin.decisions import DecisionsAdmin
+from activities.admin.filters import RoleFilter, SituationFilter
+from activities.exceptions import OutputUnavailable
+from activities.models import Activity
+from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+
+CHILDREN_SHOWN = 50
+
+
+class ActivityList(ChangeList):
+    """A page of activities, each with what it waits for: two queries per tenant on the page, none per row."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        by_tenant: dict[UUID, list[Activity]] = defaultdict(list)
+        for activity in self.result_list:
+            by_tenant[activity.tenant_id].append(activity)
+        waits = {
+            activity_id: wait for tenant_id, rows in by_tenant.items() for activity_id, wait in waiting.briefly(tenant_id, rows).items()
+        }
+        for activity in self.result_list:
+            activity.wait = waits[activity.pk]
+
+
+@admin.register(Activity)
+class ActivityAdmin(DecisionsAdmin, RecordAdmin):
+    list_display = ("name", "state", "tenant", "assignee", "priority", "wait", "created_at")
+    list_filter = (TenantFilter, SituationFilter, "status", RoleFilter, "assignee_type")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "tenant__slug", "group_key", "dedup_key")
+    change_form_after_template = "admin/activities/activity/timeline.html"
+    fieldsets = (
+        (None, {"fields": ("state", "why", "tenant", "assignee", "description")}),
+        (
+            "What the agent is told",
+            {"fields": ("wake_reason", "params", "input", "input_link", "reviewer_notes", "metadata"), "classes": ("tab",)},
+        ),
+        (
+            "Result",
+            {
+                "fields": ("output_link", "error", "decided_by", "decided_at", "chosen_option", "blocker_type", "blocker_message",
+                           "blocked_at", "cancel_reason", "reassign_reason"),
+                "classes": ("tab",),
+            },
+        ),
+        (
+            "Where it belongs",
+            {
+                "fields": ("pipeline_run", "step", "branch", "round", "parent_link", "link_kind", "children_links", "deliverable_id",
+                           "group_key", "dedup_key"),
+                "classes": ("tab",),
+            },
+        ),
+        (
+            "Engine",
+            {
+                "fields": ("id", "priority", "attempts", "max_attempts", "stalls", "fence", "version", "retry", "timeout_seconds",
+                           "requires_approval", "is_approval_gate", "not_before", "expires_at", "due_at", "created_at", "assigned_at",
+                           "started_at", "finished_at"),
+                "classes": ("tab",),
+            },
+        ),
+    )  # fmt: skip
+    readonly_fields = tuple(name for _, options in fieldsets for name in options["fields"])
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ActivityList
+
+    def get_custom_urls(self) -> tuple[tuple[str, str, Any], ...]:
+        return (("<uuid:activity_id>/output/<uuid:output_id>/", "activities_activity_output", self.show_output),)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        found = self.get_object(request, object_id)
+        extra = {"timeline": selectors.timeline(found.tenant_id, found.pk), "title": found.name} if found else {}
+        response: HttpResponse = super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
+        return response
+
+    def show_output(self, request: HttpRequest, activity_id: UUID, output_id: UUID, **kwargs: Any) -> HttpResponse:
+        """An output as text, from wherever it is. Its own page, since MongoDB may take its time."""
+        activity = self.get_object(request, str(activity_id))
+        if activity is None:
+            raise Http404
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "activity": activity, "title": f"Output of {activity.name}"}
+        try:
+            context["output"] = outputs.read(activity.tenant_id, output_id)
+        except OutputUnavailable as error:
+            context["unavailable"] = str(error)
+        return TemplateResponse(request, "admin/activities/activity/output.html", context)
+
+    @display(description="Status", ordering="status", label=labels.STATUS)
+    def state(self, activity: Activity) -> tuple[str, str]:
+        return activity.status, activity.status.replace("_", " ")
+
+    @display(description="Done by")
+    def assignee(self, activity: Activity) -> SafeString:
+        icon = "person" if activity.assignee_type == "human" else "smart_toy"
+        role = activity.human_role if activity.assignee_type == "human" else activity.agent_role
+        return format_html(
+            '<span class="material-symbols-outlined orc-icon" title="{}">{}</span>{}', activity.assignee_type, icon, role
+        )
+
+    @display(description="Waits for")
+    def wait(self, activity: Activity) -> SafeString:
+        found = activity.wait  # type: ignore[attr-defined]  # ActivityList put it there
+        if found.code is None:
+            return format_html("–")
+        return format_html('<span title="{}">{}</span>', found.detail, found.code.replace("_", " "))
+
+    @display(description="Why it waits")
+    def why(self, activity: Activity) -> SafeString:
+        found = waiting.why(activity.tenant_id, activity.pk)
+        facts = [
+            found.detail,
+            f"Held by {found.holder}." if found.holder else "",
+            f"Place {found.position} in its queue." if found.position else "",
+            f"About {found.estimate_seconds:.0f} s." if found.estimate_seconds else "",
+        ]
+        code = format_html("<b>{}</b> – ", found.code.replace("_", " ")) if found.code else ""
+        return format_html("{}{}", code, " ".join(fact for fact in facts if fact))
+
+    @display(description="Input")
+    def input_link(self, activity: Activity) -> SafeString:
+        return _output_of(activity, activity.input_ref)
+
+    @display(description="Output")
+    def output_link(self, activity: Activity) -> SafeString:
+        return _output_of(activity, activity.output_ref)
+
+    @display(description="Pipeline run")
+    def pipeline_run(self, activity: Activity) -> SafeString:
+        if activity.pipeline_run_id is None:
+            return format_html("–")
+        # By its address alone: this app knows nothing of pipelines.
+        url = reverse("admin:pipelines_pipelinerun_change", args=[activity.pipeline_run_id])
+        return format_html('<a class="text-link" href="{}">{}</a>', url, activity.pipeline_run_id)
+
+    @display(description="Parent")
+    def parent_link(self, activity: Activity) -> SafeString:
+        return link_to(Activity, activity.parent_id, activity.parent)
+
+    @display(description="Children")
+    def children_links(self, activity: Activity) -> SafeString:
+        children = activity.children.order_by("pk")[:CHILDREN_SHOWN]
+        rows = [format_html("<li>{} ({}, {})</li>", link_to(Activity, child.pk, child), child.link_kind, child.status) for child in children]
+        return format_html("<ul>{}</ul>", SafeString("").join(rows)) if rows else format_html("–")
+
+
+def _output_of(activity: Activity, output_id: UUID | None) -> SafeString:
+    if output_id is None:
+        return format_html("–")
+    url = reverse("admin:activities_activity_output", args=[activity.pk, output_id])
+    return format_html('<a class="text-link" href="{}">Read it</a> <small>{}</small>', url, output_id)

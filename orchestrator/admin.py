@@ -1,0 +1,97 @@
+"""People and Celery's own tables in the admin: the packages' admins once more, in our theme and for superusers only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django_celery_beat import admin as beat
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
+from django_celery_results import admin as results
+from django_celery_results.models import GroupResult, TaskResult
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from tenants.admin.bases import RecordAdmin, SuperusersOnly
+from tenants.models import Membership
+
+for _model in (
+    User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,
+):  # fmt: skip
+    admin.site.unregister(_model)
+
+
+class MembershipInline(SuperusersOnly, TabularInline):
+    """The tenants that the person may act for."""
+
+    model = Membership
+    fields = ("tenant", "role")
+    autocomplete_fields = ("tenant",)
+    extra = 0
+
+
+@admin.register(User)
+class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    inlines = (MembershipInline,)
+
+    def get_inlines(self, request: Any, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+
+@admin.register(Group)
+class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
+    """Unused by us: roles belong to memberships. Kept because Django's users have groups."""
+
+
+class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):  # type: ignore[misc]  # the theme has no types
+    """The registered tasks, in the theme's look."""
+
+
+class PeriodicTaskForm(beat.PeriodicTaskForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["task"].widget = UnfoldAdminTextInputWidget()
+        self.fields["regtask"].widget = TaskSelect()
+
+
+@admin.register(PeriodicTask)
+class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
+    form = PeriodicTaskForm
+    date_hierarchy = None
+
+
+@admin.register(IntervalSchedule)
+class IntervalScheduleAdmin(SuperusersOnly, beat.IntervalScheduleAdmin, ModelAdmin):
+    pass
+
+
+@admin.register(CrontabSchedule)
+class CrontabScheduleAdmin(SuperusersOnly, beat.CrontabScheduleAdmin, ModelAdmin):
+    pass
+
+
+@admin.register(ClockedSchedule)
+class ClockedScheduleAdmin(SuperusersOnly, beat.ClockedScheduleAdmin, ModelAdmin):
+    pass
+
+
+@admin.register(SolarSchedule)
+class SolarScheduleAdmin(SuperusersOnly, ModelAdmin):
+    pass
+
+
+@admin.register(TaskResult)
+class TaskResultAdmin(RecordAdmin, results.TaskResultAdmin):
+    date_hierarchy = None
+
+
+@admin.register(GroupResult)
+class GroupResultAdmin(RecordAdmin, results.GroupResultAdmin):
+    date_hierarchy = None

@@ -1,0 +1,131 @@
+"""Runs of pipelines and where their steps stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.admin import TabularInline
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from activities.models import Activity
+from pipelines import cancellation
+from pipelines.admin.pictures import drawn
+from pipelines.exceptions import PipelineError
+from pipelines.models import PipelineRun, PipelineVersion, StepRun
+from pipelines.models.run import RunState
+from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+from tenants.admin.deeds import Deed, DeedsAdmin
+
+RUN_LABELS = {RunState.RUNNING.value: "info", RunState.COMPLETED.value: "success", RunState.FAILED.value: "danger"}
+STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
+
+CANCEL = Deed(
+    "cancel_selected",
+    "Cancel runs",
+    "Cancelled",
+    "These runs end, and with them every activity of theirs that has not ended.",
+    (PipelineError,),
+    notes="Reason",
+    danger=True,
+)
+
+
+class StepInline(TabularInline):
+    """The steps in the order of the definition."""
+
+    model = StepRun
+    fields = ("step", "state", "round", "activity_link", "settled_at")
+    readonly_fields = fields
+    extra = 0
+    per_page = 50
+    can_delete = False
+    hide_title = True
+    verbose_name_plural = "Steps"
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @display(description="Status", label=STEP_LABELS)
+    def state(self, step: StepRun) -> str:
+        return step.status
+
+    @display(description="Activity")
+    def activity_link(self, step: StepRun) -> SafeString:
+        return link_to(Activity, step.activity_id, step.activity_id)
+
+
+@admin.register(PipelineRun)
+class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
+    list_display = ("started_at", "title", "tenant", "state", "unsettled", "created_by", "finished_at")
+    list_filter = (TenantFilter, "status")
+    list_select_related = ("tenant", "version__pipeline")
+    search_fields = ("version__pipeline__key", "tenant__slug")
+    fields = (
+        "state", "picture", "version_link", "tenant", "params", "input", "priority", "unsettled", "deliverable_id", "created_by",
+        "started_at", "finished_at", "id",
+    )  # fmt: skip
+    readonly_fields = fields
+    inlines = (StepInline,)
+    actions = ("cancel_selected",)
+    actions_detail = ("cancel",)
+
+    @display(description="Status", label=RUN_LABELS)
+    def state(self, run: PipelineRun) -> str:
+        return run.status
+
+    @display(description="Pipeline")
+    def title(self, run: PipelineRun) -> str:
+        return f"{run.version.pipeline.name}, {run.version}"
+
+    @display(description="Pipeline")
+    def version_link(self, run: PipelineRun) -> SafeString:
+        return link_to(PipelineVersion, run.version_id, self.title(run))
+
+    @display(description="Steps")
+    def picture(self, run: PipelineRun) -> SafeString:
+        return drawn(run.version_id, run.steps.all(), title=f"{self.title(run)}, {run.status}")
+
+    @admin.action(description="Cancel", permissions=["view"])
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[PipelineRun]) -> HttpResponse | None:
+        actor = f"user:{request.user.get_username()}"
+        return self.perform(
+            request, queryset, CANCEL, lambda run, reason: cancellation.cancel_run(run.tenant_id, run.pk, actor=actor, reason=reason)
+        )
+
+    @action(description="Cancel the run", url_path="cancel", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER)
+    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.cancel_selected)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        return super().get_actions_detail(request, object_id) if found and found.status == RunState.RUNNING else []
+
+
+@admin.register(StepRun)
+class StepRunAdmin(RecordAdmin):
+    list_display = ("step", "run_link", "tenant", "state", "round", "settled_at")
+    list_filter = (TenantFilter, "status")
+    list_select_related = ("tenant", "run")
+    search_fields = ("step", "tenant__slug")
+    fields = ("run_link", "tenant", "step", "branch", "position", "state", "round", "activity_link", "output_ref", "settled_at")
+    readonly_fields = fields
+
+    @display(description="Run")
+    def run_link(self, step: StepRun) -> SafeString:
+        return link_to(PipelineRun, step.run_id, step.run_id)
+
+    @display(description="Status", label=STEP_LABELS)
+    def state(self, step: StepRun) -> str:
+        return step.status
+
+    @display(description="Activity")
+    def activity_link(self, step: StepRun) -> SafeString:
+        return link_to(Activity, step.activity_id, step.activity_id)
