@@ -47,7 +47,9 @@ def open_gate(activity: Any) -> None:
     )
 
 
-def approve(tenant_id: UUID, activity_id: UUID, *, actor: str, notes: str = "", chosen_option: str | None = None) -> Activity:
+def approve(
+    tenant_id: UUID, activity_id: UUID, *, actor: str, notes: str = "", chosen_option: str | None = None
+) -> Activity:
     """Approve what waits behind a gate; `activity_id` is the gate's or the waiting activity's.
 
     Raises `AlreadyDecided` naming the winner, `TransitionRefused` when nothing waits for a decision, `ActivityNotFound`.
@@ -55,27 +57,35 @@ def approve(tenant_id: UUID, activity_id: UUID, *, actor: str, notes: str = "", 
     return _decide(tenant_id, activity_id, "approve", actor, notes, chosen_option)
 
 
-def reject(tenant_id: UUID, activity_id: UUID, *, actor: str, notes: str, chosen_option: str | None = None) -> Activity:
+def reject(
+    tenant_id: UUID, activity_id: UUID, *, actor: str, notes: str, chosen_option: str | None = None
+) -> Activity:
     """Send it back with notes for the agent. Raises as `approve` does."""
     return _decide(tenant_id, activity_id, "reject", actor, notes, chosen_option)
 
 
-def _decide(tenant_id: UUID, activity_id: UUID, decision: str, actor: str, notes: str, chosen_option: str | None) -> Activity:
+def _decide(
+    tenant_id: UUID, activity_id: UUID, decision: str, actor: str, notes: str, chosen_option: str | None
+) -> Activity:
     with tenant_scope(tenant_id):
         asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if asked is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         waiting, gate = _pair(asked)
-        decided = {
+        decided: dict[str, Any] = {
             "decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": notes or None, "chosen_option": chosen_option
         }  # fmt: skip
         try:
             if waiting is not None:
                 if decision == "reject":
                     _make_anew(waiting, notes, actor)
-                transitions.apply(waiting.id, decision, actor=actor, detail=_told(notes, chosen_option), **decided)
+                transitions.apply(
+                    waiting.id, decision, actor=actor, detail=_told(notes, chosen_option), **decided
+                )
             if gate is not None:
-                transitions.apply(gate.id, f"{decision}_gate", actor=actor, detail=_told(notes, chosen_option), **decided)
+                transitions.apply(
+                    gate.id, f"{decision}_gate", actor=actor, detail=_told(notes, chosen_option), **decided
+                )
         except TransitionRefused as refusal:
             raise _who_was_first(tenant_id, refusal, decision) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
@@ -83,19 +93,21 @@ def _decide(tenant_id: UUID, activity_id: UUID, decision: str, actor: str, notes
 
 def _pair(asked: Activity) -> tuple[Activity | None, Activity | None]:
     """The waiting activity and its gate, whichever of them was asked for. Both are locked in the order of their ids."""
-    if asked.link_kind == LinkKind.GATE:
+    if asked.link_kind == LinkKind.GATE and asked.parent_id is not None:
         _lock(asked.parent_id, asked.pk)
         return Activity.objects.get(pk=asked.parent_id), asked
     if asked.assignee_type == "human":
         if not asked.is_approval_gate:
-            raise TransitionRefused(asked.id, "approve", asked.status, f"Activity {asked.id} is not an approval gate.")
+            raise TransitionRefused(
+                asked.id, "approve", asked.status, f"Activity {asked.id} is not an approval gate."
+            )
         return None, asked
     gate = asked.children.filter(link_kind=LinkKind.GATE).order_by("-created_at").first()
     _lock(asked.pk, *([gate.pk] if gate else []))
     return Activity.objects.get(pk=asked.pk), gate
 
 
-def _lock(*ids: UUID | None) -> None:
+def _lock(*ids: UUID) -> None:
     """In the order of their ids, as everywhere, so that two decisions never wait for each other."""
     list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk", flat=True))
 
@@ -112,7 +124,11 @@ def _make_anew(rejected: Activity, notes: str, actor: str) -> None:
 
 def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: bool | None = None) -> UUID:
     """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
-    name = rejected.name if rejected.name.endswith(REVISION_SUFFIX) else f"{rejected.name[: 200 - len(REVISION_SUFFIX)]}{REVISION_SUFFIX}"
+    name = (
+        rejected.name
+        if rejected.name.endswith(REVISION_SUFFIX)
+        else f"{rejected.name[: 200 - len(REVISION_SUFFIX)]}{REVISION_SUFFIX}"
+    )
     revision = NewActivity(
         name=name,
         description=rejected.description,
@@ -167,8 +183,14 @@ def _who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) -
     now = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
     if now.decided_by and now.decided_at:
         return AlreadyDecided(
-            refusal.activity_id, decision, now.status, f"{now.decided_by} {now.status} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}."
+            refusal.activity_id,
+            decision,
+            now.status,
+            f"{now.decided_by} {now.status} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}.",
         )
     return TransitionRefused(
-        refusal.activity_id, decision, now.status, f"Activity {refusal.activity_id} is {now.status}; nothing waits for a decision there."
+        refusal.activity_id,
+        decision,
+        now.status,
+        f"Activity {refusal.activity_id} is {now.status}; nothing waits for a decision there.",
     )

@@ -20,7 +20,9 @@ from tenants.context import tenant_scope
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
     """Raises `TransitionRefused` when it has ended already, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
-        transitions.apply(activity_id, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None)
+        transitions.apply(
+            activity_id, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
+        )
         _let_go(tenant_id, activity_id)
         _close_open_gates(tenant_id, activity_id, actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
@@ -41,7 +43,9 @@ def _close_open_gates(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
         parent_id=activity_id, link_kind=LinkKind.GATE, status__in=(Status.CREATED, Status.IN_PROGRESS)
     )
     for gate in gates.order_by("pk"):
-        transitions.apply(gate.pk, "cancel", actor=actor, detail={"reason": "obsolete"}, cancel_reason="obsolete")
+        transitions.apply(
+            gate.pk, "cancel", actor=actor, detail={"reason": "obsolete"}, cancel_reason="obsolete"
+        )
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
@@ -50,7 +54,10 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
         last = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id).order_by("-id").first()
         wakes.record(
-            moved, last.reason if last else WakeReason.NEW_TASK, payload=last.payload if last else None, cause="replay"
+            moved,
+            last.reason if last else WakeReason.NEW_TASK,
+            payload=last.payload if last else None,
+            cause="replay",
         )
         activity_reopened.send(sender=Activity, activity=moved)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)

@@ -17,13 +17,17 @@ from activities.states import FINAL, TRANSITIONS, Status
 DRAWN_SOURCES = 4  # A verb that leads away from more statuses than this would only cross out the picture.
 
 _MEMBER = re.compile(r'^    [A-Z_]+ = "(?P<value>[a-z_]+)"(?:  # (?P<remark>.+))?$', re.MULTILINE)
-_SECTION = re.compile(r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end of \w+ -->)", re.DOTALL)
+_SECTION = re.compile(
+    r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end of \w+ -->)", re.DOTALL
+)
 
 
 def picture() -> str:
     """A Mermaid state diagram of every verb with few sources."""
     lines = ["```mermaid", "stateDiagram-v2", "    direction TB", f"    [*] --> {Status.CREATED}: submit"]
-    lines += [f"    {source} --> {target}: {', '.join(verbs)}" for (source, target), verbs in _arrows().items()]
+    lines += [
+        f"    {source} --> {target}: {', '.join(verbs)}" for (source, target), verbs in _arrows().items()
+    ]
     lines += [f"    {status} --> [*]" for status in Status if status in FINAL]
     return "\n".join([*lines, "```"])
 
@@ -40,7 +44,10 @@ def not_drawn() -> str:
 def statuses() -> str:
     """Each status with what it means for the pipeline, how it is left, and by which verbs."""
     remarks = _remarks(Status)
-    rows = [(f"`{s}`", _kind(s), remarks[s], ", ".join(f"`{verb}`" for verb in states.verbs_from(s))) for s in Status]
+    rows = [
+        (f"`{s}`", _kind(s), remarks[s], ", ".join(f"`{verb}`" for verb in states.verbs_from(s)))
+        for s in Status
+    ]
     return _table(("status", "kind", "how it is left", "verbs"), rows)
 
 
@@ -74,7 +81,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 def renewed(document: str) -> str:
     """The document with every marked section written anew. Raises `KeyError` for a section that nobody writes."""
-    return _SECTION.sub(lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document)
+    return _SECTION.sub(
+        lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document
+    )
 
 
 def _arrows() -> dict[tuple[Status, Status], list[str]]:

@@ -71,7 +71,9 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
         try:
             claimed = _claim(grant, lease, run_id)
         except AgentError as error:
-            logger.warning("Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)})
+            logger.warning(
+                "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
+            )
             claimed = None
         if claimed is None:
             relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
@@ -81,7 +83,10 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
             _call(run, claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
-            logger.info("Result of a superseded run refused", extra={"action": "run_superseded", "run": str(run.run_id)})
+            logger.info(
+                "Result of a superseded run refused",
+                extra={"action": "run_superseded", "run": str(run.run_id)},
+            )
             relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
@@ -144,7 +149,9 @@ def _call(run: RunToken, claimed: _Claimed) -> None:
         _leave_seat(claimed.grant)
     else:
         done = result
-        results.persistently(lambda: results.completed(run, done, needs_approval=claimed.row.requires_approval))
+        results.persistently(
+            lambda: results.completed(run, done, needs_approval=claimed.row.requires_approval)
+        )
 
 
 def _leave_seat(grant: Grant) -> None:
@@ -160,7 +167,9 @@ def _request(run: RunToken, claimed: _Claimed) -> AgentRequest:
     if not row.started:
         _fetch_input(claimed, context)
         with tenant_scope(row.tenant_id):
-            transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence)
+            transitions.start(
+                tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence
+            )
     timeout = row.timeout_seconds or claimed.role.timeout_seconds
     given = claimed.input or {}
     return AgentRequest(
@@ -185,7 +194,10 @@ def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
         claimed.input = _read_input(row.tenant_id, row.input_ref) if row.input_ref else _inline_input(row)
         if refs := (row.input or {}).get("refs"):
             steps = {step: _read_input(row.tenant_id, ref) for step, ref in refs.items()}
-            claimed.input = {**(claimed.input or {"ref": None, "content": None, "data": None}), "steps": steps}
+            claimed.input = {
+                **(claimed.input or {"ref": None, "content": None, "data": None}),
+                "steps": steps,
+            }
         if reference := context.get("rejection_ref"):
             rejected = outputs.read(row.tenant_id, UUID(reference))
             context["rejected_output"] = rejected.content if rejected else None
@@ -196,10 +208,16 @@ def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
 def _read_input(tenant_id: Any, reference: Any) -> dict[str, Any]:
     found = outputs.read(tenant_id, reference)
     if found is None:
-        raise PermanentAgentError(f"The output {reference} that this works on does not exist.", code="input_missing")
+        raise PermanentAgentError(
+            f"The output {reference} that this works on does not exist.", code="input_missing"
+        )
     return {"ref": str(reference), "content": found.content, "data": found.data}
 
 
 def _is_cancelled(run: RunToken) -> bool:
     with tenant_scope(run.tenant_id):
-        return not Activity.objects.for_tenant(run.tenant_id).filter(pk=run.activity_id, fence=run.fence, status="in_progress").exists()
+        return (
+            not Activity.objects.for_tenant(run.tenant_id)
+            .filter(pk=run.activity_id, fence=run.fence, status="in_progress")
+            .exists()
+        )

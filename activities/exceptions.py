@@ -26,7 +26,9 @@ class TransitionRefused(ActivityError):
     code = "transition_refused"
 
     def __init__(self, activity_id: UUID, verb: str, current: str, message: str = "") -> None:
-        super().__init__(message or f"Activity {activity_id} is {current}; it cannot {verb.replace('_', ' ')} from there.")
+        super().__init__(
+            message or f"Activity {activity_id} is {current}; it cannot {verb.replace('_', ' ')} from there."
+        )
         self.activity_id, self.verb, self.current = activity_id, verb, current
 
 

@@ -71,7 +71,10 @@ class Keeper:
                     self.tick()
             except DatabaseError as error:
                 self.leads = False
-                logger.warning("Keeper cannot reach PostgreSQL", extra={"action": "keeper_waits", "reason": str(error).strip()})
+                logger.warning(
+                    "Keeper cannot reach PostgreSQL",
+                    extra={"action": "keeper_waits", "reason": str(error).strip()},
+                )
         connections.close_all()
 
     def tick(self) -> None:
@@ -120,7 +123,9 @@ class Keeper:
                 return False
             rebuilding.rebuild()
         except redis.RedisError as error:
-            logger.warning("Redis does not answer", extra={"action": "redis_away", "reason": type(error).__name__})
+            logger.warning(
+                "Redis does not answer", extra={"action": "redis_away", "reason": type(error).__name__}
+            )
             return False
         return True
 
@@ -130,7 +135,10 @@ class Keeper:
     def _audit_slots(self) -> None:
         release, again = self.slots.compare()
         if release:
-            logger.warning("Slots without a run given back", extra={"action": "slots_mended", "count": len(release.releases)})
+            logger.warning(
+                "Slots without a run given back",
+                extra={"action": "slots_mended", "count": len(release.releases)},
+            )
             relay.hand_over(release)
         if again:
             publishing.publish(again)
@@ -150,7 +158,10 @@ def _try(part: Callable[[], object]) -> None:
     try:
         part()
     except (redis.RedisError, Closed, PyMongoError) as error:
-        logger.warning("A part of the keeper waits", extra={"action": "keeper_part_waits", "reason": type(error).__name__})
+        logger.warning(
+            "A part of the keeper waits",
+            extra={"action": "keeper_part_waits", "reason": type(error).__name__},
+        )
     except DatabaseError:
         raise
     except Exception:

@@ -39,7 +39,9 @@ class Lease:
 
     roles: list[str]
     concurrency: int
-    watched: bool  # Whether the watchdog may end the process. Not in tests, which run in the process of pytest.
+    watched: (
+        bool  # Whether the watchdog may end the process. Not in tests, which run in the process of pytest.
+    )
     worker_id: UUID = field(default_factory=uuid7)
     check: Callable[[Lease], None] | None = None  # called after each beat
     taken: int = 0
@@ -86,7 +88,9 @@ class Lease:
     def end(self, reason: str = "stopped") -> None:
         """Give the lease up: nothing more is granted on behalf of this process."""
         self.ended.set()
-        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(ended_at=Now(), end_reason=reason)
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
+            ended_at=Now(), end_reason=reason
+        )
 
 
 _lease: Lease | None = None
@@ -125,7 +129,9 @@ def _keep_beating(lease: Lease) -> None:
             if lease.check:
                 lease.check(lease)
         except DatabaseError as error:
-            logger.warning("Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()})
+            logger.warning(
+                "Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()}
+            )
     connections.close_all()
 
 
@@ -164,7 +170,10 @@ def is_gone(worker: WorkerProcess) -> bool:
     if worker.boot != boot_identity():
         return False
     try:
-        return started_at(worker.pid) != worker.pid_started or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
+        return (
+            started_at(worker.pid) != worker.pid_started
+            or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
+        )
     except (psutil.NoSuchProcess, ProcessLookupError):
         return True
     except psutil.AccessDenied:

@@ -74,7 +74,8 @@ def copy_waiting(limit: int = COPIED_AT_ONCE) -> int:
 
 def _write(rows: Sequence[OutputSpool]) -> None:
     collection().bulk_write(
-        [pymongo.ReplaceOne({"_id": str(row.pk)}, _to_document(row), upsert=True) for row in rows], ordered=False
+        [pymongo.ReplaceOne({"_id": str(row.pk)}, _to_document(row), upsert=True) for row in rows],
+        ordered=False,
     )
 
 
@@ -103,11 +104,19 @@ def _from_document(document: dict[str, Any]) -> StoredOutput:
 
 
 def collection() -> Collection[dict[str, Any]]:
-    return _client(settings.MONGODB_URI).get_default_database(default="orchestrator")["outputs"].with_options(
-        write_concern=pymongo.WriteConcern(w="majority", j=True)
+    return (
+        _client(settings.MONGODB_URI)
+        .get_default_database(default="orchestrator")["outputs"]
+        .with_options(write_concern=pymongo.WriteConcern(w="majority", j=True))
     )
 
 
 @cache
 def _client(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
-    return pymongo.MongoClient(uri, serverSelectionTimeoutMS=TIMEOUT_MS, connectTimeoutMS=TIMEOUT_MS, socketTimeoutMS=10_000, connect=False)
+    return pymongo.MongoClient(
+        uri,
+        serverSelectionTimeoutMS=TIMEOUT_MS,
+        connectTimeoutMS=TIMEOUT_MS,
+        socketTimeoutMS=10_000,
+        connect=False,
+    )

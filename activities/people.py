@@ -14,7 +14,6 @@ from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
 
-
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     """A person begins. Raises `TransitionRefused`, also for an agent's activity."""
     with tenant_scope(tenant_id):
@@ -23,13 +22,24 @@ def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
-def complete(tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = "") -> Activity:
+def complete(
+    tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
+) -> Activity:
     """A person is done, perhaps with an output of their own. Gates are decided instead."""
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
         if activity is not None and activity.is_approval_gate:
-            raise TransitionRefused(activity_id, "finish", activity.status, f"Activity {activity_id} is a gate: approve or reject it.")
-        changes: dict[str, Any] = {"decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": note or None}
+            raise TransitionRefused(
+                activity_id,
+                "finish",
+                activity.status,
+                f"Activity {activity_id} is a gate: approve or reject it.",
+            )
+        changes: dict[str, Any] = {
+            "decided_by": actor,
+            "decided_at": transitions.NOW,
+            "reviewer_notes": note or None,
+        }
         if output:
             changes["output_ref"] = _keep(tenant_id, activity_id, output)
         transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
@@ -39,7 +49,12 @@ def complete(tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[
 def _keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
     value = output_of(output)
     row = OutputSpool.objects.create(
-        pk=uuid7(), tenant_id=tenant_id, activity_id=activity_id, content=value.content, data=value.data, content_type=value.content_type
+        pk=uuid7(),
+        tenant_id=tenant_id,
+        activity_id=activity_id,
+        content=value.content,
+        data=value.data,
+        content_type=value.content_type,
     )
     return row.pk
 
@@ -47,5 +62,7 @@ def _keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID
 def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity | None:
     activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
     if activity is not None and activity.assignee_type != "human":
-        raise TransitionRefused(activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent.")
+        raise TransitionRefused(
+            activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent."
+        )
     return activity

@@ -11,8 +11,8 @@ from django.db import connections
 
 from activities import relay
 from activities.admission import Exchange
+from activities.admission.exchange import Offer
 from activities.models import Activity
-from activities.wakes import offer_of
 from tenants.context import SYSTEM, system_scope
 
 _PROMOTE = """
@@ -33,5 +33,5 @@ def promote(limit: int | None = None) -> int:
         return 0
     with system_scope():
         due = list(Activity.objects.filter(pk__in=ids, status="created"))
-    relay.hand_over(Exchange(offers=[offer_of(activity) for activity in due]))
+    relay.hand_over(Exchange(offers=[Offer.of(activity) for activity in due]))
     return len(due)

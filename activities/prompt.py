@@ -20,7 +20,13 @@ LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and s
 
 
 def build(
-    *, reason: str, name: str, description: str, params: Mapping[str, Any], input_content: str | None, context: Mapping[str, Any]
+    *,
+    reason: str,
+    name: str,
+    description: str,
+    params: Mapping[str, Any],
+    input_content: str | None,
+    context: Mapping[str, Any],
 ) -> str:
     """Render the prompt. `context` holds the wake's payload, e.g. `rejected_output` and `reviewer_notes`."""
     template = _environment(str(settings.BASE_DIR / "templates" / "prompts")).get_template(f"{reason}.md")
@@ -52,7 +58,7 @@ def _environment(folder: str) -> jinja2.Environment:
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(Path(folder)),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  # plain text for a model, shown nowhere as HTML
+        autoescape=False,  # plain text for a model, shown nowhere as HTML
         trim_blocks=True,
         lstrip_blocks=True,
     )

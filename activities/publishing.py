@@ -40,7 +40,12 @@ def publish(grants: Sequence[Grant]) -> None:
 
 
 def _arguments(grant: Grant) -> dict[str, str]:
-    return {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id), "grant": grant.grant, "role": grant.role}
+    return {
+        "tenant": str(grant.tenant_id),
+        "activity": str(grant.activity_id),
+        "grant": grant.grant,
+        "role": grant.role,
+    }
 
 
 def _envelope(grant: Grant, queue: str) -> bytes:
@@ -79,4 +84,6 @@ def _redis_broker(pid: int) -> redis.Redis | None:
     if not url.startswith(("redis://", "rediss://", "unix://")):
         return None
     timeout = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS
-    return redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=10)
+    return redis.Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=10
+    )

@@ -20,10 +20,10 @@ from django.db.models.functions import Now
 
 from activities import cancellation, leases, relay, results
 from activities.admission import Exchange
+from activities.admission.exchange import Offer
 from activities.exceptions import RunSuperseded
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from activities.run_tokens import RunToken
-from activities.wakes import offer_of
 from tenants.context import system_scope
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,11 @@ class LivenessWatch:
         # Seen gone twice, a tick apart: an agent that the dead process was talking to gets a moment to notice.
         gone = {worker.pk for worker in workers if leases.is_gone(worker)}
         surely, self.gone = gone & self.gone, gone
-        silent = {pk for pk, (_, since) in self.seen.items() if now - since >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
+        silent = {
+            pk
+            for pk, (_, since) in self.seen.items()
+            if now - since >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS
+        }
         return [worker for worker in workers if worker.pk in surely | silent]
 
     def _noted(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
@@ -65,7 +69,10 @@ def declare_lost(worker: WorkerProcess) -> bool:
             ended_at=Now(), end_reason="lost"
         )
     if ended:
-        logger.warning("Worker lost", extra={"action": "worker_lost", "worker": str(worker.pk), "host": worker.host, "pid": worker.pid})
+        logger.warning(
+            "Worker lost",
+            extra={"action": "worker_lost", "worker": str(worker.pk), "host": worker.host, "pid": worker.pid},
+        )
     return bool(ended)
 
 
@@ -73,7 +80,11 @@ def reclaim_runs_of_ended_workers() -> int:
     """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls."""
     living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
     with system_scope():
-        runs = list(ActivityRun.objects.filter(~Exists(living), status="running", worker_id__isnull=False).order_by("pk")[:PAGE])
+        runs = list(
+            ActivityRun.objects.filter(~Exists(living), status="running", worker_id__isnull=False).order_by(
+                "pk"
+            )[:PAGE]
+        )
     return _each(runs, lambda run: results.stalled(_token(run), grant=run.grant))
 
 
@@ -87,7 +98,9 @@ def end_overdue_runs() -> int:
     hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
     with system_scope():
         runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
-    return _each(runs, lambda run: results.failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery"))
+    return _each(
+        runs, lambda run: results.failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery")
+    )
 
 
 def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[int, UUID | None]:
@@ -96,25 +109,33 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
     Offering what waits or runs already changes nothing, so this need not know what was forgotten.
     """
     with system_scope():
-        pending = Wake.objects.filter(state="pending", due_at=None, created_at__lt=Now() - timedelta(seconds=YOUNG_SECONDS))
+        pending = Wake.objects.filter(
+            state="pending", due_at=None, created_at__lt=Now() - timedelta(seconds=YOUNG_SECONDS)
+        )
         if after is not None:
             pending = pending.filter(pk__gt=after)
         wakes = list(pending.order_by("pk").values_list("pk", "activity_id")[:limit])
         activities = _claimable(activity_id for _, activity_id in wakes)
     if activities:
-        relay.hand_over(Exchange(offers=[offer_of(activity) for activity in activities]))
+        relay.hand_over(Exchange(offers=[Offer.of(activity) for activity in activities]))
     return len(activities), wakes[-1][0] if len(wakes) == limit else None
 
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
     fields = ("id", "tenant_id", "agent_role", "priority", "created_at", "group_key")
-    return list(Activity.objects.filter(pk__in=set(ids), status="created", assignee_type="agent").only(*fields))
+    return list(
+        Activity.objects.filter(pk__in=set(ids), status="created", assignee_type="agent").only(*fields)
+    )
 
 
 def expire_stale() -> int:
     """Cancel what may no longer start because its time has passed."""
     with system_scope():
-        stale = list(Activity.objects.filter(status="created", expires_at__lt=Now()).values_list("tenant_id", "id")[:PAGE])
+        stale = list(
+            Activity.objects.filter(status="created", expires_at__lt=Now()).values_list("tenant_id", "id")[
+                :PAGE
+            ]
+        )
     for tenant_id, activity_id in stale:
         cancellation.cancel(tenant_id, activity_id, actor="recovery", reason="expired")
     return len(stale)
@@ -134,6 +155,7 @@ def _each(runs: list[ActivityRun], action: Callable[[ActivityRun], Any]) -> int:
             continue  # It ended by itself, or another recovery was first.
         except Exception:
             # One run that cannot be mended must not keep the others from it.
-            logger.exception("Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.pk)})
+            logger.exception(
+                "Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.pk)}
+            )
     return mended
-

@@ -27,8 +27,12 @@ from tenants.context import APP
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.5  # Between tries while Redis is away. Larger delays the recovery after an outage by as much.
-KEPT_AT_MOST = 50_000  # Beyond it hand-overs are dropped, to be found again by recovery: memory stays bounded.
+RETRY_SECONDS = (
+    0.5  # Between tries while Redis is away. Larger delays the recovery after an outage by as much.
+)
+KEPT_AT_MOST = (
+    50_000  # Beyond it hand-overs are dropped, to be found again by recovery: memory stays bounded.
+)
 
 _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 
@@ -85,7 +89,9 @@ def _publish(grants: list[Grant]) -> None:
         publishing.publish(grants)
     except Exception:
         # The slots stay held and the grants unstarted, so the keeper publishes them again.
-        logger.exception("Grants could not be published", extra={"action": "publish_failed", "count": len(grants)})
+        logger.exception(
+            "Grants could not be published", extra={"action": "publish_failed", "count": len(grants)}
+        )
 
 
 class _Relay:
@@ -133,7 +139,9 @@ class _Relay:
                 self._changed.notify_all()
 
     def _keep_for_later(self, batch: Exchange, error: Exception) -> None:
-        logger.warning("Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__})
+        logger.warning(
+            "Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__}
+        )
         with self._changed:
             batch.add(self._waiting)
             self._waiting = batch

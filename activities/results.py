@@ -36,7 +36,9 @@ T = TypeVar("T")
 PERSIST_SECONDS = 20.0
 
 
-def completed(run: RunToken, result: Completed, *, needs_approval: bool, actor: str = "worker") -> transitions.Moved:
+def completed(
+    run: RunToken, result: Completed, *, needs_approval: bool, actor: str = "worker"
+) -> transitions.Moved:
     """Accept the output; the activity is done, or waits for its approval."""
     with tenant_scope(run.tenant_id):
         moved = transitions.finish(
@@ -102,7 +104,9 @@ def handed_back(run: RunToken, *, reason: str) -> transitions.Moved:
 def accepted(run: RunToken) -> None:
     """The agent took the work and will call back; no worker waits for it any more. Raises `RunSuperseded`."""
     with tenant_scope(run.tenant_id):
-        moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence, status="running", accepted_at=None)
+        moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
+            pk=run.run_id, fence=run.fence, status="running", accepted_at=None
+        )
         if not moved.update(accepted_at=datetime.now(UTC), worker_id=None):
             # Its callback may have come before its own 202.
             raise RunSuperseded(run.run_id)
@@ -125,7 +129,9 @@ def persistently(action: Callable[[], T]) -> T:
 
 def overdue(timeout_seconds: int) -> AgentError:
     """The error of an agent that did not finish in time."""
-    return RetryableAgentError(f"The agent did not finish the work within {timeout_seconds} s.", code="agent_timeout")
+    return RetryableAgentError(
+        f"The agent did not finish the work within {timeout_seconds} s.", code="agent_timeout"
+    )
 
 
 def policy_of(activity: Any) -> RetryPolicy:
@@ -140,10 +146,16 @@ def as_dict(error: AgentError) -> dict[str, Any]:
 
 def output_of(value: Mapping[str, Any]) -> Output:
     """An output from a callback's or a person's validated body."""
-    return Output(content=value.get("content"), data=value.get("data"), content_type=value.get("content_type") or "text/markdown")
+    return Output(
+        content=value.get("content"),
+        data=value.get("data"),
+        content_type=value.get("content_type") or "text/markdown",
+    )
 
 
-def _again(run: RunToken, error: AgentError, delay: timedelta, actor: str, attempts: int = 0) -> transitions.Moved:
+def _again(
+    run: RunToken, error: AgentError, delay: timedelta, actor: str, attempts: int = 0
+) -> transitions.Moved:
     moved = transitions.hand_back(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
         error=as_dict(error), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
@@ -152,11 +164,20 @@ def _again(run: RunToken, error: AgentError, delay: timedelta, actor: str, attem
     return moved
 
 
-def _failed_for_good(run: RunToken, error: Mapping[str, Any], run_status: str, actor: str) -> transitions.Moved:
+def _failed_for_good(
+    run: RunToken, error: Mapping[str, Any], run_status: str, actor: str
+) -> transitions.Moved:
     moved = transitions.apply(
-        run.activity_id, "fail", actor=actor, run_id=run.run_id, detail={"error": dict(error)}, error=dict(error)
+        run.activity_id,
+        "fail",
+        actor=actor,
+        run_id=run.run_id,
+        detail={"error": dict(error)},
+        error=dict(error),
     )
-    ended = transitions.end_run(tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error)
+    ended = transitions.end_run(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error
+    )
     if ended:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
     return moved
@@ -189,4 +210,3 @@ def _usage(usage: Usage | None) -> dict[str, Any] | None:
         "cost_usd": None if cost is None else str(cost),
         "model": usage.model,
     }
-

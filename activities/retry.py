@@ -26,7 +26,9 @@ class RetryPolicy:
         known = {field.name for field in fields(cls)}
         merged: dict[str, Any] = {}
         for layer in layers:
-            merged |= {name: value for name, value in (layer or {}).items() if name in known and value is not None}
+            merged |= {
+                name: value for name, value in (layer or {}).items() if name in known and value is not None
+            }
         return cls(**merged)
 
     def delay(self, failures: int, *, random_unit: float | None = None) -> timedelta:

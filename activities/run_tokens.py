@@ -25,7 +25,9 @@ class RunToken:
 
 def issue(token: RunToken) -> Callback:
     """The callback of a run: its address and its token."""
-    text = signing.dumps([str(token.tenant_id), str(token.activity_id), str(token.run_id), token.fence], salt=_SALT)
+    text = signing.dumps(
+        [str(token.tenant_id), str(token.activity_id), str(token.run_id), token.fence], salt=_SALT
+    )
     base = settings.ORCHESTRATOR_PUBLIC_URL or f"http://127.0.0.1:{settings.PORT}"
     return Callback(url=f"{base}/api/v1/agent-runs/{token.run_id}/", token=text)
 

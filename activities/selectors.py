@@ -27,7 +27,6 @@ BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 OPEN_FOR_PEOPLE = Q(assignee_type="human", status__in=(Status.CREATED, Status.IN_PROGRESS))
 
 
-
 def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
     """Which of these are outputs of the tenant. Needs no MongoDB: an output's id is its run's, or stands in an activity."""
     wanted = set(ids)
@@ -53,7 +52,11 @@ class Moment:
 
 def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
     """Everything that happened to an activity, oldest first."""
-    moments = [*_transitions(tenant_id, activity_id), *_wakes(tenant_id, activity_id), *_runs(tenant_id, activity_id)]
+    moments = [
+        *_transitions(tenant_id, activity_id),
+        *_wakes(tenant_id, activity_id),
+        *_runs(tenant_id, activity_id),
+    ]
     return sorted(moments, key=lambda moment: (moment.at, moment.order))
 
 
@@ -61,13 +64,22 @@ def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
     for event in ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
         facts = {"verb": event.verb, "source": event.source, "target": event.target, "actor": event.actor}
         yield Moment(
-            event.at, f"1:{event.seq:08}", "transition", {**facts, "run": event.run_id, "detail": event.detail or {}}
+            event.at,
+            f"1:{event.seq:08}",
+            "transition",
+            {**facts, "run": event.run_id, "detail": event.detail or {}},
         )
 
 
 def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
     for wake in Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
-        facts = {"id": wake.pk, "reason": wake.reason, "cause": wake.cause, "state": wake.state, "run": wake.run_id}
+        facts = {
+            "id": wake.pk,
+            "reason": wake.reason,
+            "cause": wake.cause,
+            "state": wake.state,
+            "run": wake.run_id,
+        }
         more = {"due_at": wake.due_at, "merged": wake.merged, "payload": wake.payload}
         yield Moment(wake.created_at, f"2:{wake.pk}", "wake", facts | more)
 
@@ -75,7 +87,13 @@ def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
     """A run stands where it began; how it ended is part of it, and of the transition that its end led to."""
     for run in ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
-        facts = {"id": run.pk, "attempt": run.attempt, "status": run.status, "ended_at": run.ended_at, "error": run.error}
+        facts = {
+            "id": run.pk,
+            "attempt": run.attempt,
+            "status": run.status,
+            "ended_at": run.ended_at,
+            "error": run.error,
+        }
         more = {"wake_reason": run.wake_reason, "usage": run.usage, "agent_version": run.agent_version}
         yield Moment(run.started_at, f"3:{run.pk}", "run", facts | more)
 
@@ -105,7 +123,9 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
         queue.waiting[row["band"]] += row["count"]
         waited = max(0.0, (datetime.now(UTC) - row["oldest"]).total_seconds())
         queue.oldest_wait_seconds = max(round(waited, 3), queue.oldest_wait_seconds or 0.0)
-    running = Activity.objects.for_tenant(tenant_id).filter(assignee_type="agent", status__in=RUNNING, agent_role__in=found)
+    running = Activity.objects.for_tenant(tenant_id).filter(
+        assignee_type="agent", status__in=RUNNING, agent_role__in=found
+    )
     for role, count in running.order_by().values_list("agent_role").annotate(count=Count("pk")):
         found[role].running = count
     for role, count in workers_by_role().items():
@@ -126,7 +146,9 @@ def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[dict[s
     return (
         pending.annotate(
             band=Case(*bands, default=Value(BAND_NAMES[-1]), output_field=CharField()),
-            delayed=Case(When(due_at__gt=Now(), then=Value(1)), default=Value(0), output_field=IntegerField()),
+            delayed=Case(
+                When(due_at__gt=Now(), then=Value(1)), default=Value(0), output_field=IntegerField()
+            ),
         )
         .order_by()
         .values("activity__agent_role", "band", "delayed")
@@ -151,8 +173,12 @@ def live_workers() -> QuerySet[WorkerProcess]:
 def _paused(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     if Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id).exists():
         return set(roles)
-    off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list("role", flat=True)
-    own = AgentConfig.objects.for_tenant(tenant_id).filter(Q(paused=True) | Q(enabled=False), agent_id__in=roles)
+    off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list(
+        "role", flat=True
+    )
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(
+        Q(paused=True) | Q(enabled=False), agent_id__in=roles
+    )
     return {*off, *own.values_list(F("agent_id"), flat=True)}
 
 
@@ -163,7 +189,9 @@ def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
         name = client.get(keys.pointer())
         if name is None or not found:
             return found
-        used = client.hmget(f"{keys.generation(name.decode())}used", [f"pair:{tenant_id}:{queue.role}" for queue in found])
+        used = client.hmget(
+            f"{keys.generation(name.decode())}used", [f"pair:{tenant_id}:{queue.role}" for queue in found]
+        )
     except redis.RedisError:
         return found
     for queue, held in zip(found, used, strict=True):

@@ -112,4 +112,6 @@ def _entry(found: dict[str, RoleStanding], role: str) -> RoleStanding:
 
 def _people() -> list[PeopleStanding]:
     rows = {row.kind: row for row in _PEOPLE.run({})}
-    return [PeopleStanding(kind, rows[kind].waiting, rows[kind].oldest_seconds) for kind in KINDS if kind in rows]
+    return [
+        PeopleStanding(kind, rows[kind].waiting, rows[kind].oldest_seconds) for kind in KINDS if kind in rows
+    ]

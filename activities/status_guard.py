@@ -28,4 +28,7 @@ def install_sql() -> list[str]:
     ]
 
 
-REMOVE_SQL = [f"DROP TRIGGER IF EXISTS status_guard ON {TABLE}", f"DROP FUNCTION IF EXISTS {TABLE}_status_guard()"]
+REMOVE_SQL = [
+    f"DROP TRIGGER IF EXISTS status_guard ON {TABLE}",
+    f"DROP FUNCTION IF EXISTS {TABLE}_status_guard()",
+]

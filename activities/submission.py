@@ -85,7 +85,10 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
         for row in _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
     }
     _offer(tenant_id, [item for item in items if item.id in created], created)
-    return [Submitted(item.id, True) if item.id in created else Submitted(_existing(tenant_id, item), False) for item in items]
+    return [
+        Submitted(item.id, True) if item.id in created else Submitted(_existing(tenant_id, item), False)
+        for item in items
+    ]
 
 
 def _row(item: NewActivity) -> dict[str, Any]:
@@ -116,7 +119,9 @@ def _existing(tenant_id: UUID, item: NewActivity) -> UUID:
     if item.dedup_key:
         found = same.filter(dedup_key=item.dedup_key, status__in=states.LIVE)
     else:
-        found = same.filter(pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round)
+        found = same.filter(
+            pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round
+        )
     return found.values_list("id", flat=True)[0]
 
 

@@ -32,7 +32,13 @@ _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN = (
 #: A named tuple: the activity's row after the move, with `source`, the status it came from.
 Moved = Any
 
-_COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {"id", "tenant_id", "status", "version", "fence"}
+_COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {
+    "id",
+    "tenant_id",
+    "status",
+    "version",
+    "fence",
+}
 
 
 def _verb(name: str) -> dict[str, Any]:
@@ -40,7 +46,13 @@ def _verb(name: str) -> dict[str, Any]:
 
 
 def apply(
-    activity_id: UUID, verb: str, *, actor: str, detail: Mapping[str, Any] | None = None, run_id: UUID | None = None, **changes: Any
+    activity_id: UUID,
+    verb: str,
+    *,
+    actor: str,
+    detail: Mapping[str, Any] | None = None,
+    run_id: UUID | None = None,
+    **changes: Any,
 ) -> Moved:
     """Do `verb`, setting `changes` (columns of Activity) along with it.
 
@@ -48,6 +60,8 @@ def apply(
     and `ActivityNotFound` when the tenant has no such activity.
     """
     tenant_id = current_tenant()
+    if tenant_id is None:
+        raise RuntimeError("a transition needs a tenant_scope")
     if unknown := changes.keys() - _COLUMNS:
         raise TypeError(f"not columns of an activity: {sorted(unknown)}")
     step = states.TRANSITIONS[verb]
@@ -55,12 +69,23 @@ def apply(
         changes.setdefault("finished_at", NOW)
     elif step.target == states.Status.CREATED:
         changes.setdefault("finished_at", None)
-    parameters = {"tenant": tenant_id, "activity": activity_id, "actor": actor, "detail": Jsonb(dict(detail or {})), "run": run_id}
+    parameters = {
+        "tenant": tenant_id,
+        "activity": activity_id,
+        "actor": actor,
+        "detail": Jsonb(dict(detail or {})),
+        "run": run_id,
+    }
     rows = _move(tuple(sorted(changes.items(), key=itemgetter(0)))).run(
-        parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()}, using=APP
+        parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()},
+        using=APP,
     )
     if not rows:
-        current = Activity.objects.filter(tenant_id=tenant_id, pk=activity_id).values_list("status", flat=True).first()
+        current = (
+            Activity.objects.filter(tenant_id=tenant_id, pk=activity_id)
+            .values_list("status", flat=True)
+            .first()
+        )
         if current is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         raise TransitionRefused(activity_id, verb, current)
@@ -77,7 +102,10 @@ def _adapted(value: Any) -> Any:
 
 def _move(changes: tuple[tuple[str, Any], ...]) -> Statement:
     """The statement of a move with these columns. Their names come from the model, their values travel as parameters."""
-    assignments = "".join(f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s") for name, value in changes)
+    assignments = "".join(
+        f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s")
+        for name, value in changes
+    )
     return Statement(name="move", text=_MOVE.replace("{changes}", assignments))
 
 
@@ -99,7 +127,15 @@ SELECT * FROM moved
 
 
 def claim(
-    *, tenant_id: UUID, activity_id: UUID, role: str, run_id: UUID, grant: str, worker_id: UUID, timeout_seconds: int, version: str
+    *,
+    tenant_id: UUID,
+    activity_id: UUID,
+    role: str,
+    run_id: UUID,
+    grant: str,
+    worker_id: UUID,
+    timeout_seconds: int,
+    version: str,
 ) -> Any | None:
     """Claim for one run, and start it when its input is at hand (`started`).
 
@@ -174,7 +210,9 @@ def hand_back(
             "attempts": attempts,
             "stalls": stalls,
             "actor": actor,
-            "detail": Jsonb({"cause": cause, "due_at": due_at.isoformat() if due_at else None, "error": error}),
+            "detail": Jsonb(
+                {"cause": cause, "due_at": due_at.isoformat() if due_at else None, "error": error}
+            ),
             **_verb("release"),
         },
         using=APP,
@@ -184,10 +222,17 @@ def hand_back(
     return rows[0]
 
 
-def end_run(*, tenant_id: UUID, activity_id: UUID, run_status: str, error: Mapping[str, Any] | None = None) -> Any | None:
+def end_run(
+    *, tenant_id: UUID, activity_id: UUID, run_status: str, error: Mapping[str, Any] | None = None
+) -> Any | None:
     """End the live run, if any, of an activity that this transaction has just moved on, and consume its wakes."""
     rows = _END_RUN.run(
-        {"tenant": tenant_id, "activity": activity_id, "run_status": run_status, "error": None if error is None else Jsonb(dict(error))},
+        {
+            "tenant": tenant_id,
+            "activity": activity_id,
+            "run_status": run_status,
+            "error": None if error is None else Jsonb(dict(error)),
+        },
         using=APP,
     )
     return rows[0] if rows else None

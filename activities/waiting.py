@@ -40,7 +40,13 @@ _OVER = {
     Status.CANCELLED: "It was cancelled.",
     Status.FAILED: "It has failed. An operator may try it again.",
 }
-_CAPPED = {"group": "group_cap", "pair": "tenant_cap", "tenant": "tenant_cap", "role": "role_cap", "global": "global_cap"}
+_CAPPED = {
+    "group": "group_cap",
+    "pair": "tenant_cap",
+    "tenant": "tenant_cap",
+    "role": "role_cap",
+    "global": "global_cap",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,9 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     """What PostgreSQL alone knows, for a whole page of activities in at most two queries. In the caller's `tenant_scope`."""
     ready = [activity for activity in activities if _may_start(activity)]
     delays, pauses = _delays(ready), _pauses(tenant_id, ready)
-    return {activity.pk: _known(activity, delays, pauses) or Waiting("queued", QUEUED) for activity in activities}
+    return {
+        activity.pk: _known(activity, delays, pauses) or Waiting("queued", QUEUED) for activity in activities
+    }
 
 
 def _may_start(activity: Activity) -> bool:
@@ -88,13 +96,17 @@ def _known(activity: Activity, delays: Mapping[UUID, Wake], pauses: Mapping[str,
     if status in _OVER:
         return Waiting(None, _OVER[status])
     if status == Status.NEEDS_REVIEW:
-        return Waiting("human", "It has failed for good: an operator tries it again or cancels it.", holder="operator")
+        return Waiting(
+            "human", "It has failed for good: an operator tries it again or cancels it.", holder="operator"
+        )
     if status in _ON_CHILD:
         _, code, detail = _ON_CHILD[status]
         return Waiting(code, detail)
     if activity.assignee_type == "human":
         detail = "Somebody takes it up." if status == Status.CREATED else "Somebody is at work on it."
-        return Waiting("human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity))
+        return Waiting(
+            "human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity)
+        )
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
@@ -110,7 +122,9 @@ def _delayed(activity: Activity, due_at: datetime, *, again: bool) -> Waiting:
     if again:
         detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {at}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
-    return Waiting("not_before", f"It starts at {at} at the earliest.", holder=at, estimate_seconds=round(seconds, 1))
+    return Waiting(
+        "not_before", f"It starts at {at} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
+    )
 
 
 def _person(activity: Activity) -> str:
@@ -148,8 +162,12 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:
     if not roles:
         return {}
     tenant_off = Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id)
-    own_off = AgentConfig.objects.for_tenant(tenant_id).filter(Q(paused=True) | Q(enabled=False), agent_id=OuterRef("role"))
-    rows = Agent.objects.filter(role__in=roles).annotate(tenant_off=Exists(tenant_off), own_off=Exists(own_off))
+    own_off = AgentConfig.objects.for_tenant(tenant_id).filter(
+        Q(paused=True) | Q(enabled=False), agent_id=OuterRef("role")
+    )
+    rows = Agent.objects.filter(role__in=roles).annotate(
+        tenant_off=Exists(tenant_off), own_off=Exists(own_off)
+    )
     paused: dict[str, str] = {}
     for agent in rows.only("role", "paused", "enabled"):
         if agent.tenant_off:
@@ -172,7 +190,9 @@ def _asked(activity: Activity) -> Waiting:
 def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
     """From what admission says (see admission/lua/inspect.lua) to a reason."""
     if standing["state"] == "held":
-        return Waiting("queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0)
+        return Waiting(
+            "queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0
+        )
     if standing["state"] != "waiting":
         return Waiting("queued", "It is about to be offered to the workers.")
     at, position = str(standing["at"]), int(standing["position"])

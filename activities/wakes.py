@@ -32,21 +32,24 @@ _RECORD = """
 
 
 def record(
-    activity: Any, reason: str, *, payload: Mapping[str, Any] | None = None, cause: str = "wake", due_at: datetime | None = None
+    activity: Any,
+    reason: str,
+    *,
+    payload: Mapping[str, Any] | None = None,
+    cause: str = "wake",
+    due_at: datetime | None = None,
 ) -> UUID:
     """Record a wake of an activity that is `created` now, and offer it after the commit. Returns the wake's id.
 
     `activity` is a row of Activity (a model or a `transitions.Moved`). Must run inside `tenant_scope`.
     """
     document = orjson.dumps(payload or {}, default=str, option=orjson.OPT_SORT_KEYS)
+    values: list[Any] = [
+        uuid7(), activity.tenant_id, activity.id, reason, cause, Jsonb(orjson.loads(document)),
+        hashlib.sha256(document).hexdigest(), due_at,
+    ]  # fmt: skip
     with connections[APP].cursor() as cursor:
-        cursor.execute(
-            _RECORD,
-            [
-                uuid7(), activity.tenant_id, activity.id, reason, cause, Jsonb(orjson.loads(document)),
-                hashlib.sha256(document).hexdigest(), due_at,
-            ],
-        )  # fmt: skip
+        cursor.execute(_RECORD, values)
         wake_id: UUID = cursor.fetchone()[0]
     if due_at is None:
         offer(activity)
@@ -55,8 +58,4 @@ def record(
 
 def offer(activity: Any) -> None:
     """Offer a claimable activity to admission after the commit."""
-    relay.after_commit(Exchange(offers=[offer_of(activity)]))
-
-
-def offer_of(activity: Any) -> Offer:
-    return Offer(activity.id, activity.tenant_id, activity.agent_role, activity.priority, activity.created_at, activity.group_key)
+    relay.after_commit(Exchange(offers=[Offer.of(activity)]))

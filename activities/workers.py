@@ -37,9 +37,13 @@ def hand_back_unattended(lease: leases.Lease) -> None:
     unattended = {run.pk for run in ours} - lease.runs
     for run in ours:
         if run.pk in unattended & lease.doubtful:
-            logger.warning("Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)})
+            logger.warning(
+                "Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)}
+            )
             with suppress(RunSuperseded):
-                results.handed_back(RunToken(run.tenant_id, run.activity_id, run.pk, run.fence), reason="Nobody worked on it.")
+                results.handed_back(
+                    RunToken(run.tenant_id, run.activity_id, run.pk, run.fence), reason="Nobody worked on it."
+                )
     lease.doubtful = unattended
 
 

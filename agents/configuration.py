@@ -70,8 +70,12 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     agent = Agent.objects.filter(role=role).first()
     if agent is None:
         raise RoleNotFound(f"There is no agent with the role {role!r}.")
-    config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(tenant_id=tenant_id, agent_id=role)
-    production = AgentVersionDeployment.objects.filter(agent=agent, environment=AgentVersionDeployment.Environment.PRODUCTION).first()
+    config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(
+        tenant_id=tenant_id, agent_id=role
+    )
+    production = AgentVersionDeployment.objects.filter(
+        agent=agent, environment=AgentVersionDeployment.Environment.PRODUCTION
+    ).first()
     return RoleSettings(
         adapter=AdapterSettings(
             adapter=config.adapter or agent.adapter,
@@ -82,7 +86,9 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             version=production.version if production else None,
             options=agent.options,
         ),
-        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
+        timeout_seconds=config.timeout_seconds
+        or agent.timeout_seconds
+        or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
         retry={**agent.retry, **config.retry},
         enabled=agent.enabled and config.enabled,
         input_schema=agent.input_schema,
@@ -92,7 +98,9 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
 def _auth(tenant_id: UUID, agent: Agent, config: AgentConfig) -> Mapping[str, str]:
     # The platform's own credentials go only to the platform's own endpoint, never to one that a tenant has set.
     if config.auth_sealed:
-        return credentials.unseal(config.auth_sealed, context=credentials.config_context(tenant_id, agent.role))
+        return credentials.unseal(
+            config.auth_sealed, context=credentials.config_context(tenant_id, agent.role)
+        )
     if agent.auth_sealed and not config.endpoint:
         return credentials.unseal(agent.auth_sealed, context=credentials.agent_context(agent.role))
     return {}

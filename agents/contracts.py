@@ -39,7 +39,9 @@ class AdapterSettings:
 
     adapter: str  # "http", "inline", ...
     endpoint: str | None = None  # URL for http, dotted path of a callable for inline
-    auth: Mapping[str, str] = field(default_factory=dict)  # {"type": "bearer", "token": ...} or {"type": "header", ...}
+    auth: Mapping[str, str] = field(
+        default_factory=dict
+    )  # {"type": "bearer", "token": ...} or {"type": "header", ...}
     model: str | None = None
     signing_secrets: Sequence[str] = ()  # Standard Webhooks secrets ("whsec_..."), newest first
     version: str | None = None  # semantic version of the production deployment, pinned by the run
@@ -77,7 +79,9 @@ class AgentRequest:
     input: Mapping[str, Any] | None = None  # {"ref", "content", "data"} of the previous step's output
     wakes: Sequence[Mapping[str, Any]] = ()  # every wake this run carries, oldest first
     wake_reason: str = "new_task"
-    wake_context: Mapping[str, Any] = field(default_factory=dict)  # rejection_ref, reviewer_notes, blocker_resolution, ...
+    wake_context: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # rejection_ref, reviewer_notes, blocker_resolution, ...
     session_id: str | None = None
     skills: Sequence[Mapping[str, Any]] = ()
 

@@ -35,12 +35,16 @@ def unseal(text: str, *, context: str) -> dict[str, str]:
     name, _, body = text.partition(":")
     key = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).get(name)
     if key is None:
-        raise ConfigurationError(f"The key {name!r} that sealed these credentials is not in FIELD_ENCRYPTION_KEYS.")
+        raise ConfigurationError(
+            f"The key {name!r} that sealed these credentials is not in FIELD_ENCRYPTION_KEYS."
+        )
     raw = base64.b64decode(body)
     try:
         opened: dict[str, str] = orjson.loads(AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
     except InvalidTag as error:
-        raise ConfigurationError("These credentials were sealed for another place and cannot be opened here.") from error
+        raise ConfigurationError(
+            "These credentials were sealed for another place and cannot be opened here."
+        ) from error
     return opened
 
 
@@ -59,7 +63,8 @@ def signing_secrets(tenant_id: UUID, role: str) -> tuple[str, ...]:
     """
     ring = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS))
     return tuple(
-        "whsec_" + base64.b64encode(hmac.digest(key, f"webhook:{tenant_id}:{role}".encode(), "sha256")).decode()
+        "whsec_"
+        + base64.b64encode(hmac.digest(key, f"webhook:{tenant_id}:{role}".encode(), "sha256")).decode()
         for key in ring.values()
     )
 

@@ -12,7 +12,9 @@ from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
 
 ROLE_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
-role_validator = RegexValidator(ROLE_PATTERN, "Use lower-case letters, digits and single hyphens, such as blog-writer.")
+role_validator = RegexValidator(
+    ROLE_PATTERN, "Use lower-case letters, digits and single hyphens, such as blog-writer."
+)
 
 
 class Adapter(models.TextChoices):
@@ -33,7 +35,9 @@ class Agent(models.Model):
     name = models.CharField(max_length=100)
     description = models.TextField(blank=True)
     adapter = models.CharField(max_length=16, choices=Adapter.choices, default=Adapter.HTTP)
-    endpoint = models.CharField(max_length=500, blank=True, help_text="URL for http, dotted path of a callable for inline.")
+    endpoint = models.CharField(
+        max_length=500, blank=True, help_text="URL for http, dotted path of a callable for inline."
+    )
     auth_sealed = models.TextField(blank=True, editable=False)
     model = models.CharField(max_length=100, blank=True)
     options = models.JSONField(default=dict, blank=True)
@@ -41,11 +45,21 @@ class Agent(models.Model):
     tenant_concurrency = models.PositiveIntegerField(
         default=5, validators=[MinValueValidator(1)], help_text="Default of max_concurrency for each tenant."
     )
-    max_concurrency = models.PositiveIntegerField(null=True, blank=True, help_text="Over all tenants. Empty: no limit.")
-    timeout_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="Execution timeout. Empty: 660.")
-    retry = models.JSONField(default=dict, blank=True, help_text="max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter")
+    max_concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Over all tenants. Empty: no limit."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Execution timeout. Empty: 660."
+    )
+    retry = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter",
+    )
     enabled = models.BooleanField(default=True)
-    paused = models.BooleanField(default=False, help_text="Nothing new starts for any tenant; what runs ends normally.")
+    paused = models.BooleanField(
+        default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -65,7 +79,12 @@ class AgentVersionDeployment(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="deployments")
-    version = models.CharField(max_length=64, validators=[RegexValidator(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$", "Use a semantic version such as 1.4.0.")])
+    version = models.CharField(
+        max_length=64,
+        validators=[
+            RegexValidator(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$", "Use a semantic version such as 1.4.0.")
+        ],
+    )
     environment = models.CharField(max_length=16, choices=Environment.choices)
     endpoint = models.CharField(max_length=500, blank=True, help_text="Empty: the agent's own endpoint.")
     deployed_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -74,8 +93,14 @@ class AgentVersionDeployment(models.Model):
     class Meta:
         ordering = ("agent", "-deployed_at")
         constraints = (
-            models.UniqueConstraint(fields=("agent",), condition=models.Q(environment="production"), name="one_version_in_production"),
-            models.UniqueConstraint(fields=("agent", "version", "environment"), name="version_once_per_environment"),
+            models.UniqueConstraint(
+                fields=("agent",),
+                condition=models.Q(environment="production"),
+                name="one_version_in_production",
+            ),
+            models.UniqueConstraint(
+                fields=("agent", "version", "environment"), name="version_once_per_environment"
+            ),
         )
 
     def __str__(self) -> str:
@@ -89,7 +114,10 @@ class AgentConfig(TenantOwned):
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
     max_concurrency = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     max_concurrency_per_group = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Activities of one group key at once. Empty: 1."
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Activities of one group key at once. Empty: 1.",
     )
     adapter = models.CharField(max_length=16, choices=Adapter.choices, blank=True)
     endpoint = models.CharField(max_length=500, blank=True)
@@ -103,7 +131,9 @@ class AgentConfig(TenantOwned):
     version = models.PositiveIntegerField(default=1, editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "agent"), name="agent_config_once_per_tenant"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "agent"), name="agent_config_once_per_tenant"),
+        )
 
     def __str__(self) -> str:
         return f"{self.agent_id} of {self.tenant_id}"
@@ -121,7 +151,11 @@ class AgentSession(TenantOwned):
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "deliverable_id", "agent"), name="session_once_per_deliverable"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "deliverable_id", "agent"), name="session_once_per_deliverable"
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.agent_id}: {self.external_session_id}"

@@ -19,7 +19,14 @@ def roles_of(queues: Iterable[str]) -> list[str]:
     return sorted(name.removeprefix(PREFIX) for name in queues if name.startswith(PREFIX))
 
 
-def route(name: str, args: Any, kwargs: Mapping[str, Any], options: Mapping[str, Any], task: Any = None, **extra: Any) -> dict[str, str] | None:
+def route(
+    name: str,
+    args: Any,
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    task: Any = None,
+    **extra: Any,
+) -> dict[str, str] | None:
     """Celery's router: runs go to the queue of their role, everything else to the default queue."""
     if name == RUN_TASK and kwargs and "role" in kwargs:
         return {"queue": queue_of(kwargs["role"])}

@@ -45,7 +45,9 @@ def connection() -> psycopg.Connection:
 @app.task(name="bare.step")
 def step(run: str, number: int) -> None:
     with connection().transaction():
-        connection().execute("INSERT INTO bare_step (run_id, step, result) VALUES (%s, %s, %s)", (run, number, RESULT))
+        connection().execute(
+            "INSERT INTO bare_step (run_id, step, result) VALUES (%s, %s, %s)", (run, number, RESULT)
+        )
         connection().execute(
             "UPDATE bare_run SET step = %s, finished_at = CASE WHEN %s THEN clock_timestamp() END WHERE id = %s",
             (number, number == STEPS, run),

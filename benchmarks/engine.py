@@ -54,10 +54,14 @@ def main() -> None:
         previous = json.loads(path.read_text()) if path.exists() else {}
         document["figures"] = previous.get("figures", {}) | document["figures"]
         path.write_text(json.dumps(document, indent=2) + "\n")
-        console.print(f"stored in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}")
+        console.print(
+            f"stored in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}"
+        )
 
 
-def _measure(into: dict[str, list[float]], scenario: Callable[[Path, float], Figures], folder: Path, scale: float) -> None:
+def _measure(
+    into: dict[str, list[float]], scenario: Callable[[Path, float], Figures], folder: Path, scale: float
+) -> None:
     for figure, value in scenario(folder, scale).items():
         into.setdefault(figure, []).append(value)
 
@@ -65,14 +69,21 @@ def _measure(into: dict[str, list[float]], scenario: Callable[[Path, float], Fig
 def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
     figures = {
         name: {
-            figure: {"median": round(statistics.median(values), 4), "min": round(min(values), 4), "max": round(max(values), 4)}
+            figure: {
+                "median": round(statistics.median(values), 4),
+                "min": round(min(values), 4),
+                "max": round(max(values), 4),
+            }
             for figure, values in rows.items()
         }
         for name, rows in measured.items()
     }
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()  # noqa: S607
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     return {
-        "command": f"python -m benchmarks.engine --repeats {options.repeats}" + (f" --only {options.only}" if options.only else ""),
+        "command": f"python -m benchmarks.engine --repeats {options.repeats}"
+        + (f" --only {options.only}" if options.only else ""),
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "commit": commit,
         "python": platform.python_version(),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from benchmarks import bare, setting
 from django.db import connections
 
 from activities import relay
@@ -19,6 +18,7 @@ from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.models import AgentConfig
+from benchmarks import bare, setting
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
@@ -30,7 +30,9 @@ ROLE = "qa"
 _PREPARED: set[Path] = set()
 
 
-def _tenant(slug: str = "bench", *, agent: str = "one_kilobyte", cap: int = 100, per_group: int | None = None) -> Tenant:
+def _tenant(
+    slug: str = "bench", *, agent: str = "one_kilobyte", cap: int = 100, per_group: int | None = None
+) -> Tenant:
     with system_scope():
         tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": slug})
     with tenant_scope(tenant.pk):
@@ -138,7 +140,7 @@ def _one_run(tenant: Tenant) -> float:
 def _one_bare_run() -> float:
     began = time.perf_counter()
     (run,) = bare.submit(1)
-    while _bare(f"SELECT finished_at FROM bare_run WHERE id = '{run}'")[0][0] is None:  # noqa: S608  # our own uuid
+    while _bare(f"SELECT finished_at FROM bare_run WHERE id = '{run}'")[0][0] is None:  # our own uuid
         time.sleep(0.002)
     return (time.perf_counter() - began) * 1000
 
@@ -183,7 +185,11 @@ def submission(folder: Path, scale: float) -> Figures:
     bare.prepare()
     began = time.perf_counter()
     bare.submit(count)
-    return {"ours one by one /s": one_by_one, "ours in bulk /s": bulk, "bare one by one /s": count / (time.perf_counter() - began)}
+    return {
+        "ours one by one /s": one_by_one,
+        "ours in bulk /s": bulk,
+        "bare one by one /s": count / (time.perf_counter() - began),
+    }
 
 
 def burst(folder: Path, scale: float) -> Figures:
@@ -194,7 +200,9 @@ def burst(folder: Path, scale: float) -> Figures:
         began = time.perf_counter()
         for _ in range(10):
             with tenant_scope(tenant.pk):
-                submit([NewActivity(name="burst", agent_role=ROLE) for _ in range(count // 10)], actor="bench")
+                submit(
+                    [NewActivity(name="burst", agent_role=ROLE) for _ in range(count // 10)], actor="bench"
+                )
         accepted = time.perf_counter() - began
         setting.wait(lambda: _left(Activity, tenant, ["created", "assigned", "in_progress"]) == 0, pause=0.2)
     return {"accepted s": accepted, "drained s": time.perf_counter() - began}
@@ -216,21 +224,36 @@ def fan_out(folder: Path, scale: float) -> Figures:
 
 def keyed(folder: Path, scale: float) -> Figures:
     """10 keys of 100 activities of 50 ms, at most 2 of a key at once. The ideal is 2.5 s."""
-    tenant, each = _tenant(f"keyed-{uuid4().hex[:8]}", agent="fifty_milliseconds", per_group=2), int(100 * scale)
+    tenant, each = (
+        _tenant(f"keyed-{uuid4().hex[:8]}", agent="fifty_milliseconds", per_group=2),
+        int(100 * scale),
+    )
     with setting.our_workers(folder / "ours.log", threads=12):
         _wait_for_workers(2)
         began = time.perf_counter()
         with tenant_scope(tenant.pk):
-            submit([NewActivity(name="key", agent_role=ROLE, group_key=f"k{n % 10}") for n in range(10 * each)], actor="bench")
+            submit(
+                [NewActivity(name="key", agent_role=ROLE, group_key=f"k{n % 10}") for n in range(10 * each)],
+                actor="bench",
+            )
         setting.wait(lambda: _left(Activity, tenant, ["created", "assigned", "in_progress"]) == 0)
         seconds = time.perf_counter() - began
-    return {"seconds": seconds, "ratio to ideal": seconds / (each * 0.05 / 2), "most of a key at once": _peak(tenant)}
+    return {
+        "seconds": seconds,
+        "ratio to ideal": seconds / (each * 0.05 / 2),
+        "most of a key at once": _peak(tenant),
+    }
 
 
 def _peak(tenant: Tenant) -> float:
     with tenant_scope(tenant.pk):
-        runs = ActivityRun.objects.filter(tenant=tenant).values_list("activity__group_key", "started_at", "ended_at")
-        moments = sorted([(at, 1, key) for key, at, _ in runs] + [(at, -1, key) for key, _, at in runs], key=lambda m: (m[0], m[1]))
+        runs = ActivityRun.objects.filter(tenant=tenant).values_list(
+            "activity__group_key", "started_at", "ended_at"
+        )
+        moments = sorted(
+            [(at, 1, key) for key, at, _ in runs] + [(at, -1, key) for key, _, at in runs],
+            key=lambda m: (m[0], m[1]),
+        )
     count: dict[str, int] = {}
     most = 0
     for _, change, key in moments:
@@ -242,7 +265,9 @@ def _peak(tenant: Tenant) -> float:
 def backlog(folder: Path, scale: float) -> Figures:
     """One admission call that offers, grants and gives back, with nothing waiting and with 100,000 waiting over 50 tenants."""
     with system_scope():
-        WorkerProcess.objects.create(host="none", boot="none", pid=0, pid_started=0, roles=[ROLE], concurrency=5)
+        WorkerProcess.objects.create(
+            host="none", boot="none", pid=0, pid_started=0, roles=[ROLE], concurrency=5
+        )
         rebuilding.rebuild()
     tenants = [uuid4() for _ in range(50)]
     empty = _admission_milliseconds(tenants)

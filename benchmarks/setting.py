@@ -26,7 +26,7 @@ def servers() -> Iterator[Path]:
     from orchestrator import embedded
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        os.chmod(folder, 0o755)  # noqa: S103  # PostgreSQL runs as another account when we are root
+        os.chmod(folder, 0o755)  # PostgreSQL runs as another account when we are root
         home = embedded.ServiceHome(Path(folder))
         endpoints = embedded.start(home)
         os.environ.update(endpoints.as_environment(), ORCHESTRATOR_HOME=folder)
@@ -53,7 +53,13 @@ class Workers:
         with self.log.open("ab") as output:
             for command in self.commands:
                 self.processes.append(
-                    subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=output, stderr=output, start_new_session=True)  # noqa: S603
+                    subprocess.Popen(
+                        [sys.executable, "-m", *command],
+                        cwd=ROOT,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
                 )
         return self
 
@@ -74,7 +80,20 @@ class Workers:
 
 
 def our_workers(log: Path, *, processes: int = 2, threads: int = 4, roles: str = "agent__qa") -> Workers:
-    command = ["celery", "-A", "orchestrator", "worker", "-Q", roles, "--pool", "threads", "-c", str(threads), "--loglevel", "ERROR"]
+    command = [
+        "celery",
+        "-A",
+        "orchestrator",
+        "worker",
+        "-Q",
+        roles,
+        "--pool",
+        "threads",
+        "-c",
+        str(threads),
+        "--loglevel",
+        "ERROR",
+    ]
     return Workers(*[[*command, "-n", f"w{number}@%h"] for number in range(processes)], log=log)
 
 

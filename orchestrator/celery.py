@@ -14,7 +14,9 @@ app = Celery("orchestrator")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
-DEFAULT_CONCURRENCY = 16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
+DEFAULT_CONCURRENCY = (
+    16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
+)
 
 # The roles that this worker consumes; forked children inherit it.
 _roles: list[str] = []
@@ -29,7 +31,11 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
         return
     queues = options.get("queues") or []
     roles = roles_of(queues.split(",") if isinstance(queues, str) else queues)
-    named = os.environ.get(f"WORKER_CONCURRENCY_{roles[0].upper().replace('-', '_')}") if len(roles) == 1 else None
+    named = (
+        os.environ.get(f"WORKER_CONCURRENCY_{roles[0].upper().replace('-', '_')}")
+        if len(roles) == 1
+        else None
+    )
     conf.worker_concurrency = int(named or os.environ.get("WORKER_CONCURRENCY") or DEFAULT_CONCURRENCY)
 
 

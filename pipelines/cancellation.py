@@ -23,17 +23,25 @@ from tenants.context import tenant_scope
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:
     """Raises `PipelineNotFound`, and `RunEnded` when it completed or failed before."""
     with tenant_scope(tenant_id):
-        flagged = PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id, status="running").update(status="cancelled", finished_at=Now())
+        flagged = (
+            PipelineRun.objects.for_tenant(tenant_id)
+            .filter(pk=run_id, status="running")
+            .update(status="cancelled", finished_at=Now())
+        )
         run = PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).first()
         if run is None:
             raise PipelineNotFound(f"There is no pipeline run {run_id}.")
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
-        open_activities = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).exclude(status__in=FINAL)
+        open_activities = (
+            Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).exclude(status__in=FINAL)
+        )
         ids = list(open_activities.order_by("pk").values_list("pk", flat=True))
     for activity_id in ids:
         try:
-            activity_cancellation.cancel(tenant_id, activity_id, actor=actor, reason=reason or "The pipeline run was cancelled.")
+            activity_cancellation.cancel(
+                tenant_id, activity_id, actor=actor, reason=reason or "The pipeline run was cancelled."
+            )
         except TransitionRefused:
             continue  # It ended in this moment.
     return run

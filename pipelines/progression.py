@@ -81,7 +81,9 @@ def _following(run: Any, plan: Compiled, activity: Any, good: bool) -> Advance:
 
 
 def _has_unsettled(run: Any, steps: Sequence[str]) -> bool:
-    return StepRun.objects.filter(run_id=run.id, step__in=steps, status__in=(StepState.PENDING, StepState.ACTIVE)).exists()
+    return StepRun.objects.filter(
+        run_id=run.id, step__in=steps, status__in=(StepState.PENDING, StepState.ACTIVE)
+    ).exists()
 
 
 def states_of(run_id: UUID) -> dict[str, str]:
@@ -101,7 +103,9 @@ def _start(run: Any, plan: Compiled, steps: Sequence[str], activity: Any) -> Non
         return
     outputs = {activity.step: activity.output_ref or activity.input_ref}
     if any(len(plan.graph.dependencies_of(step)) > 1 for step in steps):
-        outputs = dict(StepRun.objects.filter(run_id=run.id, output_ref__isnull=False).values_list("step", "output_ref"))
+        outputs = dict(
+            StepRun.objects.filter(run_id=run.id, output_ref__isnull=False).values_list("step", "output_ref")
+        )
     items = [_activity(run, plan, step, outputs, uuid7(), 1) for step in steps]
     rounds = _activate(run.tenant_id, run.id, items)
     submit([_in_round(item, rounds[item.step]) for item in items if item.step in rounds], actor=_ACTOR)
@@ -109,7 +113,13 @@ def _start(run: Any, plan: Compiled, steps: Sequence[str], activity: Any) -> Non
 
 def _activate(tenant_id: UUID, run_id: UUID, items: Sequence[NewActivity]) -> dict[str, int]:
     rows = _ACTIVATE.run(
-        {"tenant": tenant_id, "run": run_id, "steps": [item.step for item in items], "activities": [item.id for item in items]}, using=APP
+        {
+            "tenant": tenant_id,
+            "run": run_id,
+            "steps": [item.step for item in items],
+            "activities": [item.id for item in items],
+        },
+        using=APP,
     )
     return {row.step: row.round for row in rows}
 
@@ -122,7 +132,11 @@ def _activity(
     run: Any, plan: Compiled, step_id: str, outputs: Mapping[str, UUID] | None, activity_id: UUID, number: int
 ) -> NewActivity:
     step = plan.step(step_id)
-    references = [(name, outputs[name]) for name in plan.graph.dependencies_of(step_id) if name in outputs] if outputs else []
+    references = (
+        [(name, outputs[name]) for name in plan.graph.dependencies_of(step_id) if name in outputs]
+        if outputs
+        else []
+    )
     given = dict(run.input) if run.input and not references else None
     if len(references) > 1:
         given = {"refs": {name: str(reference) for name, reference in references}}
@@ -160,7 +174,11 @@ def reopen(activity: Any) -> None:
     """An operator tries a failed step again: its run goes on, and what was skipped because of it waits again."""
     if activity.pipeline_run_id is None or activity.link_kind in _ASIDE:
         return
-    run = PipelineRun.objects.for_tenant(activity.tenant_id).select_for_update().get(pk=activity.pipeline_run_id)
+    run = (
+        PipelineRun.objects.for_tenant(activity.tenant_id)
+        .select_for_update()
+        .get(pk=activity.pipeline_run_id)
+    )
     if run.status == "cancelled":
         return
     steps = StepRun.objects.filter(run_id=run.pk)
@@ -170,7 +188,9 @@ def reopen(activity: Any) -> None:
     if not revived:
         return
     downstream = _downstream(versions.compiled(run.version_id), activity.step)
-    waiting = steps.filter(step__in=downstream, status=StepState.SKIPPED).update(status=StepState.PENDING, settled_at=None)
+    waiting = steps.filter(step__in=downstream, status=StepState.SKIPPED).update(
+        status=StepState.PENDING, settled_at=None
+    )
     PipelineRun.objects.filter(pk=run.pk).update(
         status="running", failed=False, finished_at=None, unsettled=F("unsettled") + revived + waiting
     )
@@ -185,4 +205,3 @@ def _downstream(plan: Compiled, step: str) -> set[str]:
                 found.add(dependent)
                 to_visit.append(dependent)
     return found
-

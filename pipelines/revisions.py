@@ -21,7 +21,11 @@ def follow_rejection(activity: Any) -> bool:
 
     Called under the activity's lock; takes the run's.
     """
-    run = PipelineRun.objects.for_tenant(activity.tenant_id).select_for_update().get(pk=activity.pipeline_run_id)
+    run = (
+        PipelineRun.objects.for_tenant(activity.tenant_id)
+        .select_for_update()
+        .get(pk=activity.pipeline_run_id)
+    )
     if run.status != "running":
         return True
     if activity.is_approval_gate:
@@ -30,7 +34,11 @@ def follow_rejection(activity: Any) -> bool:
 
 
 def _go_on_with_revision(run: PipelineRun, activity: Any) -> bool:
-    revision = Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.id, link_kind=LinkKind.REVISION_OF).first()
+    revision = (
+        Activity.objects.for_tenant(activity.tenant_id)
+        .filter(parent_id=activity.id, link_kind=LinkKind.REVISION_OF)
+        .first()
+    )
     if revision is None:
         return False
     StepRun.objects.filter(run_id=run.pk, step=activity.step, branch=activity.branch).update(
@@ -56,11 +64,16 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
 
 def _revise(run: PipelineRun, step: str, gate: Any) -> UUID | None:
     producing = StepRun.objects.select_for_update().get(run_id=run.pk, step=step, branch=gate.branch)
-    rejected = Activity.objects.for_tenant(run.tenant_id).filter(pk=producing.activity_id).first()
-    if rejected is None or producing.status != StepState.DONE:
+    if producing.activity_id is None or producing.status != StepState.DONE:
         return None
+    rejected = Activity.objects.for_tenant(run.tenant_id).get(pk=producing.activity_id)
     # The gate that sent it back asks again; the step's own approval, if it has one, was given before.
-    revision = approvals.revise(rejected, notes=gate.reviewer_notes or "", actor=gate.decided_by or "pipeline", requires_approval=False)
+    revision = approvals.revise(
+        rejected,
+        notes=gate.reviewer_notes or "",
+        actor=gate.decided_by or "pipeline",
+        requires_approval=False,
+    )
     StepRun.objects.filter(pk=producing.pk).update(
         status=StepState.ACTIVE, activity_id=revision, round=rejected.round + 1, settled_at=None
     )

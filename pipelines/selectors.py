@@ -32,7 +32,9 @@ class StepShown:
 def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     """Runs with the key of their pipeline and the number of their version, without the definitions."""
     rows = PipelineRun.objects.for_tenant(tenant_id).select_related("version__pipeline")
-    found: QuerySet[PipelineRun] = rows.defer("input", "version__definition", "version__pipeline__description")
+    found: QuerySet[PipelineRun] = rows.defer(
+        "input", "version__definition", "version__pipeline__description"
+    )
     return found
 
 
@@ -41,19 +43,27 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, list[St
     steps = list(StepRun.objects.for_tenant(tenant_id).filter(run_id__in=[run.pk for run in page]))
     plans = _plans(tenant_id, {run.version_id for run in page})
     activities = {step.activity_id for step in steps if step.activity_id}
-    statuses = dict(Activity.objects.for_tenant(tenant_id).filter(pk__in=activities).values_list("pk", "status"))
+    statuses = dict(
+        Activity.objects.for_tenant(tenant_id).filter(pk__in=activities).values_list("pk", "status")
+    )
     versions = {run.pk: run.version_id for run in page}
     found: dict[UUID, list[StepShown]] = defaultdict(list)
     for step in sorted(steps, key=lambda step: (step.position, step.branch)):
         plan = plans[versions[step.run_id]].get(step.step, {})
         status = statuses.get(step.activity_id) if step.activity_id else None
-        found[step.run_id].append(StepShown(step, plan.get("name") or step.step, plan.get("depends_on", ()), status))
+        found[step.run_id].append(
+            StepShown(step, plan.get("name") or step.step, plan.get("depends_on", ()), status)
+        )
     return found
 
 
 def _plans(tenant_id: UUID, version_ids: set[UUID]) -> dict[UUID, Mapping[str, Mapping[str, Any]]]:
     """What each version says about each of its steps. Stored definitions spell their dependencies out."""
-    rows = PipelineVersion.objects.for_tenant(tenant_id).filter(pk__in=version_ids).values_list("pk", "definition")
+    rows = (
+        PipelineVersion.objects.for_tenant(tenant_id)
+        .filter(pk__in=version_ids)
+        .values_list("pk", "definition")
+    )
     return {pk: {step["id"]: step for step in definition["steps"]} for pk, definition in rows}
 
 

@@ -31,7 +31,9 @@ def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) ->
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
 
-def start_runs(tenant_id: UUID, pipeline_key: str, news: Sequence[NewRun], *, actor: str) -> list[PipelineRun]:
+def start_runs(
+    tenant_id: UUID, pipeline_key: str, news: Sequence[NewRun], *, actor: str
+) -> list[PipelineRun]:
     """Start many runs of one pipeline in one transaction, with a handful of statements for all of them."""
     with tenant_scope(tenant_id):
         version = _newest(tenant_id, pipeline_key)
@@ -46,15 +48,28 @@ def start_runs(tenant_id: UUID, pipeline_key: str, news: Sequence[NewRun], *, ac
         )  # fmt: skip
         first = progression.first_activities(runs, plan)
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
-        StepRun.objects.bulk_create(_step_run(run, step.id, position, started) for run in runs for position, step in enumerate(plan.definition.steps))
+        StepRun.objects.bulk_create(
+            _step_run(run, step.id, position, started)
+            for run in runs
+            for position, step in enumerate(plan.definition.steps)
+        )
         submit(first, actor=actor)
     return runs
 
 
-def _step_run(run: PipelineRun, step: str, position: int, started: Mapping[tuple[UUID | None, str | None], UUID]) -> StepRun:
+def _step_run(
+    run: PipelineRun, step: str, position: int, started: Mapping[tuple[UUID | None, str | None], UUID]
+) -> StepRun:
     activity_id = started.get((run.pk, step))
     status = StepState.ACTIVE if activity_id else StepState.PENDING
-    return StepRun(tenant_id=run.tenant_id, run_id=run.pk, step=step, position=position, status=status, activity_id=activity_id)
+    return StepRun(
+        tenant_id=run.tenant_id,
+        run_id=run.pk,
+        step=step,
+        position=position,
+        status=status,
+        activity_id=activity_id,
+    )
 
 
 def _newest(tenant_id: UUID, pipeline_key: str) -> PipelineVersion:

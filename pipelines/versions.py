@@ -45,7 +45,9 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
         definition = checked(data, templates)
-        pipeline, _ = Pipeline.objects.get_or_create(tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name})
+        pipeline, _ = Pipeline.objects.get_or_create(
+            tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name}
+        )
         # Two editors at once: the row's lock gives the versions different numbers.
         pipeline = Pipeline.objects.for_tenant(tenant_id).select_for_update().get(pk=pipeline.pk)
         if expected is not None and pipeline.latest != expected:
@@ -65,14 +67,18 @@ def checked(data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDef
     roles = configuration.known_roles()
     parse(data, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression)
     resolved = {**data, "steps": [_resolved(step, templates) for step in data["steps"]]}
-    return parse(resolved, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression)
+    return parse(
+        resolved, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression
+    )
 
 
 def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
     template = templates.get(step.get("template") or "")
     if template is None:
         return dict(step)
-    merged: dict[str, Any] = {name: getattr(template, name) for name in _FROM_TEMPLATE if getattr(template, name)}
+    merged: dict[str, Any] = {
+        name: getattr(template, name) for name in _FROM_TEMPLATE if getattr(template, name)
+    }
     if step.get("agent_role") or step.get("human_role"):
         merged.pop("agent_role", None)
         merged.pop("human_role", None)
@@ -95,4 +101,6 @@ def compiled(version_id: UUID) -> Compiled:
     roles = {step["agent_role"] for step in data["steps"] if step.get("agent_role")}
     templates = {step["template"] for step in data["steps"] if step.get("template")}
     definition = parse(data, known_roles=roles, known_templates=templates)
-    return Compiled(definition, Graph.of(definition), {step.id: index for index, step in enumerate(definition.steps)})
+    return Compiled(
+        definition, Graph.of(definition), {step.id: index for index, step in enumerate(definition.steps)}
+    )

@@ -20,11 +20,15 @@ def tenant_tables() -> list[str]:
 
 
 @register(Tags.database)
-def row_security_is_forced(app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+def row_security_is_forced(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
     if APP not in (databases or ()):
         return []
     try:
         found = row_security.faults(tenant_tables())
     except DatabaseError as error:
         return [Error(f"The database cannot be asked: {error}", id="tenants.E002")]
-    return [Error(text, hint="Add IsolateTenant to the table's migration.", id="tenants.E001") for text in found]
+    return [
+        Error(text, hint="Add IsolateTenant to the table's migration.", id="tenants.E001") for text in found
+    ]

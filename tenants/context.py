@@ -80,7 +80,9 @@ def set_tenant(tenant_id: UUID) -> None:
         execute(setting, None, False, {"connection": connection, "cursor": None})
 
 
-def _execute(raw: psycopg.Connection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]) -> None:
+def _execute(
+    raw: psycopg.Connection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
+) -> None:
     result = raw.pgconn.exec_(sql.encode())
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)

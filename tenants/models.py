@@ -22,7 +22,9 @@ class Tenant(models.Model):
     is_active = models.BooleanField(default=True)
     paused = models.BooleanField(default=False, help_text="Nothing new starts; what runs ends normally.")
     max_concurrency = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Activities that may run at once over all roles. Empty: no limit of its own."
+        null=True,
+        blank=True,
+        help_text="Activities that may run at once over all roles. Empty: no limit of its own.",
     )
     weight = models.PositiveIntegerField(
         default=1,
@@ -62,7 +64,9 @@ class TenantPart(TenantOwned):
     """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
 
     # Not indexed: rows are reached through their parent, and each index is paid for on every write of the hot path.
-    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
 
     class Meta:
         abstract = True
@@ -103,10 +107,14 @@ class ApiToken(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=100)
     role = models.CharField(max_length=16, choices=Role.choices)
-    prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise the token.")
+    prefix = models.CharField(
+        max_length=16, editable=False, help_text="First characters, to recognise the token."
+    )
     secret_hash = models.CharField(max_length=64, unique=True, editable=False)
     scopes = models.JSONField(default=list, blank=True, help_text="Empty: everything the role may do.")
-    platform = models.BooleanField(default=False, help_text="May also change the registry that all tenants share.")
+    platform = models.BooleanField(
+        default=False, help_text="May also change the registry that all tenants share."
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -127,7 +135,9 @@ class IdempotentRequest(TenantOwned):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     digest = models.CharField(max_length=64, help_text="Of the caller, the path and the key.")
-    request_digest = models.CharField(max_length=64, help_text="Of what was asked. Another request may not reuse the key.")
+    request_digest = models.CharField(
+        max_length=64, help_text="Of what was asked. Another request may not reuse the key."
+    )
     status_code = models.PositiveSmallIntegerField()
     headers = models.JSONField(default=dict)
     body = models.BinaryField()

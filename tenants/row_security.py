@@ -67,14 +67,19 @@ def faults(tables: list[str]) -> list[str]:
         )
         user, bypasses = cursor.fetchone()
         if bypasses:
-            found.append(f"the role {user} bypasses row-level security; processes must run as orchestrator_app")
+            found.append(
+                f"the role {user} bypasses row-level security; processes must run as orchestrator_app"
+            )
         cursor.execute(_UNPROTECTED, [tables])
         found += [f"table {name} has no forced row-level security" for (name,) in cursor.fetchall()]
         cursor.execute(
             "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND pg_has_role(current_user, relowner, 'USAGE')",
             [tables],
         )
-        found += [f"the application's role owns table {name} and could switch its policy off" for (name,) in cursor.fetchall()]
+        found += [
+            f"the application's role owns table {name} and could switch its policy off"
+            for (name,) in cursor.fetchall()
+        ]
     return found
 
 

@@ -40,7 +40,10 @@ class Statement:
         connection = connections[using or current_alias()]
         connection.ensure_connection()
         connection.validate_no_broken_transaction()
-        with connection.wrap_database_errors, psycopg.Cursor(connection.connection, row_factory=namedtuple_row) as cursor:
+        with (
+            connection.wrap_database_errors,
+            psycopg.Cursor(connection.connection, row_factory=namedtuple_row) as cursor,
+        ):
             # Django asks psycopg for JSON as text, since its fields decode it themselves; here nothing else would.
             cursor.adapters.register_loader("jsonb", _JsonbLoader)
             execute = partial(_execute, cursor)
@@ -57,4 +60,4 @@ class _JsonbLoader(JsonbLoader):
 def _execute(
     cursor: psycopg.Cursor[Any], sql: str, parameters: Parameters, many: bool, context: Mapping[str, Any]
 ) -> None:
-    cursor.execute(sql, parameters, prepare=True)  # type: ignore[arg-type]  # text comes from our own files
+    cursor.execute(sql, parameters, prepare=True)  # text comes from our own files

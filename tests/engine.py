@@ -44,7 +44,7 @@ def at_once(*actions: Callable[[], Any]) -> list[Any]:
         barrier.wait()
         try:
             return _closing(action)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the outcome is what the test looks at
             return error
 
     with ThreadPoolExecutor(len(actions)) as pool:
@@ -113,7 +113,9 @@ class Engine:
         with tenant_scope(tenant.pk):
             for role in roles or self.roles:
                 AgentConfig.objects.update_or_create(
-                    tenant=tenant, agent_id=role, defaults={"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
+                    tenant=tenant,
+                    agent_id=role,
+                    defaults={"adapter": "inline", "endpoint": "tests.engine:agent", **fields},
                 )
         configuration.forget()
         limits.refresh()

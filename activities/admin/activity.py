@@ -21,7 +21,7 @@ from activities.admin.decisions import DecisionsAdmin
 from activities.admin.filters import RoleFilter, SituationFilter
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
-from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 
 CHILDREN_SHOWN = 50
 
@@ -47,6 +47,10 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     list_filter = (TenantFilter, SituationFilter, "status", RoleFilter, "assignee_type")
     list_select_related = ("tenant",)
     search_fields = ("name", "tenant__slug", "group_key", "dedup_key")
+    stands_for = {
+        "input_link": "input_ref", "output_link": "output_ref", "pipeline_run": "pipeline_run_id", "parent_link": "parent_id",
+        "branch": "pipeline_run_id", "round": "pipeline_run_id",
+    }  # fmt: skip
     change_form_after_template = "admin/activities/activity/timeline.html"
     fieldsets = (
         (None, {"fields": ("state", "why", "tenant", "assignee", "description")}),
@@ -108,9 +112,9 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
             context["unavailable"] = str(error)
         return TemplateResponse(request, "admin/activities/activity/output.html", context)
 
-    @display(description="Status", ordering="status", label=labels.STATUS)
-    def state(self, activity: Activity) -> tuple[str, str]:
-        return activity.status, activity.status.replace("_", " ")
+    @display(description="Status", ordering="status")
+    def state(self, activity: Activity) -> SafeString:
+        return badge(activity.status, labels.STATUS.get(activity.status, ""))
 
     @display(description="Done by")
     def assignee(self, activity: Activity) -> SafeString:
@@ -127,7 +131,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
             return format_html("–")
         return format_html('<span title="{}">{}</span>', found.detail, found.code.replace("_", " "))
 
-    @display(description="Why it waits")
+    @display(description="What it waits for")
     def why(self, activity: Activity) -> SafeString:
         found = waiting.why(activity.tenant_id, activity.pk)
         facts = [
@@ -139,7 +143,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         code = format_html("<b>{}</b> – ", found.code.replace("_", " ")) if found.code else ""
         return format_html("{}{}", code, " ".join(fact for fact in facts if fact))
 
-    @display(description="Input")
+    @display(description="Works on")
     def input_link(self, activity: Activity) -> SafeString:
         return _output_of(activity, activity.input_ref)
 

@@ -12,7 +12,7 @@ from unfold.decorators import display
 
 from activities.admin import labels
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
-from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 from tenants.models import TenantPart
 
 
@@ -21,6 +21,7 @@ class PartAdmin(RecordAdmin):
 
     list_filter: tuple[object, ...] = (TenantFilter,)
     list_select_related = ("tenant", "activity")
+    stands_for = {"run_link": "run_id", "worker": "worker_id"}
     search_fields = ("activity__name", "tenant__slug")
 
     @display(description="Activity")
@@ -42,9 +43,9 @@ class ActivityRunAdmin(PartAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="Status", label=labels.RUN)
-    def state(self, run: ActivityRun) -> str:
-        return run.status
+    @display(description="Status")
+    def state(self, run: ActivityRun) -> SafeString:
+        return badge(run.status, labels.RUN.get(run.status, ""))
 
     @display(description="Worker process")
     def worker(self, run: ActivityRun) -> SafeString:
@@ -58,9 +59,9 @@ class WakeAdmin(PartAdmin):
     fields = ("id", "activity_link", "tenant", "reason", "cause", "situation", "due_at", "merged", "run_link", "payload", "created_at")
     readonly_fields = fields
 
-    @display(description="State", label=labels.WAKE)
-    def situation(self, wake: Wake) -> str:
-        return wake.state
+    @display(description="State")
+    def situation(self, wake: Wake) -> SafeString:
+        return badge(wake.state, labels.WAKE.get(wake.state, ""))
 
 
 @admin.register(ActivityEvent)
@@ -69,9 +70,9 @@ class ActivityEventAdmin(PartAdmin):
     fields = ("activity_link", "tenant", "seq", "verb", "source", "state", "actor", "run_link", "detail", "at")
     readonly_fields = fields
 
-    @display(description="Target", label=labels.STATUS)
-    def state(self, event: ActivityEvent) -> str:
-        return event.target
+    @display(description="Target")
+    def state(self, event: ActivityEvent) -> SafeString:
+        return badge(event.target, labels.STATUS.get(event.target, ""))
 
 
 @admin.register(OutputSpool)
@@ -102,12 +103,12 @@ class WorkerProcessAdmin(RecordAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="State", label={"beating": "success", "silent": "danger", "lost": "danger"})
-    def state(self, worker: WorkerProcess) -> str:
+    @display(description="State")
+    def state(self, worker: WorkerProcess) -> SafeString:
         if worker.ended_at:
-            return worker.end_reason or "ended"
-        silent = (timezone.now() - worker.beat_at).total_seconds()
-        return "silent" if silent > settings.ORCHESTRATOR_LOST_AFTER_SECONDS else "beating"
+            return badge(worker.end_reason or "ended", "danger" if worker.end_reason == "lost" else "")
+        silent = (timezone.now() - worker.beat_at).total_seconds() > settings.ORCHESTRATOR_LOST_AFTER_SECONDS
+        return badge("silent", "danger") if silent else badge("beating", "success")
 
     @display(description="Roles")
     def roles_in_words(self, worker: WorkerProcess) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 import orjson
@@ -26,6 +26,18 @@ class Offer(NamedTuple):
     priority: int
     since: datetime
     group_key: str | None
+
+    @classmethod
+    def of(cls, activity: Any) -> Self:
+        """`activity` is a row of Activity that an agent does: a model, or a `transitions.Moved`."""
+        return cls(
+            activity.id,
+            activity.tenant_id,
+            activity.agent_role,
+            activity.priority,
+            activity.created_at,
+            activity.group_key,
+        )
 
     def arguments(self) -> list[object]:
         band, score = band_of(self.priority), int(self.since.timestamp() * 1000) + self.priority * LEVEL_MS

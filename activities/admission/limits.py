@@ -43,7 +43,9 @@ def current() -> Limits:
                 caps[f"role:{agent.role}"] = agent.max_concurrency
         weights = _tenant_limits(caps)
         _config_limits(caps)
-        pools, seats = worker_pools(list(WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency")))
+        pools, seats = worker_pools(
+            list(WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency"))
+        )
     caps |= {f"seat:{pool}": count for pool, count in seats.items()}
     return {"caps": caps, "weights": weights, "pools": pools}
 

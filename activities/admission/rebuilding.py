@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
+from django.db.models import QuerySet
 
 from activities.admission import keys, limits, scripts
 from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of
@@ -39,7 +40,9 @@ def rebuild() -> str:
     held = _restore_runs(generation)
     waiting = _restore_waiting(generation)
     client().set(keys.pointer(), generation)
-    logger.warning("Admission rebuilt", extra={"action": "admission_rebuilt", "held": held, "waiting": waiting})
+    logger.warning(
+        "Admission rebuilt", extra={"action": "admission_rebuilt", "held": held, "waiting": waiting}
+    )
     return generation
 
 
@@ -56,16 +59,27 @@ def _restore_waiting(generation: str) -> int:
     while True:
         with system_scope():
             wakes = Wake.objects.filter(state="pending", due_at=None)
-            page = list((wakes.filter(pk__gt=after) if after else wakes).order_by("pk").values_list("pk", "activity_id")[:PAGE])
-            activities = list(Activity.objects.filter(pk__in={activity for _, activity in page}, status="created", assignee_type="agent"))
-        _restore(generation, offer=[Offer(a.id, a.tenant_id, a.agent_role, a.priority, a.created_at, a.group_key) for a in activities])
+            page = list(
+                (wakes.filter(pk__gt=after) if after else wakes)
+                .order_by("pk")
+                .values_list("pk", "activity_id")[:PAGE]
+            )
+            activities = list(
+                Activity.objects.filter(
+                    pk__in={activity for _, activity in page}, status="created", assignee_type="agent"
+                )
+            )
+        _restore(
+            generation,
+            offer=[Offer.of(activity) for activity in activities],
+        )
         total += len(activities)
         if len(page) < PAGE:
             return total
         after = page[-1][0]
 
 
-def _live_runs():  # type: ignore[no-untyped-def]
+def _live_runs() -> QuerySet[ActivityRun]:
     return ActivityRun.objects.filter(status="running").select_related("activity")
 
 
@@ -77,7 +91,9 @@ def _held(run: ActivityRun) -> list[object]:
     ]  # fmt: skip
 
 
-def _restore(generation: str, *, hold: list[list[object]] | None = None, offer: list[Offer] | None = None) -> None:
+def _restore(
+    generation: str, *, hold: list[list[object]] | None = None, offer: list[Offer] | None = None
+) -> None:
     document = {"hold": hold or [], "offer": [item.arguments() for item in offer or []]}
     if scripts.run("restore", generation, orjson.dumps(document)) < 0:
         raise scripts.Closed
@@ -114,7 +130,7 @@ class SlotAudit:
 def forget_old_generations() -> int:
     """Delete what earlier generations left behind. Returns how many keys."""
     current, deleted = client().get(keys.pointer()), 0
-    if current is None:
+    if not isinstance(current, bytes):
         return 0
     keep = keys.generation(current.decode()).encode()
     for key in client().scan_iter(match=f"{keys.pointer()}:*", count=1000):

@@ -22,7 +22,9 @@ class Activity(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
-    status = models.CharField(max_length=20, choices=[(s.value, s.value) for s in states.Status], default=states.Status.CREATED)
+    status = models.CharField(
+        max_length=20, choices=[(s.value, s.value) for s in states.Status], default=states.Status.CREATED
+    )
     assignee_type = models.CharField(max_length=8, choices=AssigneeType.choices)
     agent_role = models.CharField(max_length=63, null=True, blank=True)
     human_role = models.CharField(max_length=63, null=True, blank=True)
@@ -32,12 +34,24 @@ class Activity(TenantOwned):
 
     params = models.JSONField(default=dict, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
-    input = models.JSONField(null=True, blank=True, help_text="Inline content and data, or refs by step name.")
+    input = models.JSONField(
+        null=True, blank=True, help_text="Inline content and data, or refs by step name."
+    )
     input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output this works on.")
     output_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output was accepted.")
 
-    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children", db_constraint=False, db_index=False)
-    link_kind = models.CharField(max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind])
+    parent = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="children",
+        db_constraint=False,
+        db_index=False,
+    )
+    link_kind = models.CharField(
+        max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind]
+    )
 
     # Where it comes from. The keys to pipelines are database constraints made there: this app knows nothing of pipelines.
     deliverable_id = models.UUIDField(null=True, blank=True)
@@ -55,7 +69,9 @@ class Activity(TenantOwned):
     retry = models.JSONField(default=dict, blank=True)
     max_attempts = models.PositiveSmallIntegerField(default=3)
 
-    fence = models.IntegerField(default=0, help_text="Raised by every claim. A write with a lower number is refused.")
+    fence = models.IntegerField(
+        default=0, help_text="Raised by every claim. A write with a lower number is refused."
+    )
     attempts = models.PositiveSmallIntegerField(default=0)
     stalls = models.PositiveSmallIntegerField(default=0)
     version = models.IntegerField(default=1, help_text="Raised by every transition; the ETag.")
@@ -93,10 +109,15 @@ class Activity(TenantOwned):
                 & (models.Q(link_kind__isnull=True) | models.Q(link_kind=states.LinkKind.REVISION_OF)),
                 name="activity_once_per_step",
             ),
-            models.CheckConstraint(condition=models.Q(status__in=[s.value for s in states.Status]), name="activity_status_known"),
-            models.CheckConstraint(condition=models.Q(priority__range=(1, 20)), name="activity_priority_range"),
             models.CheckConstraint(
-                condition=models.Q(assignee_type="agent", agent_role__isnull=False) | models.Q(assignee_type="human", human_role__isnull=False),
+                condition=models.Q(status__in=[s.value for s in states.Status]), name="activity_status_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(priority__range=(1, 20)), name="activity_priority_range"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(assignee_type="agent", agent_role__isnull=False)
+                | models.Q(assignee_type="human", human_role__isnull=False),
                 name="activity_has_assignee",
             ),
             models.CheckConstraint(
@@ -107,8 +128,14 @@ class Activity(TenantOwned):
         indexes = (
             models.Index(fields=("tenant", "-created_at", "-id"), name="activity_newest"),
             models.Index(fields=("tenant", "status", "-created_at"), name="activity_by_status"),
-            models.Index(fields=("pipeline_run_id", "step"), condition=models.Q(pipeline_run_id__isnull=False), name="activity_of_step"),
-            models.Index(fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"),
+            models.Index(
+                fields=("pipeline_run_id", "step"),
+                condition=models.Q(pipeline_run_id__isnull=False),
+                name="activity_of_step",
+            ),
+            models.Index(
+                fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"
+            ),
             models.Index(
                 fields=("tenant", "human_role"),
                 condition=models.Q(assignee_type="human", status__in=["created", "in_progress"]),

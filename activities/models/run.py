@@ -15,13 +15,25 @@ class ActivityRun(TenantPart):
     """One attempt of an agent. Results count only while `fence` is the activity's."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey("activities.Activity", on_delete=models.CASCADE, related_name="runs", db_constraint=False, db_index=False)
-    status = models.CharField(max_length=12, choices=[(s.value, s.value) for s in states.RunStatus], default=states.RunStatus.RUNNING)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="runs",
+        db_constraint=False,
+        db_index=False,
+    )
+    status = models.CharField(
+        max_length=12,
+        choices=[(s.value, s.value) for s in states.RunStatus],
+        default=states.RunStatus.RUNNING,
+    )
     fence = models.IntegerField()
     attempt = models.PositiveSmallIntegerField()
     wake_reason = models.CharField(max_length=20)
     grant = models.CharField(max_length=40, help_text="The admission grant whose slot this run holds.")
-    worker_id = models.UUIDField(null=True, help_text="The process that waits for the agent. Empty once the agent accepted.")
+    worker_id = models.UUIDField(
+        null=True, help_text="The process that waits for the agent. Empty once the agent accepted."
+    )
     accepted_at = models.DateTimeField(null=True, help_text="When an HTTP agent answered 202.")
     beats = models.IntegerField(default=0, help_text="Heartbeats of an accepted run.")
     agent_version = models.CharField(max_length=64, blank=True, default="")
@@ -36,10 +48,16 @@ class ActivityRun(TenantPart):
     class Meta:
         ordering = ("-started_at",)
         constraints = (
-            models.UniqueConstraint(fields=("activity",), condition=models.Q(status="running"), name="one_live_run"),
+            models.UniqueConstraint(
+                fields=("activity",), condition=models.Q(status="running"), name="one_live_run"
+            ),
             models.UniqueConstraint(fields=("activity", "fence"), name="run_once_per_fence"),
         )
-        indexes = (models.Index(fields=("worker_id",), condition=models.Q(status="running"), name="live_runs_of_worker"),)
+        indexes = (
+            models.Index(
+                fields=("worker_id",), condition=models.Q(status="running"), name="live_runs_of_worker"
+            ),
+        )
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}"
@@ -50,20 +68,28 @@ class WorkerProcess(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     host = models.CharField(max_length=200)
-    boot = models.CharField(max_length=120, help_text="Machine start and process namespace: where `pid` means something.")
+    boot = models.CharField(
+        max_length=120, help_text="Machine start and process namespace: where `pid` means something."
+    )
     pid = models.IntegerField()
-    pid_started = models.BigIntegerField(help_text="Kernel start time of the pid, so that a reused pid is not mistaken.")
+    pid_started = models.BigIntegerField(
+        help_text="Kernel start time of the pid, so that a reused pid is not mistaken."
+    )
     roles = ArrayField(models.CharField(max_length=63), help_text="Agent roles whose queues it consumes.")
     concurrency = models.PositiveIntegerField()
     counter = models.BigIntegerField(default=0)
     taken = models.BigIntegerField(default=0, help_text="Runs claimed since the start.")
     started_at = models.DateTimeField(db_default=Now())
-    beat_at = models.DateTimeField(db_default=Now(), help_text="For people. Recovery never compares it with a clock.")
+    beat_at = models.DateTimeField(
+        db_default=Now(), help_text="For people. Recovery never compares it with a clock."
+    )
     ended_at = models.DateTimeField(null=True)
     end_reason = models.CharField(max_length=20, blank=True, default="")
 
     class Meta:
-        indexes = (models.Index(fields=("id",), condition=models.Q(ended_at__isnull=True), name="live_workers"),)
+        indexes = (
+            models.Index(fields=("id",), condition=models.Q(ended_at__isnull=True), name="live_workers"),
+        )
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

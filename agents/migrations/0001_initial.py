@@ -3,12 +3,12 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.identifiers
 from django.db import migrations, models
+
+import tenants.identifiers
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -17,82 +17,295 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Agent',
+            name="Agent",
             fields=[
-                ('role', models.CharField(max_length=63, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[a-z0-9]+(-[a-z0-9]+)*$', 'Use lower-case letters, digits and single hyphens, such as blog-writer.')])),
-                ('name', models.CharField(max_length=100)),
-                ('description', models.TextField(blank=True)),
-                ('adapter', models.CharField(choices=[('http', 'Http'), ('inline', 'Inline'), ('anthropic', 'Anthropic'), ('openai', 'Openai'), ('cli', 'Cli'), ('batch', 'Batch')], default='http', max_length=16)),
-                ('endpoint', models.CharField(blank=True, help_text='URL for http, dotted path of a callable for inline.', max_length=500)),
-                ('auth_sealed', models.TextField(blank=True, editable=False)),
-                ('model', models.CharField(blank=True, max_length=100)),
-                ('options', models.JSONField(blank=True, default=dict)),
-                ('input_schema', models.JSONField(blank=True, help_text='JSON Schema that params must satisfy.', null=True)),
-                ('tenant_concurrency', models.PositiveIntegerField(default=5, help_text='Default of max_concurrency for each tenant.', validators=[django.core.validators.MinValueValidator(1)])),
-                ('max_concurrency', models.PositiveIntegerField(blank=True, help_text='Over all tenants. Empty: no limit.', null=True)),
-                ('timeout_seconds', models.PositiveIntegerField(blank=True, help_text='Execution timeout. Empty: 660.', null=True)),
-                ('retry', models.JSONField(blank=True, default=dict, help_text='max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter')),
-                ('enabled', models.BooleanField(default=True)),
-                ('paused', models.BooleanField(default=False, help_text='Nothing new starts for any tenant; what runs ends normally.')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                (
+                    "role",
+                    models.CharField(
+                        max_length=63,
+                        primary_key=True,
+                        serialize=False,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]+(-[a-z0-9]+)*$",
+                                "Use lower-case letters, digits and single hyphens, such as blog-writer.",
+                            )
+                        ],
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                ("description", models.TextField(blank=True)),
+                (
+                    "adapter",
+                    models.CharField(
+                        choices=[
+                            ("http", "Http"),
+                            ("inline", "Inline"),
+                            ("anthropic", "Anthropic"),
+                            ("openai", "Openai"),
+                            ("cli", "Cli"),
+                            ("batch", "Batch"),
+                        ],
+                        default="http",
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "endpoint",
+                    models.CharField(
+                        blank=True,
+                        help_text="URL for http, dotted path of a callable for inline.",
+                        max_length=500,
+                    ),
+                ),
+                ("auth_sealed", models.TextField(blank=True, editable=False)),
+                ("model", models.CharField(blank=True, max_length=100)),
+                ("options", models.JSONField(blank=True, default=dict)),
+                (
+                    "input_schema",
+                    models.JSONField(
+                        blank=True, help_text="JSON Schema that params must satisfy.", null=True
+                    ),
+                ),
+                (
+                    "tenant_concurrency",
+                    models.PositiveIntegerField(
+                        default=5,
+                        help_text="Default of max_concurrency for each tenant.",
+                        validators=[django.core.validators.MinValueValidator(1)],
+                    ),
+                ),
+                (
+                    "max_concurrency",
+                    models.PositiveIntegerField(
+                        blank=True, help_text="Over all tenants. Empty: no limit.", null=True
+                    ),
+                ),
+                (
+                    "timeout_seconds",
+                    models.PositiveIntegerField(
+                        blank=True, help_text="Execution timeout. Empty: 660.", null=True
+                    ),
+                ),
+                (
+                    "retry",
+                    models.JSONField(
+                        blank=True,
+                        default=dict,
+                        help_text="max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter",
+                    ),
+                ),
+                ("enabled", models.BooleanField(default=True)),
+                (
+                    "paused",
+                    models.BooleanField(
+                        default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
             ],
             options={
-                'ordering': ('role',),
+                "ordering": ("role",),
             },
         ),
         migrations.CreateModel(
-            name='AgentConfig',
+            name="AgentConfig",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('max_concurrency', models.PositiveIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('max_concurrency_per_group', models.PositiveIntegerField(blank=True, help_text='Activities of one group key at once. Empty: 1.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('adapter', models.CharField(blank=True, choices=[('http', 'Http'), ('inline', 'Inline'), ('anthropic', 'Anthropic'), ('openai', 'Openai'), ('cli', 'Cli'), ('batch', 'Batch')], max_length=16)),
-                ('endpoint', models.CharField(blank=True, max_length=500)),
-                ('auth_sealed', models.TextField(blank=True, editable=False)),
-                ('model', models.CharField(blank=True, max_length=100)),
-                ('timeout_seconds', models.PositiveIntegerField(blank=True, null=True)),
-                ('retry', models.JSONField(blank=True, default=dict)),
-                ('rate', models.JSONField(blank=True, default=dict, help_text='capacity and per_second of starts')),
-                ('enabled', models.BooleanField(default=True)),
-                ('paused', models.BooleanField(default=False)),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-                ('agent', models.ForeignKey(db_column='role', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.agent')),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "max_concurrency",
+                    models.PositiveIntegerField(
+                        blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)]
+                    ),
+                ),
+                (
+                    "max_concurrency_per_group",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Activities of one group key at once. Empty: 1.",
+                        null=True,
+                        validators=[django.core.validators.MinValueValidator(1)],
+                    ),
+                ),
+                (
+                    "adapter",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("http", "Http"),
+                            ("inline", "Inline"),
+                            ("anthropic", "Anthropic"),
+                            ("openai", "Openai"),
+                            ("cli", "Cli"),
+                            ("batch", "Batch"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("endpoint", models.CharField(blank=True, max_length=500)),
+                ("auth_sealed", models.TextField(blank=True, editable=False)),
+                ("model", models.CharField(blank=True, max_length=100)),
+                ("timeout_seconds", models.PositiveIntegerField(blank=True, null=True)),
+                ("retry", models.JSONField(blank=True, default=dict)),
+                (
+                    "rate",
+                    models.JSONField(blank=True, default=dict, help_text="capacity and per_second of starts"),
+                ),
+                ("enabled", models.BooleanField(default=True)),
+                ("paused", models.BooleanField(default=False)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                (
+                    "agent",
+                    models.ForeignKey(
+                        db_column="role",
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="agents.agent",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant', 'agent'), name='agent_config_once_per_tenant')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "agent"), name="agent_config_once_per_tenant")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='AgentSession',
+            name="AgentSession",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('deliverable_id', models.UUIDField()),
-                ('external_session_id', models.CharField(max_length=200)),
-                ('state', models.JSONField(blank=True, default=dict)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('agent', models.ForeignKey(db_column='role', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='agents.agent')),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("deliverable_id", models.UUIDField()),
+                ("external_session_id", models.CharField(max_length=200)),
+                ("state", models.JSONField(blank=True, default=dict)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "agent",
+                    models.ForeignKey(
+                        db_column="role",
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="agents.agent",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant', 'deliverable_id', 'agent'), name='session_once_per_deliverable')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("tenant", "deliverable_id", "agent"), name="session_once_per_deliverable"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='AgentVersionDeployment',
+            name="AgentVersionDeployment",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('version', models.CharField(max_length=64, validators=[django.core.validators.RegexValidator('^\\d+\\.\\d+\\.\\d+([-+][0-9A-Za-z.+-]+)?$', 'Use a semantic version such as 1.4.0.')])),
-                ('environment', models.CharField(choices=[('production', 'Production'), ('staging', 'Staging'), ('development', 'Development')], max_length=16)),
-                ('endpoint', models.CharField(blank=True, help_text="Empty: the agent's own endpoint.", max_length=500)),
-                ('deployed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('deployed_by', models.CharField(blank=True, max_length=150)),
-                ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deployments', to='agents.agent')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "version",
+                    models.CharField(
+                        max_length=64,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^\\d+\\.\\d+\\.\\d+([-+][0-9A-Za-z.+-]+)?$",
+                                "Use a semantic version such as 1.4.0.",
+                            )
+                        ],
+                    ),
+                ),
+                (
+                    "environment",
+                    models.CharField(
+                        choices=[
+                            ("production", "Production"),
+                            ("staging", "Staging"),
+                            ("development", "Development"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "endpoint",
+                    models.CharField(
+                        blank=True, help_text="Empty: the agent's own endpoint.", max_length=500
+                    ),
+                ),
+                (
+                    "deployed_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("deployed_by", models.CharField(blank=True, max_length=150)),
+                (
+                    "agent",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deployments",
+                        to="agents.agent",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('agent', '-deployed_at'),
-                'constraints': [models.UniqueConstraint(condition=models.Q(('environment', 'production')), fields=('agent',), name='one_version_in_production'), models.UniqueConstraint(fields=('agent', 'version', 'environment'), name='version_once_per_environment')],
+                "ordering": ("agent", "-deployed_at"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("environment", "production")),
+                        fields=("agent",),
+                        name="one_version_in_production",
+                    ),
+                    models.UniqueConstraint(
+                        fields=("agent", "version", "environment"), name="version_once_per_environment"
+                    ),
+                ],
             },
         ),
     ]

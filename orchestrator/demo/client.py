@@ -16,7 +16,10 @@ class ApiClient:
 
     def __init__(self, base: str, token: str) -> None:
         self._http = httpx2.Client(
-            base_url=f"{base}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=30.0, trust_env=False
+            base_url=f"{base}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30.0,
+            trust_env=False,
         )
 
     def get(self, path: str, **query: Any) -> Any:
@@ -39,5 +42,7 @@ class ApiClient:
     @staticmethod
     def _answer(answer: httpx2.Response) -> Any:
         if answer.is_error:
-            raise ApiRefused(f"{answer.request.method} {answer.request.url.path} -> {answer.status_code}: {answer.text[:1000]}")
+            raise ApiRefused(
+                f"{answer.request.method} {answer.request.url.path} -> {answer.status_code}: {answer.text[:1000]}"
+            )
         return answer.json()

@@ -53,7 +53,11 @@ def follow(agencies: list[Agency], show: Callable[[], None]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not all(agency.ended for agency in agencies):
         if time.monotonic() > deadline:
-            raise DemoFailed("; ".join(f"{agency.name} is {agency.run.get('status')}: {agency.log[-1:]}" for agency in agencies))
+            raise DemoFailed(
+                "; ".join(
+                    f"{agency.name} is {agency.run.get('status')}: {agency.log[-1:]}" for agency in agencies
+                )
+            )
         for agency in agencies:
             _look(agency)
             _decide(agency)
@@ -86,8 +90,15 @@ def _decide(agency: Agency) -> None:
 
 
 def _faults(agency: Agency) -> str:
-    failed = [activity for activity in agency.activities.values() if activity["status"] in ("failed", "needs_review")]
-    return "; ".join(f"{activity['name']}: {activity.get('error') or activity['status']}" for activity in failed) or "see the logs"
+    failed = [
+        activity
+        for activity in agency.activities.values()
+        if activity["status"] in ("failed", "needs_review")
+    ]
+    return (
+        "; ".join(f"{activity['name']}: {activity.get('error') or activity['status']}" for activity in failed)
+        or "see the logs"
+    )
 
 
 def work_of(agency: Agency) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,10 @@ class LocalStack:
         try:
             self.tell("Preparing the database")
             call_command("migrate", verbosity=0)
-            password, flower_login = self.home.secret("admin_password"), f"admin:{self.home.secret('flower_password')}"
+            password, flower_login = (
+                self.home.secret("admin_password"),
+                f"admin:{self.home.secret('flower_password')}",
+            )
             _ensure_admin(password)
             connections.close_all()
             environment = {
@@ -67,7 +70,10 @@ class LocalStack:
                     supervisor.start(spec)
                 web = f"http://127.0.0.1:{self.port}"
                 supervisor.wait_until_ready(f"{web}/readyz", READY_SECONDS)
-                yield supervisor, Addresses(web, f"http://127.0.0.1:{self.flower_port}", password, flower_login, agents)
+                yield (
+                    supervisor,
+                    Addresses(web, f"http://127.0.0.1:{self.flower_port}", password, flower_login, agents),
+                )
         finally:
             connections.close_all()
             if owns_servers():
@@ -82,13 +88,23 @@ class LocalStack:
         self.tell("Starting the sample agents")
         ready = self.home.path / "agents.url"
         ready.unlink(missing_ok=True)
-        argv = (sys.executable, "-m", "examples.agents.text_agents", "--port", "0", "--ready-file", str(ready))
+        argv = (
+            sys.executable,
+            "-m",
+            "examples.agents.text_agents",
+            "--port",
+            "0",
+            "--ready-file",
+            str(ready),
+        )
         supervisor.start(ProcessSpec("agents", argv))
         url = _wait_for(ready, supervisor)
         last = _last_url(self.home)
         for role in SAMPLE_ROLES:
             # An endpoint that somebody has set is theirs; only an empty one or that of an earlier start is filled.
-            Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(endpoint=f"{url}/{role}")
+            Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(
+                endpoint=f"{url}/{role}"
+            )
         (self.home.path / "agents.last").write_text(url)
         return url
 
@@ -104,7 +120,9 @@ def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
         tell("A server is gone and is started again")
         embedded.start(supervisor.home)
     for ended in supervisor.ended():
-        tell(f"{ended.name} ended with exit code {ended.exit_code} and is started again; its log: {ended.log}")
+        tell(
+            f"{ended.name} ended with exit code {ended.exit_code} and is started again; its log: {ended.log}"
+        )
         supervisor.restart(ended.name)
 
 
@@ -125,8 +143,9 @@ def _wait_for(path: Path, supervisor: Supervisor) -> str:
 
 def _ensure_admin(password: str) -> None:
     users = get_user_model()
-    user, created = users.objects.get_or_create(username=ADMIN, defaults={"is_staff": True, "is_superuser": True})
+    user, created = users.objects.get_or_create(
+        username=ADMIN, defaults={"is_staff": True, "is_superuser": True}
+    )
     if created or not user.check_password(password):
         user.set_password(password)
         user.save(update_fields=["password"])
-

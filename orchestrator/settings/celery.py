@@ -9,8 +9,12 @@ CELERY_RESULT_BACKEND = "django-db"
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_WORKER_POOL = "threads"  # agents are waited for; work that burns processor time belongs in more processes
-CELERY_WORKER_SEND_TASK_EVENTS = False  # Flower switches them on when it runs; each costs a publish per message
+CELERY_WORKER_POOL = (
+    "threads"  # agents are waited for; work that burns processor time belongs in more processes
+)
+CELERY_WORKER_SEND_TASK_EVENTS = (
+    False  # Flower switches them on when it runs; each costs a publish per message
+)
 CELERY_TASK_SEND_SENT_EVENT = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20.0
 CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True

@@ -1,7 +1,10 @@
 """Django REST framework and its OpenAPI schema."""
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ("tenants.authentication.TokenAuthentication", "tenants.authentication.MemberAuthentication"),
+    "DEFAULT_AUTHENTICATION_CLASSES": (
+        "tenants.authentication.TokenAuthentication",
+        "tenants.authentication.MemberAuthentication",
+    ),
     "DEFAULT_PERMISSION_CLASSES": ("tenants.api.permissions.RolePermission",),
     "DEFAULT_PARSER_CLASSES": ("tenants.api.parsers.StrictJSONParser",),
     "DEFAULT_RENDERER_CLASSES": ("tenants.api.renderers.JSONRenderer",),

@@ -38,12 +38,16 @@ LOGGING = {
         },
     },
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "console" if os.environ.get("LOG_FORMAT") == "console" else "json"}
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "console" if os.environ.get("LOG_FORMAT") == "console" else "json",
+        }
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "httpx2": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},  # clients' mistakes are answered, not logged
-        "celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
     },
 }

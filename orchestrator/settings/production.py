@@ -6,9 +6,19 @@ import os
 
 from django.core.exceptions import ImproperlyConfigured
 
-_NEEDED = ("DATABASE_URL", "REDIS_URL", "MONGODB_URI", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "ALLOWED_HOSTS", "ORCHESTRATOR_PUBLIC_URL")
+_NEEDED = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "MONGODB_URI",
+    "SECRET_KEY",
+    "FIELD_ENCRYPTION_KEYS",
+    "ALLOWED_HOSTS",
+    "ORCHESTRATOR_PUBLIC_URL",
+)
 if _missing := [name for name in _NEEDED if not os.environ.get(name)]:
-    raise ImproperlyConfigured(f"Set these environment variables before starting in production: {', '.join(_missing)}")
+    raise ImproperlyConfigured(
+        f"Set these environment variables before starting in production: {', '.join(_missing)}"
+    )
 if len(os.environ["SECRET_KEY"]) < 50:
     raise ImproperlyConfigured("SECRET_KEY is too short: use at least 50 random characters")
 

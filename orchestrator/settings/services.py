@@ -11,9 +11,20 @@ from django.core.exceptions import ImproperlyConfigured
 from orchestrator import embedded
 
 # Commands that are of use without any server.
-NEEDS_NO_SERVER = {"help", "makemigrations", "collectstatic", "spectacular", "check", "compilemessages", "--help", "--version"}
+NEEDS_NO_SERVER = {
+    "help",
+    "makemigrations",
+    "collectstatic",
+    "spectacular",
+    "check",
+    "compilemessages",
+    "--help",
+    "--version",
+}
 NOWHERE = embedded.Endpoints(
-    database_url="postgresql://nobody@127.0.0.1:1/none", redis_url="redis://127.0.0.1:1/0", mongodb_uri="mongodb://127.0.0.1:1/none"
+    database_url="postgresql://nobody@127.0.0.1:1/none",
+    redis_url="redis://127.0.0.1:1/0",
+    mongodb_uri="mongodb://127.0.0.1:1/none",
 )
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent

@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("SECRET_KEY", "tests-only")
 os.environ.setdefault("FIELD_ENCRYPTION_KEYS", "test:" + "0" * 64)
 
-from orchestrator.settings.local import *  # noqa: E402, F403
+from orchestrator.settings.local import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples", "tests.")

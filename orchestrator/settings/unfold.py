@@ -10,11 +10,12 @@ from django.urls import reverse_lazy
 # Where Flower is, for the links to it. On one machine beside us; in production say where its proxy is, or have no link.
 ORCHESTRATOR_FLOWER_URL = os.environ.get(
     "FLOWER_URL",
-    "" if os.environ.get("ORCHESTRATOR_PUBLIC_URL") else f"http://127.0.0.1:{os.environ.get('FLOWER_PORT') or 5555}",
+    ""
+    if os.environ.get("ORCHESTRATOR_PUBLIC_URL")
+    else f"http://127.0.0.1:{os.environ.get('FLOWER_PORT') or 5555}",
 )
 
-# Times as logs and the API write them; UTC.
-DATETIME_FORMAT = "Y-m-d H:i:s"
+FORMAT_MODULE_PATH = "orchestrator.formats"
 
 
 def _page(title: str, icon: str, model: str) -> dict[str, object]:
@@ -27,7 +28,9 @@ UNFOLD = {
     "SITE_SUBHEADER": "Platform administration",
     "SITE_URL": "/",
     "SITE_ICON": lambda request: static("console/icon.svg"),
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("console/icon.svg")}],
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("console/icon.svg")}
+    ],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
@@ -35,8 +38,17 @@ UNFOLD = {
     "COLORS": {
         # The blue of the console, whose pages lie beside these.
         "primary": {
-            "50": "#eef4ff", "100": "#dce8ff", "200": "#bcd3ff", "300": "#93b8ff", "400": "#79a8ff", "500": "#4a7fe6",
-            "600": "#1f57c3", "700": "#1a49a5", "800": "#183e86", "900": "#18366f", "950": "#112246",
+            "50": "#eef4ff",
+            "100": "#dce8ff",
+            "200": "#bcd3ff",
+            "300": "#93b8ff",
+            "400": "#79a8ff",
+            "500": "#4a7fe6",
+            "600": "#1f57c3",
+            "700": "#1a49a5",
+            "800": "#183e86",
+            "900": "#18366f",
+            "950": "#112246",
         }
     },  # fmt: skip
     "SIDEBAR": {
@@ -46,9 +58,18 @@ UNFOLD = {
             {
                 "items": [
                     # Its address begins every other one, so it would always seem to be the page one is on.
-                    {"title": "Overview", "icon": "monitoring", "link": reverse_lazy("console:home"), "active": lambda request: False},
+                    {
+                        "title": "Overview",
+                        "icon": "monitoring",
+                        "link": reverse_lazy("console:home"),
+                        "active": lambda request: False,
+                    },
                     {"title": "API documentation", "icon": "api", "link": "/api/v1/docs/"},
-                    *([{"title": "Flower", "icon": "local_florist", "link": ORCHESTRATOR_FLOWER_URL}] if ORCHESTRATOR_FLOWER_URL else []),
+                    *(
+                        [{"title": "Flower", "icon": "local_florist", "link": ORCHESTRATOR_FLOWER_URL}]
+                        if ORCHESTRATOR_FLOWER_URL
+                        else []
+                    ),
                 ]
             },
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import yaml
@@ -10,7 +12,7 @@ from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from pipelines import versions
-from pipelines.definition import DefinitionError, PipelineDefinition, load
+from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
 from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
 from tenants.context import tenant_scope
 
@@ -86,6 +88,32 @@ class PipelineForm(forms.ModelForm):
             self.add_error("definition", f"key: must stay {self.instance.key!r}; another key is another pipeline")
 
 
-def as_yaml(definition: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, width=100)
+def as_yaml(definition: Mapping[str, Any]) -> str:
+    """A stored definition as a person would write it: in the order of the fields, without what goes without saying."""
+    steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
+    whole = {name: definition[name] for name in ("key", "name", "description", "params") if definition.get(name)} | {"steps": steps}
+    text: str = yaml.dump(whole, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
+
+
+_ORDER = [part.name for part in fields(StepDefinition)]
+_UNSAID = StepDefinition(id="").to_dict()
+
+
+def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
+    # A step without `depends_on` runs after the one before it, so only the first may leave out that it depends on nothing.
+    needless = {name for name in _ORDER if name != "depends_on" and step.get(name) == _UNSAID.get(name)}
+    if is_first and not step.get("depends_on"):
+        needless.add("depends_on")
+    return {name: step[name] for name in _ORDER if name in step and name not in needless}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of short words on one line, as in `depends_on: [research, brief]`."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        plain = all(isinstance(item, str) for item in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=plain or flow_style)
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)

@@ -27,6 +27,7 @@ class VersionInline(TabularInline):
     readonly_fields = fields
     extra = 0
     per_page = 10
+    hide_title = True
     can_delete = False
     verbose_name_plural = "Versions"
 

@@ -18,7 +18,7 @@ from pipelines.admin.pictures import drawn
 from pipelines.exceptions import PipelineError
 from pipelines.models import PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
-from tenants.admin.bases import RecordAdmin, TenantFilter, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 RUN_LABELS = {RunState.RUNNING.value: "info", RunState.COMPLETED.value: "success", RunState.FAILED.value: "danger"}
@@ -53,9 +53,9 @@ class StepInline(TabularInline):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @display(description="Status", label=STEP_LABELS)
-    def state(self, step: StepRun) -> str:
-        return step.status
+    @display(description="Status")
+    def state(self, step: StepRun) -> SafeString:
+        return badge(step.status, STEP_LABELS.get(step.status, ""))
 
     @display(description="Activity")
     def activity_link(self, step: StepRun) -> SafeString:
@@ -77,9 +77,9 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
     actions = ("cancel_selected",)
     actions_detail = ("cancel",)
 
-    @display(description="Status", label=RUN_LABELS)
-    def state(self, run: PipelineRun) -> str:
-        return run.status
+    @display(description="Status")
+    def state(self, run: PipelineRun) -> SafeString:
+        return badge(run.status, RUN_LABELS.get(run.status, ""))
 
     @display(description="Pipeline")
     def title(self, run: PipelineRun) -> str:
@@ -115,6 +115,7 @@ class StepRunAdmin(RecordAdmin):
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant", "run")
     search_fields = ("step", "tenant__slug")
+    stands_for = {"activity_link": "activity_id"}
     fields = ("run_link", "tenant", "step", "branch", "position", "state", "round", "activity_link", "output_ref", "settled_at")
     readonly_fields = fields
 
@@ -122,9 +123,9 @@ class StepRunAdmin(RecordAdmin):
     def run_link(self, step: StepRun) -> SafeString:
         return link_to(PipelineRun, step.run_id, step.run_id)
 
-    @display(description="Status", label=STEP_LABELS)
-    def state(self, step: StepRun) -> str:
-        return step.status
+    @display(description="Status")
+    def state(self, step: StepRun) -> SafeString:
+        return badge(step.status, STEP_LABELS.get(step.status, ""))
 
     @display(description="Activity")
     def activity_link(self, step: StepRun) -> SafeString:

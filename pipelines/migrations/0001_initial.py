@@ -3,12 +3,12 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.identifiers
 from django.db import migrations, models
+
+import tenants.identifiers
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -17,119 +17,291 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Pipeline',
+            name="Pipeline",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('key', models.CharField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9][a-z0-9_-]{0,62}$', 'Use lower-case letters, digits, - and _.')])),
-                ('name', models.CharField(max_length=200)),
-                ('description', models.TextField(blank=True, default='')),
-                ('enabled', models.BooleanField(default=True)),
-                ('latest', models.PositiveIntegerField(default=0, help_text='Number of the newest version.')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "key",
+                    models.CharField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9][a-z0-9_-]{0,62}$", "Use lower-case letters, digits, - and _."
+                            )
+                        ],
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                ("description", models.TextField(blank=True, default="")),
+                ("enabled", models.BooleanField(default=True)),
+                ("latest", models.PositiveIntegerField(default=0, help_text="Number of the newest version.")),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PipelineVersion',
+            name="PipelineVersion",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('number', models.PositiveIntegerField()),
-                ('definition', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('created_by', models.CharField(blank=True, default='', max_length=200)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('pipeline', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='pipelines.pipeline')),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("definition", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("created_by", models.CharField(blank=True, default="", max_length=200)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "pipeline",
+                    models.ForeignKey(
+                        db_index=False,
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="versions",
+                        to="pipelines.pipeline",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-number',),
+                "ordering": ("-number",),
             },
         ),
         migrations.CreateModel(
-            name='PipelineRun',
+            name="PipelineRun",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('status', models.CharField(choices=[('running', 'Running'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='running', max_length=12)),
-                ('params', models.JSONField(blank=True, default=dict)),
-                ('input', models.JSONField(blank=True, null=True)),
-                ('deliverable_id', models.UUIDField(blank=True, null=True)),
-                ('priority', models.SmallIntegerField(default=10)),
-                ('unsettled', models.IntegerField(help_text='Steps that are neither done, failed nor skipped.')),
-                ('failed', models.BooleanField(default=False, help_text='A failure that no later step makes up for.')),
-                ('created_by', models.CharField(blank=True, default='', max_length=200)),
-                ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('finished_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
-                ('version', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='pipelines.pipelineversion')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("running", "Running"),
+                            ("completed", "Completed"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="running",
+                        max_length=12,
+                    ),
+                ),
+                ("params", models.JSONField(blank=True, default=dict)),
+                ("input", models.JSONField(blank=True, null=True)),
+                ("deliverable_id", models.UUIDField(blank=True, null=True)),
+                ("priority", models.SmallIntegerField(default=10)),
+                (
+                    "unsettled",
+                    models.IntegerField(help_text="Steps that are neither done, failed nor skipped."),
+                ),
+                (
+                    "failed",
+                    models.BooleanField(
+                        default=False, help_text="A failure that no later step makes up for."
+                    ),
+                ),
+                ("created_by", models.CharField(blank=True, default="", max_length=200)),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                ("finished_at", models.DateTimeField(blank=True, editable=False, null=True)),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
+                (
+                    "version",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="pipelines.pipelineversion",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='StepRun',
+            name="StepRun",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('step', models.CharField(max_length=63)),
-                ('branch', models.IntegerField(default=0)),
-                ('position', models.IntegerField()),
-                ('status', models.CharField(choices=[('pending', 'Pending'), ('active', 'Active'), ('done', 'Done'), ('failed', 'Failed'), ('skipped', 'Skipped')], default='pending', max_length=10)),
-                ('activity_id', models.UUIDField(null=True)),
-                ('output_ref', models.UUIDField(null=True)),
-                ('round', models.PositiveSmallIntegerField(default=1)),
-                ('settled_at', models.DateTimeField(null=True)),
-                ('run', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='pipelines.pipelinerun')),
-                ('tenant', models.ForeignKey(db_index=False, db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("step", models.CharField(max_length=63)),
+                ("branch", models.IntegerField(default=0)),
+                ("position", models.IntegerField()),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("pending", "Pending"),
+                            ("active", "Active"),
+                            ("done", "Done"),
+                            ("failed", "Failed"),
+                            ("skipped", "Skipped"),
+                        ],
+                        default="pending",
+                        max_length=10,
+                    ),
+                ),
+                ("activity_id", models.UUIDField(null=True)),
+                ("output_ref", models.UUIDField(null=True)),
+                ("round", models.PositiveSmallIntegerField(default=1)),
+                ("settled_at", models.DateTimeField(null=True)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="steps",
+                        to="pipelines.pipelinerun",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('run', 'position', 'branch'),
+                "ordering": ("run", "position", "branch"),
             },
         ),
         migrations.CreateModel(
-            name='ActivityTemplate',
+            name="ActivityTemplate",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('key', models.CharField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9][a-z0-9_-]{0,62}$', 'Use lower-case letters, digits, - and _.')])),
-                ('name', models.CharField(max_length=200)),
-                ('description', models.TextField(blank=True, default='')),
-                ('agent_role', models.CharField(blank=True, default='', max_length=63)),
-                ('human_role', models.CharField(blank=True, default='', max_length=63)),
-                ('requires_approval', models.BooleanField(default=False)),
-                ('is_approval_gate', models.BooleanField(default=False)),
-                ('params', models.JSONField(blank=True, default=dict)),
-                ('retry', models.JSONField(blank=True, default=dict)),
-                ('timeout_seconds', models.PositiveIntegerField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "key",
+                    models.CharField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9][a-z0-9_-]{0,62}$", "Use lower-case letters, digits, - and _."
+                            )
+                        ],
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                ("description", models.TextField(blank=True, default="")),
+                ("agent_role", models.CharField(blank=True, default="", max_length=63)),
+                ("human_role", models.CharField(blank=True, default="", max_length=63)),
+                ("requires_approval", models.BooleanField(default=False)),
+                ("is_approval_gate", models.BooleanField(default=False)),
+                ("params", models.JSONField(blank=True, default=dict)),
+                ("retry", models.JSONField(blank=True, default=dict)),
+                ("timeout_seconds", models.PositiveIntegerField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant', 'key'), name='template_key_once_per_tenant')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "key"), name="template_key_once_per_tenant")
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='pipeline',
-            constraint=models.UniqueConstraint(fields=('tenant', 'key'), name='pipeline_key_once_per_tenant'),
+            model_name="pipeline",
+            constraint=models.UniqueConstraint(fields=("tenant", "key"), name="pipeline_key_once_per_tenant"),
         ),
         migrations.AddConstraint(
-            model_name='pipeline',
-            constraint=models.UniqueConstraint(fields=('tenant', 'id'), name='pipeline_of_tenant'),
+            model_name="pipeline",
+            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_of_tenant"),
         ),
         migrations.AddConstraint(
-            model_name='pipelineversion',
-            constraint=models.UniqueConstraint(fields=('pipeline', 'number'), name='version_number_once'),
+            model_name="pipelineversion",
+            constraint=models.UniqueConstraint(fields=("pipeline", "number"), name="version_number_once"),
         ),
         migrations.AddConstraint(
-            model_name='pipelineversion',
-            constraint=models.UniqueConstraint(fields=('tenant', 'id'), name='pipeline_version_of_tenant'),
+            model_name="pipelineversion",
+            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_version_of_tenant"),
         ),
         migrations.AddIndex(
-            model_name='pipelinerun',
-            index=models.Index(fields=['tenant', '-started_at', '-id'], name='pipeline_run_newest'),
+            model_name="pipelinerun",
+            index=models.Index(fields=["tenant", "-started_at", "-id"], name="pipeline_run_newest"),
         ),
         migrations.AddConstraint(
-            model_name='pipelinerun',
-            constraint=models.UniqueConstraint(fields=('tenant', 'id'), name='pipeline_run_of_tenant'),
+            model_name="pipelinerun",
+            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
         ),
         migrations.AddConstraint(
-            model_name='steprun',
-            constraint=models.UniqueConstraint(fields=('run', 'step', 'branch'), name='step_once_per_run'),
+            model_name="steprun",
+            constraint=models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),
         ),
     ]

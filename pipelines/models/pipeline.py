@@ -36,7 +36,9 @@ class PipelineVersion(TenantOwned):
     """A definition as it was given, with its templates resolved. Never changed."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE, related_name="versions", db_constraint=False, db_index=False)
+    pipeline = models.ForeignKey(
+        Pipeline, on_delete=models.CASCADE, related_name="versions", db_constraint=False, db_index=False
+    )
     number = models.PositiveIntegerField()
     definition = models.JSONField()
     digest = models.CharField(max_length=64)

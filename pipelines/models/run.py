@@ -28,7 +28,9 @@ class PipelineRun(TenantOwned):
     """One passage through a pipeline version. Its row is the lock under which steps advance."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    version = models.ForeignKey("pipelines.PipelineVersion", on_delete=models.PROTECT, related_name="runs", db_constraint=False)
+    version = models.ForeignKey(
+        "pipelines.PipelineVersion", on_delete=models.PROTECT, related_name="runs", db_constraint=False
+    )
     status = models.CharField(max_length=12, choices=RunState.choices, default=RunState.RUNNING)
     params = models.JSONField(default=dict, blank=True)
     input = models.JSONField(null=True, blank=True)
@@ -51,7 +53,9 @@ class PipelineRun(TenantOwned):
 class StepRun(TenantPart):
     """Where one step of a run stands. All of them exist from the start (002-094)."""
 
-    run = models.ForeignKey(PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False)
+    run = models.ForeignKey(
+        PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False
+    )
     step = models.CharField(max_length=63)
     branch = models.IntegerField(default=0)
     position = models.IntegerField()

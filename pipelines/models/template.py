@@ -30,7 +30,9 @@ class ActivityTemplate(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "key"), name="template_key_once_per_tenant"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "key"), name="template_key_once_per_tenant"),
+        )
 
     def __str__(self) -> str:
         return self.name

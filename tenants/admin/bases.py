@@ -6,12 +6,14 @@ through the same functions as the API.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -59,8 +61,12 @@ class KeptAdmin(PlatformAdmin):
 
 
 class RecordAdmin(KeptAdmin):
-    """Shown only: the engine writes it. Newest first by the ids, page by page without counting, as there may be millions."""
+    """Shown only: the engine writes it. Newest first by the ids, page by page without counting, as there may be millions.
 
+    A row's page leaves out what is empty. `stands_for` names the column behind a field that is made by a method.
+    """
+
+    stands_for: Mapping[str, str] = {}
     paginator = InfinitePaginator
     list_disable_select_all = True
     ordering = ("-pk",)
@@ -70,6 +76,17 @@ class RecordAdmin(KeptAdmin):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        shown = []
+        for title, options in super().get_fieldsets(request, obj):
+            fields = tuple(name for name in options["fields"] if not self._is_empty(obj, name))
+            if fields:
+                shown.append((title, {**options, "fields": fields}))
+        return shown
+
+    def _is_empty(self, obj: Any, name: str) -> bool:
+        return getattr(obj, self.stands_for.get(name, name), self) in (None, "", {}, [])
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[QuerySet[Any], bool]:
         """An id that somebody pasted is looked up by the index; anything else is searched for in the fields."""
@@ -107,3 +124,8 @@ def link_to(model: type[Model] | Model, key: object, text: object) -> SafeString
     if key is None:
         return format_html("–")
     return format_html('<a class="text-link" href="{}">{}</a>', page_of(model, key), text)
+
+
+def badge(text: str, kind: str = "") -> SafeString:
+    """A word in a coloured box. `kind` is success, info, warning, danger or nothing."""
+    return render_to_string("unfold/helpers/label.html", {"text": text.replace("_", " "), "type": kind})

@@ -6,10 +6,11 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from tenants import tokens
-from tenants.admin.bases import RecordAdmin, TenantFilter
+from tenants.admin.bases import RecordAdmin, TenantFilter, badge
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, IdempotentRequest
@@ -37,11 +38,12 @@ class ApiTokenAdmin(DeedsAdmin, RecordAdmin):
     actions = ("revoke_selected",)
     actions_detail = ("revoke",)
 
-    @display(description="State", label={"active": "success", "expired": "warning", "revoked": "danger"})
-    def state(self, token: ApiToken) -> str:
+    @display(description="State")
+    def state(self, token: ApiToken) -> SafeString:
         if token.revoked_at:
-            return "revoked"
-        return "expired" if token.expires_at and token.expires_at <= timezone.now() else "active"
+            return badge("revoked", "danger")
+        expired = token.expires_at and token.expires_at <= timezone.now()
+        return badge("expired", "warning") if expired else badge("active", "success")
 
     @admin.action(description="Revoke", permissions=["view"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> HttpResponse | None:

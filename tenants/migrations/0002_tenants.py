@@ -3,14 +3,13 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.identifiers
 from django.conf import settings
 from django.db import migrations, models
 
+import tenants.identifiers
+
 
 class Migration(migrations.Migration):
-
-
     dependencies = [
         ("tenants", "0001_roles"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
@@ -18,53 +17,166 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Tenant',
+            name="Tenant",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.SlugField(max_length=63, unique=True)),
-                ('name', models.CharField(max_length=200)),
-                ('is_active', models.BooleanField(default=True)),
-                ('paused', models.BooleanField(default=False, help_text='Nothing new starts; what runs ends normally.')),
-                ('max_concurrency', models.PositiveIntegerField(blank=True, help_text='Activities that may run at once over all roles. Empty: no limit of its own.', null=True)),
-                ('weight', models.PositiveIntegerField(default=1, help_text='Share of busy workers relative to other tenants: weight 3 gets three times the slot-seconds of weight 1.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
-                ('timezone', models.CharField(default='UTC', max_length=64)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("slug", models.SlugField(max_length=63, unique=True)),
+                ("name", models.CharField(max_length=200)),
+                ("is_active", models.BooleanField(default=True)),
+                (
+                    "paused",
+                    models.BooleanField(
+                        default=False, help_text="Nothing new starts; what runs ends normally."
+                    ),
+                ),
+                (
+                    "max_concurrency",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Activities that may run at once over all roles. Empty: no limit of its own.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "weight",
+                    models.PositiveIntegerField(
+                        default=1,
+                        help_text="Share of busy workers relative to other tenants: weight 3 gets three times the slot-seconds of weight 1.",
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000),
+                        ],
+                    ),
+                ),
+                ("timezone", models.CharField(default="UTC", max_length=64)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
             ],
             options={
-                'ordering': ('slug',),
+                "ordering": ("slug",),
             },
         ),
         migrations.CreateModel(
-            name='ApiToken',
+            name="ApiToken",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=100)),
-                ('role', models.CharField(choices=[('admin', 'Admin'), ('operator', 'Operator'), ('reviewer', 'Reviewer'), ('viewer', 'Viewer')], max_length=16)),
-                ('prefix', models.CharField(editable=False, help_text='First characters, to recognise the token.', max_length=16)),
-                ('secret_hash', models.CharField(editable=False, max_length=64, unique=True)),
-                ('scopes', models.JSONField(blank=True, default=list, help_text='Empty: everything the role may do.')),
-                ('expires_at', models.DateTimeField(blank=True, null=True)),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
-                ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("admin", "Admin"),
+                            ("operator", "Operator"),
+                            ("reviewer", "Reviewer"),
+                            ("viewer", "Viewer"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "prefix",
+                    models.CharField(
+                        editable=False, help_text="First characters, to recognise the token.", max_length=16
+                    ),
+                ),
+                ("secret_hash", models.CharField(editable=False, max_length=64, unique=True)),
+                (
+                    "scopes",
+                    models.JSONField(
+                        blank=True, default=list, help_text="Empty: everything the role may do."
+                    ),
+                ),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                ("last_used_at", models.DateTimeField(blank=True, editable=False, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-created_at',),
+                "ordering": ("-created_at",),
             },
         ),
         migrations.CreateModel(
-            name='Membership',
+            name="Membership",
             fields=[
-                ('id', models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('role', models.CharField(choices=[('admin', 'Admin'), ('operator', 'Operator'), ('reviewer', 'Reviewer'), ('viewer', 'Viewer')], default='reviewer', max_length=16)),
-                ('human_roles', models.JSONField(blank=True, default=list, help_text='For example ["editor"].')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
-                ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("admin", "Admin"),
+                            ("operator", "Operator"),
+                            ("reviewer", "Reviewer"),
+                            ("viewer", "Viewer"),
+                        ],
+                        default="reviewer",
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "human_roles",
+                    models.JSONField(blank=True, default=list, help_text='For example ["editor"].'),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), editable=False
+                    ),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="memberships",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant', 'user'), name='membership_once_per_tenant')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant")
+                ],
             },
         ),
     ]

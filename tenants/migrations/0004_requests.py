@@ -20,16 +20,25 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="apitoken",
             name="platform",
-            field=models.BooleanField(default=False, help_text="May also change the registry that all tenants share."),
+            field=models.BooleanField(
+                default=False, help_text="May also change the registry that all tenants share."
+            ),
         ),
         migrations.CreateModel(
             name="IdempotentRequest",
             fields=[
-                ("id", models.UUIDField(default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("digest", models.CharField(help_text="Of the caller, the path and the key.", max_length=64)),
                 (
                     "request_digest",
-                    models.CharField(help_text="Of what was asked. Another request may not reuse the key.", max_length=64),
+                    models.CharField(
+                        help_text="Of what was asked. Another request may not reuse the key.", max_length=64
+                    ),
                 ),
                 ("status_code", models.PositiveSmallIntegerField()),
                 ("headers", models.JSONField(default=dict)),
@@ -37,12 +46,19 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
                     "tenant",
-                    models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="tenants.tenant"),
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
                 ),
             ],
             options={
                 "indexes": [models.Index(fields=["created_at"], name="idempotent_requests_by_age")],
-                "constraints": [models.UniqueConstraint(fields=("tenant", "digest"), name="idempotency_key_once")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "digest"), name="idempotency_key_once")
+                ],
             },
         ),
         IsolateTenant("tenants_idempotentrequest"),

@@ -32,7 +32,14 @@ SHORT_TIMES = {
     "ORCHESTRATOR_REPUBLISH_SECONDS": "2",
 }
 # What pytest's own Django was told must not reach these processes.
-FOREIGN = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "MONGODB_URI", "DJANGO_SETTINGS_MODULE", "ORCHESTRATOR_REDIS_PREFIX")
+FOREIGN = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "CELERY_BROKER_URL",
+    "MONGODB_URI",
+    "DJANGO_SETTINGS_MODULE",
+    "ORCHESTRATOR_REDIS_PREFIX",
+)
 
 
 @dataclass
@@ -52,15 +59,28 @@ class Stack:
         )  # fmt: skip
 
     def client(self, tenant: str, role: str = "admin") -> httpx2.Client:
-        token = self.manage("create_token", "--tenant", tenant, "--role", role).stdout.strip().splitlines()[-1]
-        return httpx2.Client(base_url=f"{self.web}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=30, trust_env=False)
+        token = (
+            self.manage("create_token", "--tenant", tenant, "--role", role).stdout.strip().splitlines()[-1]
+        )
+        return httpx2.Client(
+            base_url=f"{self.web}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+            trust_env=False,
+        )
 
     def start_worker(self, name: str) -> None:
-        self.supervisor.start(ProcessSpec(name, celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@test"), {}, stop_seconds=10))
+        self.supervisor.start(
+            ProcessSpec(
+                name, celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@test"), {}, stop_seconds=10
+            )
+        )
 
     def start_beat(self, name: str) -> None:
         schedule = str(self.home.path / f"{name}.schedule")
-        self.supervisor.start(ProcessSpec(name, celery("beat", "--pidfile=", "--schedule", schedule), {}, stop_seconds=5))
+        self.supervisor.start(
+            ProcessSpec(name, celery("beat", "--pidfile=", "--schedule", schedule), {}, stop_seconds=5)
+        )
 
     def recorder(self) -> dict[str, Any]:
         answer: dict[str, Any] = httpx2.get(f"{self.agents}/recorder", timeout=10, trust_env=False).json()
@@ -87,9 +107,23 @@ def running(folder: Path, *, workers: int, beats: int) -> Iterator[Stack]:
             web, ready = f"http://127.0.0.1:{port}", home.path / "agents.url"
             stack = Stack(home, supervisor, environment, web, "")
             stack.manage("migrate", "-v0")
-            agents = (sys.executable, "-m", "examples.agents.text_agents", "--port", "0", "--ready-file", str(ready))
+            agents = (
+                sys.executable,
+                "-m",
+                "examples.agents.text_agents",
+                "--port",
+                "0",
+                "--ready-file",
+                str(ready),
+            )
             supervisor.start(ProcessSpec("agents", agents))
-            gunicorn = ("gunicorn", "orchestrator.wsgi:application", "--worker-class=gthread", "--threads=8", f"--bind=127.0.0.1:{port}")
+            gunicorn = (
+                "gunicorn",
+                "orchestrator.wsgi:application",
+                "--worker-class=gthread",
+                "--threads=8",
+                f"--bind=127.0.0.1:{port}",
+            )
             supervisor.start(ProcessSpec("web", (sys.executable, "-m", *gunicorn, "--no-control-socket")))
             for number in range(workers):
                 stack.start_worker(f"worker-{number}")
@@ -119,4 +153,6 @@ def _free_port() -> int:
 def invariants(stack: Stack) -> tuple[int, Any]:
     """The checker's verdict: its exit status, and what it found."""
     checked = stack.manage("check_invariants", "--json", check=False)
-    return checked.returncode, json.loads(checked.stdout) if checked.stdout.strip().startswith(("{", "[")) else checked.stdout + checked.stderr
+    return checked.returncode, json.loads(checked.stdout) if checked.stdout.strip().startswith(
+        ("{", "[")
+    ) else checked.stdout + checked.stderr

@@ -39,7 +39,7 @@ def test_two_hundred_activities_survive_everything(stack: Stack) -> None:
     clients = {slug: _tenant(stack, slug) for slug in TENANTS}
     ids = {slug: _submit(client) for slug, client in clients.items()}
 
-    _torment(stack, random.Random(20261121))  # noqa: S311
+    _torment(stack, random.Random(20261121))
 
     eventually(lambda: _unsettled(clients) == 0, 120, lambda: str(_statuses(clients)))
     assert _statuses(clients) == {"done": len(TENANTS) * len(ROLES) * EACH}
@@ -56,14 +56,24 @@ def _tenant(stack: Stack, slug: str) -> httpx2.Client:
     stack.manage("create_tenant", slug)
     client = stack.client(slug)
     for role, cap in CAPS.items():
-        body = {"adapter": "http", "endpoint": f"{stack.agents}/{role}", "max_concurrency": cap, "retry": {"base_seconds": 0.5, "max_attempts": 10}}
+        body = {
+            "adapter": "http",
+            "endpoint": f"{stack.agents}/{role}",
+            "max_concurrency": cap,
+            "retry": {"base_seconds": 0.5, "max_attempts": 10},
+        }
         client.put(f"/agent-configs/{role}/", json=body).raise_for_status()
     return client
 
 
 def _submit(client: httpx2.Client) -> list[str]:
     items = [
-        {"name": f"{role} {number}", "agent_role": role, "input": {"content": TEXT}, "params": {"delay_ms": 150}}
+        {
+            "name": f"{role} {number}",
+            "agent_role": role,
+            "input": {"content": TEXT},
+            "params": {"delay_ms": 150},
+        }
         for role in ROLES
         for number in range(EACH)
     ]
@@ -116,7 +126,11 @@ def _restart_postgres(stack: Stack) -> None:
 
 
 def _statuses(clients: dict[str, httpx2.Client]) -> dict[str, int]:
-    return dict(Counter(activity["status"] for client in clients.values() for activity in _all(client, "/activities/")))
+    return dict(
+        Counter(
+            activity["status"] for client in clients.values() for activity in _all(client, "/activities/")
+        )
+    )
 
 
 def _unsettled(clients: dict[str, httpx2.Client]) -> int:

@@ -36,10 +36,14 @@ def gated(engine: Engine, tenant: Tenant) -> UUID:
     return activity_id
 
 
-def test_of_twenty_decisions_at_once_one_wins_and_the_others_are_told_who(engine: Engine, acme: Tenant) -> None:
+def test_of_twenty_decisions_at_once_one_wins_and_the_others_are_told_who(
+    engine: Engine, acme: Tenant
+) -> None:
     activity_id = gated(engine, acme)
     decisions = [partial(approvals.approve, acme.pk, activity_id, actor=f"approver {n}") for n in range(10)]
-    decisions += [partial(approvals.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)]
+    decisions += [
+        partial(approvals.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)
+    ]
 
     outcomes = at_once(*decisions)
 
@@ -49,11 +53,15 @@ def test_of_twenty_decisions_at_once_one_wins_and_the_others_are_told_who(engine
     assert all(won[0].decided_by in str(refusal) for refusal in lost)
     with tenant_scope(acme.pk):
         revisions = Activity.objects.filter(link_kind="revision_of").count()
-        decided = ActivityEvent.objects.filter(activity_id=activity_id, verb__in=("approve", "reject")).count()
+        decided = ActivityEvent.objects.filter(
+            activity_id=activity_id, verb__in=("approve", "reject")
+        ).count()
     assert (revisions, decided) == (1 if won[0].status == "rejected" else 0, 1)
 
 
-def test_deciding_by_the_gate_and_by_the_activity_at_once_never_deadlocks(engine: Engine, acme: Tenant) -> None:
+def test_deciding_by_the_gate_and_by_the_activity_at_once_never_deadlocks(
+    engine: Engine, acme: Tenant
+) -> None:
     for _ in range(5):
         activity_id = gated(engine, acme)
         with tenant_scope(acme.pk):
@@ -79,7 +87,9 @@ def test_eight_deliveries_of_one_message_run_the_agent_once(engine: Engine, acme
     assert len(engine.agent.calls) == 1
 
 
-def test_a_callback_and_its_repetition_and_a_timeout_at_once_have_one_effect(engine: Engine, acme: Tenant) -> None:
+def test_a_callback_and_its_repetition_and_a_timeout_at_once_have_one_effect(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     for _ in range(5):
         (activity_id,) = engine.submit(acme, max_attempts=1)
@@ -112,7 +122,9 @@ def test_last_steps_that_end_together_start_the_join_exactly_once(engine: Engine
         assert (joins, ended.status, ended.unsettled) == (1, "completed", 0)
 
 
-def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(engine: Engine, acme: Tenant) -> None:
+def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(
+    engine: Engine, acme: Tenant
+) -> None:
     for _ in range(10):
         (activity_id,) = engine.submit(acme)
         message = engine.take()
@@ -122,7 +134,9 @@ def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(en
         assert engine.status(acme, activity_id) in ("cancelled", "done")
 
 
-def test_a_cap_holds_while_many_workers_take_and_give_back(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_a_cap_holds_while_many_workers_take_and_give_back(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 5.0
     engine.serve(acme, "qa", max_concurrency=3)
     running: list[int] = []
@@ -139,7 +153,15 @@ def test_a_cap_holds_while_many_workers_take_and_give_back(engine: Engine, acme:
 
     def worker() -> None:
         while (message := engine.take()) is not None:
-            dispatch.work(dispatch.Grant(UUID(message["activity"]), UUID(message["tenant"]), message["role"], message["grant"], False))
+            dispatch.work(
+                dispatch.Grant(
+                    UUID(message["activity"]),
+                    UUID(message["tenant"]),
+                    message["role"],
+                    message["grant"],
+                    False,
+                )
+            )
 
     at_once(*[worker] * 6)
     engine.drain()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,11 +23,22 @@ class Desk:
     """Admission with limits of the test's own, without PostgreSQL."""
 
     def __init__(self) -> None:
-        self.limits: dict[str, dict[str, Any]] = {"caps": {"pair:*:qa": 100, "seat:qa": 100}, "weights": {}, "pools": {"qa": "qa"}}
+        self.limits: dict[str, dict[str, Any]] = {
+            "caps": {"pair:*:qa": 100, "seat:qa": 100},
+            "weights": {},
+            "pools": {"qa": "qa"},
+        }
         self.put(generation="g1")
         client().set(keys.pointer(), "g1")
 
-    def put(self, *, generation: str = "", pools: dict[str, str] | None = None, weights: dict[str, int] | None = None, **caps: int) -> None:
+    def put(
+        self,
+        *,
+        generation: str = "",
+        pools: dict[str, str] | None = None,
+        weights: dict[str, int] | None = None,
+        **caps: int,
+    ) -> None:
         self.limits["caps"] |= {name.replace("__", ":"): cap for name, cap in caps.items()}
         self.limits["weights"] |= weights or {}
         self.limits["pools"] = self.limits["pools"] if pools is None else pools
@@ -39,16 +50,22 @@ class Desk:
         self.put()
 
     def grants(self, *offers: Offer, release: Iterable[Grant] = (), limit: int = 500) -> list[Grant]:
-        return exchange(Exchange(offers=list(offers), releases=[Release(grant.activity_id, grant.grant) for grant in release]))
+        return exchange(
+            Exchange(
+                offers=list(offers), releases=[Release(grant.activity_id, grant.grant) for grant in release]
+            )
+        )
 
 
 @pytest.fixture
-def desk(database: None) -> Iterator[Desk]:
+def desk(database: None) -> Desk:
     client().delete(keys.pointer())
-    yield Desk()
+    return Desk()
 
 
-def offer(tenant: UUID = A, *, role: str = "qa", priority: int = 10, group: str | None = None, waited: float = 0.0) -> Offer:
+def offer(
+    tenant: UUID = A, *, role: str = "qa", priority: int = 10, group: str | None = None, waited: float = 0.0
+) -> Offer:
     return Offer(uuid4(), tenant, role, priority, datetime.now(UTC) - timedelta(seconds=waited), group)
 
 
@@ -56,8 +73,12 @@ def offers(count: int, tenant: UUID = A, **more: Any) -> list[Offer]:
     return [offer(tenant, **more) for _ in range(count)]
 
 
-@pytest.mark.parametrize("scope", ["pair:" + str(A) + ":qa", "tenant:" + str(A), "role:qa", "global", "seat:qa"])
-def test_no_scope_grants_more_than_its_cap_and_a_slot_given_back_is_used_again(desk: Desk, scope: str) -> None:
+@pytest.mark.parametrize(
+    "scope", ["pair:" + str(A) + ":qa", "tenant:" + str(A), "role:qa", "global", "seat:qa"]
+)
+def test_no_scope_grants_more_than_its_cap_and_a_slot_given_back_is_used_again(
+    desk: Desk, scope: str
+) -> None:
     desk.cap(scope, 2)
 
     first = desk.grants(*offers(5))
@@ -136,7 +157,9 @@ def test_giving_back_twice_or_with_another_grant_frees_nothing(desk: Desk) -> No
     assert second.activity_id == waiting.activity_id
 
 
-def test_a_grant_may_be_started_as_often_as_its_message_comes_but_not_after_it_was_given_back(desk: Desk) -> None:
+def test_a_grant_may_be_started_as_often_as_its_message_comes_but_not_after_it_was_given_back(
+    desk: Desk,
+) -> None:
     (grant,) = desk.grants(offer())
 
     assert admission.start(grant.activity_id, grant.grant)
@@ -234,12 +257,12 @@ def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, 
     background = offer(B, priority=20, waited=31)
     (running,) = desk.grants(offer(A, priority=1))
     desk.grants(background)
-    for turn in range(1, 10):
+    turns = 0
+    while running.activity_id != background.activity_id:
+        turns += 1
         (running,) = desk.grants(offer(A, priority=1), release=[running])
-        if running.activity_id == background.activity_id:
-            break
 
-    assert turn <= settings.ORCHESTRATOR_AGED_SHARE
+    assert turns <= settings.ORCHESTRATOR_AGED_SHARE
 
 
 def test_ageing_never_lifts_work_above_another_tenants_of_the_same_band(desk: Desk, settings: Any) -> None:
@@ -271,7 +294,13 @@ def test_why_it_waits_is_told_by_the_scope_that_has_no_room(desk: Desk) -> None:
 
     told = admission.inspect(waiting.activity_id)
 
-    assert (told["state"], told["at"], told["used"], told["cap"], told["position"]) == ("waiting", f"tenant:{A}", 1, 1, 1)
+    assert (told["state"], told["at"], told["used"], told["cap"], told["position"]) == (
+        "waiting",
+        f"tenant:{A}",
+        1,
+        1,
+        1,
+    )
 
 
 def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
@@ -280,8 +309,15 @@ def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
     while grants:
         grants = desk.grants(release=grants)
 
-    left = {key.decode().removeprefix(keys.generation("g1")) for key in client().scan_iter(f"{keys.generation('g1')}*")}
-    assert not {name for name in left if name.startswith(("queue:", "lanes", "ready:", "parked", "slots", "used", "entries", "held"))}
+    left = {
+        key.decode().removeprefix(keys.generation("g1"))
+        for key in client().scan_iter(f"{keys.generation('g1')}*")
+    }
+    assert not {
+        name
+        for name in left
+        if name.startswith(("queue:", "lanes", "ready:", "parked", "slots", "used", "entries", "held"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -296,5 +332,3 @@ def test_roles_that_any_worker_serves_together_form_one_pool(
     workers: list[tuple[list[str], int]], pools: dict[str, str], seats: dict[str, int]
 ) -> None:
     assert limits.worker_pools(workers) == (pools, seats)
-
-

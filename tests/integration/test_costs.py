@@ -85,7 +85,9 @@ def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_c
     assert dict(counts) == {"statements": 44, "transactions": 22, "scripts": 12, "messages": 0}
 
 
-def test_a_pipeline_step_takes_7_statements_in_2_transactions(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_step_takes_7_statements_in_2_transactions(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
     versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
     start_run(acme.pk, "chain", NewRun(), actor="test")
@@ -109,7 +111,9 @@ def test_a_bulk_of_a_hundred_is_one_transaction_and_one_redis_call(
     assert (counts["statements"], counts["transactions"], counts["scripts"]) == (2, 1, 1)
 
 
-def test_an_accepted_run_costs_one_transaction_more(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accepted_run_costs_one_transaction_more(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     engine.submit(acme)
 

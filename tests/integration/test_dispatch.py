@@ -28,7 +28,11 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 def events(tenant: Tenant, activity_id: UUID) -> list[str]:
     with tenant_scope(tenant.pk):
-        return list(ActivityEvent.objects.filter(activity_id=activity_id).order_by("seq").values_list("verb", flat=True))
+        return list(
+            ActivityEvent.objects.filter(activity_id=activity_id)
+            .order_by("seq")
+            .values_list("verb", flat=True)
+        )
 
 
 def test_submitted_work_is_run_by_its_agent_and_its_output_can_be_read(engine: Engine, acme: Tenant) -> None:
@@ -49,7 +53,9 @@ def test_submitted_work_is_run_by_its_agent_and_its_output_can_be_read(engine: E
     assert "bees" in engine.agent.calls[0].prompt
 
 
-def test_second_delivery_of_the_same_message_does_not_run_the_agent_twice(engine: Engine, acme: Tenant) -> None:
+def test_second_delivery_of_the_same_message_does_not_run_the_agent_twice(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.submit(acme)
     message = engine.take()
 
@@ -60,7 +66,9 @@ def test_second_delivery_of_the_same_message_does_not_run_the_agent_twice(engine
 
 
 @pytest.mark.parametrize("forged", ["tenant", "activity", "role", "grant"])
-def test_a_message_that_names_something_else_runs_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant, forged: str) -> None:
+def test_a_message_that_names_something_else_runs_nothing(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, forged: str
+) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     wrong = {"tenant": str(other_tenant.pk), "activity": str(uuid4()), "role": "dev", "grant": "x-1"}
@@ -71,7 +79,9 @@ def test_a_message_that_names_something_else_runs_nothing(engine: Engine, acme: 
     assert engine.status(acme, activity_id) == "created"
 
 
-def test_a_retryable_fault_is_tried_again_after_its_delay_until_attempts_are_used_up(engine: Engine, acme: Tenant) -> None:
+def test_a_retryable_fault_is_tried_again_after_its_delay_until_attempts_are_used_up(
+    engine: Engine, acme: Tenant
+) -> None:
     def unavailable(request: object) -> Completed:
         raise RetryableAgentError("down")
 
@@ -148,7 +158,9 @@ def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Eng
     assert engine.runs(acme, activity_id)[0].status == "cancelled"
 
 
-def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(engine: Engine, acme: Tenant) -> None:
+def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(
+    engine: Engine, acme: Tenant
+) -> None:
     def woken_meanwhile(request: object) -> Completed:
         if len(engine.agent.calls) == 1:
             elsewhere(wake_thrice)
@@ -174,7 +186,9 @@ def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of
     assert events(acme, activity_id) == ["submit", "claim", "start", "release", "claim", "start", "complete"]
 
 
-def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(engine: Engine, acme: Tenant) -> None:
+def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme)
 
@@ -190,7 +204,9 @@ def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(engine:
         results.completed(token, Completed(Output(content="again")), needs_approval=False)
 
 
-def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
     first = engine.submit(acme, dedup_key="monthly")
     second = engine.submit(acme, dedup_key="monthly")
     elsewhere = engine.submit(other_tenant, dedup_key="monthly")

@@ -64,14 +64,22 @@ def only(tenant: Tenant, run_id: UUID, **which: Any) -> Activity:
     return found
 
 
-def test_each_step_works_on_the_output_of_the_one_before(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
-    run_id = start(step("a"), step("b", "a"), step("c", "b"), params={"city": "Oslo"}, input={"content": "begin"})
+def test_each_step_works_on_the_output_of_the_one_before(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
+    run_id = start(
+        step("a"), step("b", "a"), step("c", "b"), params={"city": "Oslo"}, input={"content": "begin"}
+    )
 
     engine.drain()
 
     assert run_status(acme, run_id) == ("completed", 0)
     assert [call.pipeline_step for call in engine.agent.calls] == ["a", "b", "c"]
-    assert [(call.input or {}).get("content") for call in engine.agent.calls] == ["begin", "a: done", "b: done"]
+    assert [(call.input or {}).get("content") for call in engine.agent.calls] == [
+        "begin",
+        "a: done",
+        "b: done",
+    ]
     assert all(call.params == {"city": "Oslo"} for call in engine.agent.calls)
 
 
@@ -85,10 +93,14 @@ def test_a_join_starts_once_after_its_last_dependency_with_all_their_outputs(
     assert run_status(acme, run_id) == ("completed", 0)
     assert len(activities(acme, run_id, step="join")) == 1
     joined = engine.agent.calls[-1].input["steps"]
-    assert {name: given["content"] for name, given in joined.items()} == {name: f"{name}: done" for name in "abc"}
+    assert {name: given["content"] for name, given in joined.items()} == {
+        name: f"{name}: done" for name in "abc"
+    }
 
 
-def test_repeating_progression_starts_nothing_twice(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_repeating_progression_starts_nothing_twice(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     run_id = start(step("a"), step("b", "a"))
     engine.drain()
     settled = only(acme, run_id, step="a")
@@ -112,7 +124,9 @@ def test_a_failed_step_fails_the_run_and_skips_what_depends_on_it_while_others_e
     assert run_status(acme, run_id) == ("failed", 0)
 
 
-def test_a_step_may_go_on_in_spite_of_a_failure_upstream(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_a_step_may_go_on_in_spite_of_a_failure_upstream(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     engine.agent.behaviour = failing_in("bad")
     run_id = start(step("bad"), step("good"), step("join", "bad", "good", on_upstream_failure="continue"))
 
@@ -122,7 +136,9 @@ def test_a_step_may_go_on_in_spite_of_a_failure_upstream(engine: Engine, acme: T
     assert run_status(acme, run_id) == ("completed", 0)
 
 
-def test_trying_a_failed_step_again_revives_its_run(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_trying_a_failed_step_again_revives_its_run(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     engine.agent.behaviour = failing_in("bad")
     run_id = start(step("bad"), step("after", "bad"))
     engine.drain()
@@ -135,7 +151,9 @@ def test_trying_a_failed_step_again_revives_its_run(engine: Engine, acme: Tenant
     assert run_status(acme, run_id) == ("completed", 0)
 
 
-def test_an_approved_step_lets_the_next_one_start(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_an_approved_step_lets_the_next_one_start(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     run_id = start(step("brief", requires_approval=True), step("text", "brief"))
     engine.drain()
     waiting, gate = activities(acme, run_id)
@@ -191,7 +209,11 @@ def test_after_the_last_round_a_rejection_fails_the_step_and_asks_a_person(
 def test_a_gate_step_that_refuses_sends_the_work_back_and_asks_again(
     engine: Engine, acme: Tenant, start: Callable[..., UUID]
 ) -> None:
-    run_id = start(step("brief"), step("sign-off", "brief", human_role="editor", is_approval_gate=True), step("text", "sign-off"))
+    run_id = start(
+        step("brief"),
+        step("sign-off", "brief", human_role="editor", is_approval_gate=True),
+        step("text", "sign-off"),
+    )
     engine.drain()
     approvals.reject(acme.pk, only(acme, run_id, step="sign-off").pk, actor="ann", notes="too long")
     engine.drain()
@@ -205,7 +227,9 @@ def test_a_gate_step_that_refuses_sends_the_work_back_and_asks_again(
     assert engine.agent.calls[-1].input["content"] == "brief (revision): done"
 
 
-def test_a_second_decision_is_told_who_was_first(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_a_second_decision_is_told_who_was_first(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     run_id = start(step("brief", requires_approval=True))
     engine.drain()
     waiting = only(acme, run_id, assignee_type="agent")
@@ -224,7 +248,9 @@ def test_only_what_waits_behind_a_gate_can_be_approved(engine: Engine, acme: Ten
         approvals.approve(acme.pk, activity_id, actor="ann")
 
 
-def test_a_cancelled_run_cancels_its_work_and_its_gates(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_a_cancelled_run_cancels_its_work_and_its_gates(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     run_id = start(step("brief", requires_approval=True), step("beside"), step("text", "brief", "beside"))
     engine.deliver()
     engine.deliver()
@@ -237,10 +263,14 @@ def test_a_cancelled_run_cancels_its_work_and_its_gates(engine: Engine, acme: Te
     assert not activities(acme, run_id, step="text")
 
 
-def test_a_run_keeps_the_version_that_it_began_with(engine: Engine, acme: Tenant, start: Callable[..., UUID]) -> None:
+def test_a_run_keeps_the_version_that_it_began_with(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
     run_id = start(step("a"), step("b", "a"))
 
-    versions.save(acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a"), step("z", "a")]}, actor="test")
+    versions.save(
+        acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a"), step("z", "a")]}, actor="test"
+    )
     engine.drain()
 
     assert states(acme, run_id) == {"a": "done", "b": "done"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -37,7 +36,7 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def killed_run(engine: Engine, acme: Tenant) -> Iterator[ActivityRun]:
+def killed_run(engine: Engine, acme: Tenant) -> ActivityRun:
     """A run whose worker died while the agent worked."""
 
     def die(request: Any) -> Completed:
@@ -48,7 +47,7 @@ def killed_run(engine: Engine, acme: Tenant) -> Iterator[ActivityRun]:
     with pytest.raises(Died):
         engine.deliver()
     engine.agent.behaviour = lambda request: Completed(Output(content="at last"))
-    yield engine.runs(acme, activity_id)[0]
+    return engine.runs(acme, activity_id)[0]
 
 
 def lose(engine: Engine) -> None:
@@ -58,18 +57,16 @@ def lose(engine: Engine) -> None:
     engine.lease.beat()
 
 
-def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(engine: Engine, settings: Any) -> None:
+def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(
+    engine: Engine, settings: Any
+) -> None:
     settings.ORCHESTRATOR_LOST_AFTER_SECONDS = 30
-    now = 0.0
-    watch = LivenessWatch(clock=lambda: now)
+    clock = iter([0.0, 29.9, 31.0, 60.9, 61.0])
+    watch = LivenessWatch(clock=lambda: next(clock))
 
-    found = []
-    for now in (0.0, 29.9):
-        found.append(watch.lost())
+    found = [watch.lost(), watch.lost()]
     engine.lease.beat()
-    for now in (31.0, 60.9):
-        found.append(watch.lost())
-    now = 61.0
+    found += [watch.lost(), watch.lost()]
     lost = watch.lost()
 
     assert found == [[], [], [], []]
@@ -87,8 +84,12 @@ def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engin
 
 def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(engine: Engine) -> None:
     with system_scope():
-        gone = WorkerProcess.objects.create(host="here", boot=leases.boot_identity(), pid=2**22 - 1, pid_started=1, roles=[], concurrency=1)
-        elsewhere_gone = WorkerProcess.objects.create(host="there", boot="another machine", pid=2**22 - 1, pid_started=1, roles=[], concurrency=1)
+        gone = WorkerProcess.objects.create(
+            host="here", boot=leases.boot_identity(), pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
+        )
+        elsewhere_gone = WorkerProcess.objects.create(
+            host="there", boot="another machine", pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
+        )
 
     watch = LivenessWatch()
     assert watch.lost() == []
@@ -112,7 +113,9 @@ def test_work_of_a_lost_worker_runs_again_and_counts_as_a_stall_not_as_an_attemp
     assert engine.agent.calls[0].idempotency_key == engine.agent.calls[1].idempotency_key
 
 
-def test_a_late_result_of_a_lost_worker_is_refused(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+def test_a_late_result_of_a_lost_worker_is_refused(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
     token = RunToken(acme.pk, killed_run.activity_id, killed_run.pk, killed_run.fence)
     lose(engine)
     recovery.reclaim_runs_of_ended_workers()
@@ -142,7 +145,9 @@ def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: Acti
     assert [run.status for run in engine.runs(acme, failed.pk)] == ["stalled"] * 3
 
 
-def test_recovering_twice_at_once_starts_the_work_once(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+def test_recovering_twice_at_once_starts_the_work_once(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
     lose(engine)
 
     mended = at_once(*[recovery.reclaim_runs_of_ended_workers] * 4)
@@ -157,7 +162,9 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr("activities.relay.hand_over", lambda what: None)  # the process ends right after its commit
+        dying.setattr(
+            "activities.relay.hand_over", lambda what: None
+        )  # the process ends right after its commit
         (activity_id,) = engine.submit(acme)
     assert engine.messages() == 0
     monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
@@ -169,7 +176,9 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_forgotten_work_is_found_page_by_page(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_work_is_found_page_by_page(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
     with monkeypatch.context() as dying:
         dying.setattr("activities.relay.hand_over", lambda what: None)
@@ -186,7 +195,9 @@ def test_forgotten_work_is_found_page_by_page(engine: Engine, acme: Tenant, monk
     assert engine.drain() == 5
 
 
-def test_after_redis_was_wiped_nothing_is_lost_and_caps_still_count_what_runs(engine: Engine, acme: Tenant) -> None:
+def test_after_redis_was_wiped_nothing_is_lost_and_caps_still_count_what_runs(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.serve(acme, "qa", max_concurrency=2)
     engine.agent.behaviour = lambda request: Accepted()
     engine.submit(acme, count=5)
@@ -220,7 +231,9 @@ def test_a_message_from_before_the_wipe_starts_nothing(engine: Engine, acme: Ten
     assert engine.agent.calls == []
 
 
-def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(engine: Engine, acme: Tenant) -> None:
+def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme, timeout_seconds=60, max_attempts=1)
     engine.drain()
@@ -256,10 +269,14 @@ def test_slots_of_live_runs_that_redis_forgot_are_held_again(engine: Engine, acm
 
     rebuilding.SlotAudit().compare()
 
-    assert [(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)] == [(activity_id, run.grant)]
+    assert [(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)] == [
+        (activity_id, run.grant)
+    ]
 
 
-def test_a_grant_whose_message_was_lost_is_published_again(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_a_grant_whose_message_was_lost_is_published_again(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
     settings.ORCHESTRATOR_REPUBLISH_SECONDS = -1.0
     (activity_id,) = engine.submit(acme)
     engine.take()  # and drop it
@@ -312,7 +329,9 @@ def live_runs() -> list[ActivityRun]:
         return list(ActivityRun.objects.filter(status="running"))
 
 
-def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
     workers.hand_back_unattended(engine.lease)
     after_one_look = engine.status(acme, killed_run.activity_id)
     workers.hand_back_unattended(engine.lease)
@@ -324,7 +343,9 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(engine: 
     assert (done.status, done.stalls, done.attempts) == ("done", 0, 1)
 
 
-def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
     with tenant_scope(acme.pk):
         ActivityRun.objects.update(started_at=Now() - timedelta(seconds=killed_run.timeout_seconds + 61))
 

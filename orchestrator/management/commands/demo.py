@@ -32,13 +32,23 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--input", type=Path, default=EXAMPLES / "input" / "urban-beekeeping.md", help="the text to work on")
+        parser.add_argument(
+            "--input",
+            type=Path,
+            default=EXAMPLES / "input" / "urban-beekeeping.md",
+            help="the text to work on",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         console, began = Console(), time.monotonic()
         text = _read(options["input"])
         home = ServiceHome(settings.ORCHESTRATOR_HOME)
-        stack = LocalStack(home=home, port=_free_port(settings.PORT), flower_port=_free_port(settings.FLOWER_PORT), tell=lambda line: console.print(f"[dim]{line}[/]"))
+        stack = LocalStack(
+            home=home,
+            port=_free_port(settings.PORT),
+            flower_port=_free_port(settings.FLOWER_PORT),
+            tell=lambda line: console.print(f"[dim]{line}[/]"),
+        )
         try:
             with stack.running() as (_, addresses):
                 agencies = _agencies(addresses)
@@ -46,14 +56,18 @@ class Command(BaseCommand):
                 _tell_results(console, agencies, home.path / "demo", addresses)
         except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
-        console.print(f"[bold green]Done in {time.monotonic() - began:.1f} s.[/] `make up` keeps everything running.")
+        console.print(
+            f"[bold green]Done in {time.monotonic() - began:.1f} s.[/] `make up` keeps everything running."
+        )
 
 
 def _read(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}. Give a text file with INPUT=path.") from error
+        raise CommandError(
+            f"{path} cannot be read: {error.strerror}. Give a text file with INPUT=path."
+        ) from error
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -101,12 +115,16 @@ def _tell_results(console: Console, agencies: list[Agency], folder: Path, addres
     console.print(display.table(agencies))
     for agency in agencies:
         picture = folder / f"{agency.run['id']}.svg"
-        picture.write_text(agency.operator.text(f"/pipeline-runs/{agency.run['id']}/picture/"), encoding="utf-8")
+        picture.write_text(
+            agency.operator.text(f"/pipeline-runs/{agency.run['id']}/picture/"), encoding="utf-8"
+        )
         console.print(f"{agency.name}: {'; '.join(agency.log)}")
         console.print(f"  picture of the run: {picture}", soft_wrap=True)
         agency.operator.close()
         agency.editor.close()
-    console.print(f"While `make up` runs: API {addresses.web}/api/v1/docs/ · admin {addresses.web}/admin/ · Flower {addresses.flower}")
+    console.print(
+        f"While `make up` runs: API {addresses.web}/api/v1/docs/ · admin {addresses.web}/admin/ · Flower {addresses.flower}"
+    )
 
 
 def _free_port(wanted: int) -> int:

@@ -35,7 +35,9 @@ class Command(BaseCommand):
             self._tell(f"ready: {addresses.web}")
             self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
             self._tell(f"admin: {addresses.web}/admin/ (login {ADMIN}, password {addresses.admin_password})")
-            self._tell(f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything")
+            self._tell(
+                f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
+            )
             while not stopped.wait(1.0):
                 keep_alive(supervisor, self._tell)
             self._tell("Stopping")

@@ -1,0 +1,176 @@
+"""What the documents say is so: modules, statuses, settings, commands, paths and links are compared with the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands
+
+from activities import diagram, states
+from tests.architecture import house_plan, tree
+
+DOCS = tree.ROOT / "docs"
+DOCUMENTS = (
+    *(tree.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted(DOCS.rglob("*.md")),
+)
+GITHUB_KEEPS = re.compile(r"[^\w\- ]")  # what of a heading does not become part of its address
+
+#: Words that look like a path or a command and are none of ours.
+ELSEWHERE = {"docs/adr/", "path/to/text.md"}
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(tree.ROOT))
+
+
+def _text(name: str) -> str:
+    return (tree.ROOT / name).read_text(encoding="utf-8")
+
+
+def _code_spans(path: Path) -> Iterator[str]:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    yield from re.findall(r"`([^`\n]+)`", text)
+
+
+def _headings(path: Path) -> set[str]:
+    found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {GITHUB_KEEPS.sub("", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_house_plan_names_every_module_by_what_it_says_of_itself() -> None:
+    before = house_plan.DOCUMENT.read_text(encoding="utf-8")
+
+    assert before == house_plan.renewed(before), "run: python -m tests.architecture.house_plan"
+    assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(tree.APPS)
+
+
+def test_the_lifecycle_is_that_of_the_state_table() -> None:
+    before = _text("docs/lifecycle.md")
+
+    assert before == diagram.renewed(before), "run: manage.py draw_lifecycle"
+    assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(diagram.SECTIONS)
+
+
+def test_the_lifecycle_tells_which_verbs_nobody_uses_yet() -> None:
+    sources = [module.text for module in tree.modules() if module.name != "activities.states"]
+    unused = [verb for verb in states.TRANSITIONS if not any(f'"{verb}' in text for text in sources)]
+    told = re.search(r"Nothing asks for these yet: (.+)\.$", _text("docs/lifecycle.md"), re.MULTILINE)
+
+    assert (told[1] if told else "") == ", ".join(f"`{verb}`" for verb in unused)
+
+
+@pytest.mark.parametrize("kind", [states.Status, states.WakeReason, states.LinkKind, states.RunStatus, states.WakeState])
+def test_every_word_of_the_state_table_is_explained_somewhere(kind: type[states.StrEnum]) -> None:
+    known = _text("docs/glossary.md") + _text("docs/lifecycle.md") + _text("docs/agent-protocol.md")
+
+    assert [value for value in kind if value not in known and value.replace("_", " ") not in known] == []
+
+
+def test_the_glossary_is_in_order_and_explains_each_word_once() -> None:
+    words = re.findall(r"^\| ([a-z][a-z -]+) \|", _text("docs/glossary.md"), re.MULTILINE)[1:]
+
+    assert len(words) > 60
+    assert words == sorted(set(words))
+
+
+@pytest.mark.parametrize("module", ["engine", "celery"])
+def test_operations_gives_a_reason_for_every_setting(module: str) -> None:
+    names = re.findall(r"^((?:ORCHESTRATOR|CELERY)_\w+)", _text(f"orchestrator/settings/{module}.py"), re.MULTILINE)
+
+    assert names
+    assert [name for name in names if f"`{name}`" not in _text("docs/operations.md")] == []
+
+
+def test_operations_names_no_setting_that_is_gone() -> None:
+    known = " ".join(module.text for module in tree.modules()) + _text(".env.example") + _text("docker-compose.yml")
+    named = {name for path in DOCUMENTS for name in re.findall(r"`((?:ORCHESTRATOR|CELERY|WORKER|AGENT|FLOWER|WEB)_[A-Z_]+)`", path.read_text())}
+
+    assert {name for name in named if not re.search(rf"\b{name}", known) and not name.startswith("WORKER_CONCURRENCY_")} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        if "://" in target:
+            continue
+        place = (document.parent / path).resolve() if path else document
+        if not place.exists() or (heading and heading not in _headings(place)):
+            lost.append(target)
+
+    assert lost == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_every_path_that_is_named_exists(document: Path) -> None:
+    places = [tree.ROOT, *(tree.ROOT / app for app in tree.APPS), tree.ROOT / "activities" / "admission"]
+    shaped = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.(?:py|md|lua|sql|yml|toml)")
+    gone = []
+    for span in _code_spans(document):
+        if shaped.fullmatch(span) and span not in ELSEWHERE and not any((place / span).exists() for place in places):
+            gone.append(span)
+
+    # Addresses, media types and GitHub names have slashes as well; a path of ours ends in a known way.
+    assert [span for span in gone if span.endswith((".py", ".md", ".lua", ".sql", ".yml", ".toml", "/"))] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_every_command_that_is_named_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", _text("Makefile"), re.MULTILINE))
+
+    assert {name for name in re.findall(r"manage\.py ([a-z_]+)\b", text) if name not in get_commands()} == set()
+    assert {name for name in re.findall(r"(?:`|^ {4}|^)make ([a-z]+)\b", text, re.MULTILINE) if name not in targets} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_every_dotted_name_that_is_given_exists(document: Path) -> None:
+    known = {module.name: module.text for module in tree.modules()}
+    missing = []
+    for span in _code_spans(document):
+        owner, _, name = span.partition("(")[0].rpartition(".")
+        if span.partition(".")[0] not in tree.APPS or not re.fullmatch(r"[a-z_]+(\.\w+)+(\(\))?", span):
+            continue
+        inside = known.get(owner)
+        if f"{owner}.{name}" not in known and (inside is None or not re.search(rf"\b{name}\b", inside)):
+            missing.append(span)
+
+    assert missing == []
+
+
+def test_decisions_are_numbered_without_a_gap_and_name_the_road_not_taken() -> None:
+    decisions = sorted((DOCS / "adr").glob("*.md"))
+    headings = [path.read_text(encoding="utf-8").splitlines()[0] for path in decisions]
+
+    assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
+    assert [int(re.match(r"# (\d+)\. \S", heading)[1]) for heading in headings] == list(range(1, len(decisions) + 1))  # type: ignore[index]
+    assert all("## The road not taken" in path.read_text(encoding="utf-8") for path in decisions)
+
+
+def test_the_readme_claims_as_many_decisions_as_there_are() -> None:
+    numbers = ("nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen")
+    count = len(list((DOCS / "adr").glob("*.md")))
+
+    assert f"{numbers[count - 9]} [decisions]" in _text("README.md")
+
+
+def test_the_licence_is_the_one_that_the_project_names() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License 2.0" in _text("README.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_documents_are_plain(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+
+    assert not re.search(r"[\U0001F300-\U0001FAFF\u2600-\u27BF]", text), "no emojis"
+    assert not re.search(r"\b(blazing|seamless\w*|cutting[- ]edge|state[- ]of[- ]the[- ]art|revolutionary|effortless\w*|world[- ]class)\b", text, re.IGNORECASE)
+    assert all(len(line) <= 160 or line.startswith(("|", "- `", "![")) for line in text.splitlines())
