@@ -21,7 +21,8 @@ from activities.admin.decisions import DecisionsAdmin
 from activities.admin.filters import RoleFilter, SituationFilter
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
-from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
+from activities.selectors import Moment
+from tenants.admin.bases import RecordAdmin, TenantFilter, as_json, badge, link_to
 
 CHILDREN_SHOWN = 50
 
@@ -96,7 +97,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         found = self.get_object(request, object_id)
-        extra = {"timeline": selectors.timeline(found.tenant_id, found.pk), "title": found.name} if found else {}
+        extra = {"timeline": _timeline(found), "title": found.name} if found else {}
         response: HttpResponse = super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
         return response
 
@@ -107,7 +108,8 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
             raise Http404
         context = {**self.admin_site.each_context(request), "opts": self.opts, "activity": activity, "title": f"Output of {activity.name}"}
         try:
-            context["output"] = outputs.read(activity.tenant_id, output_id)
+            output = outputs.read(activity.tenant_id, output_id)
+            context |= {"output": output, "data": as_json(output.data) if output and output.data is not None else ""}
         except OutputUnavailable as error:
             context["unavailable"] = str(error)
         return TemplateResponse(request, "admin/activities/activity/output.html", context)
@@ -168,6 +170,13 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         children = activity.children.order_by("pk")[:CHILDREN_SHOWN]
         rows = [format_html("<li>{} ({}, {})</li>", link_to(Activity, child.pk, child), child.link_kind, child.status) for child in children]
         return format_html("<ul>{}</ul>", SafeString("").join(rows)) if rows else format_html("–")
+
+
+def _timeline(activity: Activity) -> list[tuple[Moment, str]]:
+    """What happened, each moment with what there is to unfold."""
+    moments = selectors.timeline(activity.tenant_id, activity.pk)
+    more = [moment.facts.get("detail") or moment.facts.get("payload") or moment.facts.get("error") for moment in moments]
+    return [(moment, as_json(facts) if facts else "") for moment, facts in zip(moments, more, strict=True)]
 
 
 def _output_of(activity: Activity, output_id: UUID | None) -> SafeString:

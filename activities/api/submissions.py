@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import jsonschema
+import orjson
 import referencing
 import referencing.exceptions
 from rest_framework import serializers
@@ -28,8 +31,8 @@ MOST_ATTEMPTS = 50
 MOST_FAULTS = 50  # of params; more help nobody
 LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
 
-#: What a JSON Schema that is none makes of the attempt to use it.
-_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, TypeError, ValueError, AttributeError, KeyError)
+#: What comes of using a JSON Schema that is none.
+_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
 class GivenInputSerializer(StrictSerializer):
@@ -109,11 +112,9 @@ def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> 
     schema = configuration.settings_for(tenant_id, role).input_schema
     if not schema:
         return {}
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     faults: dict[str, Any] = {}
     try:
-        # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
-        for fault in islice(kind(schema, registry=referencing.Registry()).iter_errors(params), MOST_FAULTS):
+        for fault in islice(_validator(orjson.dumps(schema)).iter_errors(params), MOST_FAULTS):
             place = faults
             for part in ("params", *fault.absolute_path):
                 place = place.setdefault(part, {})
@@ -123,3 +124,13 @@ def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> 
         logger.warning("Input schema unusable", extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__})
         return {}
     return faults
+
+
+@lru_cache(maxsize=256)
+def _validator(text: bytes) -> Any:
+    """Raises `jsonschema.SchemaError`."""
+    schema = orjson.loads(text)
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    kind.check_schema(schema)
+    # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
+    return kind(schema, registry=referencing.Registry())

@@ -116,8 +116,9 @@ def owns_servers() -> bool:
 
 def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
     """Start again what ended by itself: a server that was killed, a worker whose watchdog ended it."""
-    if owns_servers() and embedded.find(supervisor.home) is None:
-        tell("A server is gone and is started again")
+    gone = [server.name for server in embedded.status(supervisor.home) if server.state == "died"]
+    if gone and owns_servers():
+        tell(f"{' and '.join(gone)} ended and is started again")
         embedded.start(supervisor.home)
     for ended in supervisor.ended():
         tell(

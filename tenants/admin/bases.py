@@ -6,12 +6,13 @@ through the same functions as the API.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import Model, QuerySet
+from django.db.models import JSONField, Model, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -19,6 +20,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.paginator import InfinitePaginator
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants.models import Tenant
 
@@ -49,6 +51,7 @@ class PlatformAdmin(SuperusersOnly, ModelAdmin):
 
     list_fullwidth = True
     list_per_page = 50
+    formfield_overrides = {JSONField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 5, "class": "orc-code"})}}
     # Counting everything on every page costs more than the page.
     show_full_result_count = False
 
@@ -124,6 +127,11 @@ def link_to(model: type[Model] | Model, key: object, text: object) -> SafeString
     if key is None:
         return format_html("–")
     return format_html('<a class="text-link" href="{}">{}</a>', page_of(model, key), text)
+
+
+def as_json(value: Any) -> str:
+    """For people: indented, and every letter as it is."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def badge(text: str, kind: str = "") -> SafeString:

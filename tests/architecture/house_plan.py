@@ -14,7 +14,9 @@ from tests.architecture import tree
 
 DOCUMENT = tree.ROOT / "docs" / "architecture.md"
 
-_SECTION = re.compile(r"(?P<begin><!-- generated: (?P<app>\w+) -->\n).*?(?P<end><!-- end of \w+ -->)", re.DOTALL)
+_SECTION = re.compile(
+    r"(?P<begin><!-- generated: (?P<app>\w+) -->\n).*?(?P<end><!-- end of \w+ -->)", re.DOTALL
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 _DEMAND = re.compile(r" \((?:\d{3}-[\d.]+|[CD]\d+)\)")  # numbers of demands mean nothing to a newcomer
 
@@ -27,7 +29,9 @@ FLOW = {
     ),
     "agents": "models configuration routing sessions skills contracts runner adapters job answers well_formed outbound credentials",
     "pipelines": "definition graph models versions submission receivers progression revisions cancellation schedules periods picture",
-    "tenants": "models context row_security checks sql identifiers registration members tokens principals authentication middleware limiter",
+    "tenants": (
+        "models context row_security checks sql identifiers registration members tokens principals authentication middleware limiter"
+    ),
     "orchestrator": "settings celery urls wsgi processes embedded local demo",
 }
 
@@ -42,7 +46,10 @@ def renewed(document: str) -> str:
 
 def table_of(app: str) -> str:
     """Every module of the app with its first sentence."""
-    rows = [f"| `{_place(module)}` | {_first_sentence(module)} |" for module in sorted(_shown(app), key=_place_in_flow)]
+    rows = [
+        f"| `{_place(module)}` | {_first_sentence(module)} |"
+        for module in sorted(_shown(app), key=_place_in_flow)
+    ]
     return "\n".join(["| module | what it says of itself |", "| --- | --- |", *rows])
 
 

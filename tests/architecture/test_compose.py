@@ -41,13 +41,21 @@ def _variables() -> dict[str, str]:
 
 
 def _needed_in_production() -> set[str]:
-    source = ast.parse((tree.ROOT / "orchestrator" / "settings" / "production.py").read_text(encoding="utf-8"))
-    needed = next(node.value for node in source.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NEEDED")
+    source = ast.parse(
+        (tree.ROOT / "orchestrator" / "settings" / "production.py").read_text(encoding="utf-8")
+    )
+    needed = next(
+        node.value
+        for node in source.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NEEDED"
+    )
     return set(ast.literal_eval(needed))
 
 
 def _documented() -> set[str]:
-    return set(re.findall(r"^#?(\w+)=", (tree.ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(r"^#?(\w+)=", (tree.ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def test_there_is_a_service_for_every_process_and_every_server() -> None:
@@ -99,7 +107,9 @@ def test_the_environment_of_a_process_is_known_to_the_code() -> None:
 
 
 def test_no_secret_has_a_default() -> None:
-    secrets = {name for name in _variables() if re.search(r"PASSWORD|SECRET|FLOWER_BASIC_AUTH|ENCRYPTION", name)}
+    secrets = {
+        name for name in _variables() if re.search(r"PASSWORD|SECRET|FLOWER_BASIC_AUTH|ENCRYPTION", name)
+    }
 
     assert len(secrets) >= 6
     assert {name for name in secrets if not _variables()[name].startswith(":?")} == set()
@@ -144,7 +154,9 @@ def test_the_health_of_the_site_is_asked_where_it_answers() -> None:
 
 def test_beat_is_asked_by_the_file_that_it_writes() -> None:
     service = _services()["beat"]
-    file = next(part for part in service["command"] if part.startswith("--pidfile=")).removeprefix("--pidfile=")
+    file = next(part for part in service["command"] if part.startswith("--pidfile=")).removeprefix(
+        "--pidfile="
+    )
 
     assert file in service["healthcheck"]["test"][1]
     assert any(file.startswith(f"{folder}/") for folder in service["tmpfs"])

@@ -12,17 +12,27 @@ import pytest
 from tests.architecture import tree
 
 #: What may be imported by these modules and packages alone, and why that matters.
+RECOVER = "activities.management.commands.recover"  # does by hand, once, what the keeper does all the time
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
-        {"activities.relay", "activities.keeper"},
+        {"activities.relay", "activities.keeper", RECOVER},
         "Whoever publishes must hold a grant: the relay gets them, the keeper finds those that nobody took up.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
-    "activities.keeper": ({"orchestrator.celery"}, "It is started once per process, by the process."),
+    "activities.keeper": (
+        {"orchestrator.celery", RECOVER},
+        "It is started once per process, by the process.",
+    ),
     "activities.workers": ({"orchestrator.celery"}, "It is started once per process, by the process."),
-    "activities.promotion": ({"activities.keeper"}, "Delays end in the keeper's tick."),
-    "activities.admission.rebuilding": ({"activities.keeper"}, "Only the keeper that leads may rebuild."),
-    "agents.adapters": ({"agents.runner"}, "Whatever an adapter answers is checked by the runner first."),
+    "activities.promotion": ({"activities.keeper", RECOVER}, "Delays end in the keeper's tick."),
+    "activities.admission.rebuilding": (
+        {"activities.keeper", "activities.standing", RECOVER},
+        "Only the keeper that leads may rebuild. The standing asks whether admission is open.",
+    ),
+    "agents.adapters": (
+        {"agents.runner", "agents.api.settings_bodies"},
+        "Whatever an adapter answers is checked by the runner first. The form of a setting lists their names.",
+    ),
     "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
     "httpx2": (
         {"agents.outbound", "orchestrator.demo"},
@@ -30,8 +40,14 @@ OWNERS: dict[str, tuple[set[str], str]] = {
     ),
     "jinja2": ({"activities.prompt"}, "Prompt templates are ours alone, and sandboxed."),
     "pymongo": (
-        {"activities.outputs", "activities.keeper", "orchestrator.embedded"},
-        "One module reads and writes outputs. The keeper names its error, the embedded server is asked whether it runs.",
+        {
+            "activities.outputs",
+            "activities.keeper",
+            "activities.invariants",
+            "orchestrator.embedded",
+            RECOVER,
+        },
+        "One module reads and writes outputs. The others name its errors or ask whether the server runs.",
     ),
     "cryptography": ({"agents.credentials"}, "Secrets are sealed in one place."),
 }
@@ -40,7 +56,9 @@ OWNERS: dict[str, tuple[set[str], str]] = {
 def test_the_layers_of_the_apps_are_a_contract() -> None:
     contracts = _settings()["contracts"]
 
-    assert any(contract["type"] == "layers" and tuple(contract["layers"]) == tree.APPS for contract in contracts)
+    assert any(
+        contract["type"] == "layers" and tuple(contract["layers"]) == tree.APPS for contract in contracts
+    )
 
 
 def test_every_import_contract_holds() -> None:
@@ -68,7 +86,9 @@ def test_what_is_owned_is_imported_by_its_users_alone(owned: str) -> None:
 
 
 def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
-    strangers = {name for name in tree.users_of("activities.admission") if not tree.is_in(name, {"activities"})}
+    strangers = {
+        name for name in tree.users_of("activities.admission") if not tree.is_in(name, {"activities"})
+    }
 
     assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
 
@@ -94,7 +114,9 @@ def test_nothing_of_an_app_is_imported_inside_a_function_to_break_a_circle() -> 
 def _imports_an_app(node: object) -> bool:
     if isinstance(node, tree.ast.ImportFrom):
         return (node.module or "").partition(".")[0] in tree.APPS
-    return isinstance(node, tree.ast.Import) and any(alias.name.partition(".")[0] in tree.APPS for alias in node.names)
+    return isinstance(node, tree.ast.Import) and any(
+        alias.name.partition(".")[0] in tree.APPS for alias in node.names
+    )
 
 
 def _settings() -> dict[str, list[dict[str, list[str]]]]:

@@ -38,13 +38,15 @@ def _keys() -> list[models.ForeignKey]:
 def _operations() -> tuple[object, ...]:
     """Every operation of every migration of ours, as written."""
     migrations = MigrationLoader(None).disk_migrations
-    return tuple(step for (app, _), migration in migrations.items() if app in RANK for step in migration.operations)
+    return tuple(
+        step for (app, _), migration in migrations.items() if app in RANK for step in migration.operations
+    )
 
 
 def _said_by(kind: type) -> list[str]:
     """The SQL of the operations of one kind, each as one text."""
-    said = [step.sql if isinstance(step.sql, str) else "; ".join(map(str, step.sql)) for step in _operations() if isinstance(step, kind)]
-    return said
+    statements = [step.sql for step in _operations() if isinstance(step, kind)]
+    return [text if isinstance(text, str) else "; ".join(map(str, text)) for text in statements]
 
 
 def test_foreign_keys_point_downwards() -> None:
@@ -59,13 +61,18 @@ def test_foreign_keys_point_downwards() -> None:
 
 
 def test_every_table_of_tenants_has_a_forced_policy() -> None:
-    isolated = {match[1] for text in _said_by(IsolateTenant) if (match := re.search(r"CREATE POLICY \w+ ON (\w+)", text))}
+    isolated = {
+        match[1]
+        for text in _said_by(IsolateTenant)
+        if (match := re.search(r"CREATE POLICY \w+ ON (\w+)", text))
+    }
 
     assert set(tenant_tables()) == isolated
 
 
 def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
-    carried = {match.group(1, 2) for text in _said_by(TenantKey) if (match := re.search(r"ALTER TABLE (\w+) .*\(tenant_id, (\w+)\) REF", text))}
+    key_of = re.compile(r"ALTER TABLE (\w+) .*\(tenant_id, (\w+)\) REF")
+    carried = {match.group(1, 2) for text in _said_by(TenantKey) if (match := key_of.search(text))}
     between = {
         (key.model._meta.db_table, key.column)
         for key in _keys()
@@ -77,7 +84,11 @@ def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
 
 def test_plain_keys_between_rows_of_tenants_are_not_made() -> None:
     """PostgreSQL checks plain keys without policies: they would tell one tenant what exists at another."""
-    plain = [f"{key.model.__name__}.{key.name}" for key in _keys() if _belongs_to_a_tenant(key.related_model) and key.db_constraint]
+    plain = [
+        f"{key.model.__name__}.{key.name}"
+        for key in _keys()
+        if _belongs_to_a_tenant(key.related_model) and key.db_constraint
+    ]
 
     assert plain == []
 

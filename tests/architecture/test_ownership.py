@@ -21,7 +21,13 @@ SEES_EVERY_TENANT = {
     "activities.outputs": "the copier empties the spool of all tenants",
     "activities.admission.limits": "the caps of all tenants are put in force together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
+    "activities.management.commands.recover": "the same as the keeper, by hand",
+    "activities.workers": "the runs of this process, whosever they are",
+    "activities.invariants.examination": "what must hold over everything, in one snapshot that only reads",
+    "console.overview": "figures of the whole platform, for superusers",
+    "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
+    "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 
 OWNS_TABLES = {
@@ -51,6 +57,7 @@ STARTS_THREADS = {
     "activities.keeper": "upkeep in every worker and beat",
     "activities.leases": "heartbeat and watchdog",
     "activities.relay": "the relay of this process",
+    "console.probes": "a server that does not answer must not hold a request",
     "agents.outbound.resolution": "a name service that does not answer must not hold a worker",
 }
 
@@ -99,7 +106,11 @@ def test_signals_are_sent_so_that_a_failing_receiver_undoes_the_change() -> None
 
 
 def test_only_named_modules_start_threads() -> None:
-    found = {name for name in tree.callers_of("Thread") if not tree.is_in(name, {"orchestrator.embedded", "orchestrator.processes"})}
+    found = {
+        name
+        for name in tree.callers_of("Thread")
+        if not tree.is_in(name, {"orchestrator.embedded", "orchestrator.processes"})
+    }
 
     _same(found, STARTS_THREADS)
 
@@ -112,13 +123,18 @@ def test_the_status_of_an_activity_is_never_assigned() -> None:
         for target in _assigned(module)
         if target.attr == "status" and _is_an_activity(target.value)
     ]
-    updated = [f"{module}:{call.lineno}" for module in tree.modules() for call in _updates_of_activities(module)]
+    updated = [
+        f"{module}:{call.lineno}" for module in tree.modules() for call in _updates_of_activities(module)
+    ]
 
     assert not assigned + updated
 
 
 def test_no_statement_but_those_of_transitions_writes_the_status() -> None:
-    writing = re.compile(r"UPDATE\s+activities_activity\s+(?:\w+\s+)?SET\s+status\b|INSERT\s+INTO\s+activities_activity\b", re.IGNORECASE)
+    writing = re.compile(
+        r"UPDATE\s+activities_activity\s+(?:\w+\s+)?SET\s+status\b|INSERT\s+INTO\s+activities_activity\b",
+        re.IGNORECASE,
+    )
 
     found = {path.stem for path in tree.files("*.sql") if writing.search(path.read_text(encoding="utf-8"))}
     found |= {module.name for module in tree.modules() if writing.search(module.text)}
@@ -131,7 +147,8 @@ def test_every_tenant_owned_query_of_a_view_names_its_tenant() -> None:
     careless = {
         str(module)
         for module in tree.modules()
-        if ".api." in f"{module.name}." and re.search(r"\.objects\.(all|order_by|first|last|count)\(", module.text)
+        if ".api." in f"{module.name}."
+        and re.search(r"\.objects\.(all|order_by|first|last|count)\(", module.text)
     }
 
     assert not careless
@@ -168,7 +185,9 @@ def _celery_senders() -> set[str]:
     """`delay` is also what a retry policy has: as a call to Celery it belongs to a task, which is a module-level name."""
     senders = tree.callers_of("apply_async", "send_task", "lpush", "signature")
     for module in tree.modules():
-        if "tasks" in {name.rpartition(".")[2] for name in module.imports} and module.name in tree.callers_of("delay"):
+        if "tasks" in {name.rpartition(".")[2] for name in module.imports} and module.name in tree.callers_of(
+            "delay"
+        ):
             senders.add(module.name)
     return senders
 
@@ -184,18 +203,35 @@ def _connects(module: tree.Module) -> bool:
 
 def _assigned(module: tree.Module) -> Iterator[ast.Attribute]:
     for node in ast.walk(module.syntax):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AugAssign | ast.AnnAssign)
+            else []
+        )
         yield from (target for target in targets if isinstance(target, ast.Attribute))
 
 
 def _is_an_activity(value: ast.expr) -> bool:
-    return isinstance(value, ast.Name) and value.id in {"activity", "waiting", "gate", "row", "moved", "rejected", "instance", "obj"}
+    return isinstance(value, ast.Name) and value.id in {
+        "activity",
+        "waiting",
+        "gate",
+        "row",
+        "moved",
+        "rejected",
+        "instance",
+        "obj",
+    }
 
 
 def _updates_of_activities(module: tree.Module) -> Iterator[ast.Call]:
     """`Activity.objects...update(status=...)`, `.create(status=...)` and the like."""
     writers = ("update", "create", "update_or_create", "get_or_create", "bulk_create", "bulk_update")
     for call in module.calls():
-        if tree.called_name(call) in writers and any(keyword.arg == "status" for keyword in call.keywords):
-            if "Activity" in {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}:
-                yield call
+        sets_status = tree.called_name(call) in writers and any(
+            keyword.arg == "status" for keyword in call.keywords
+        )
+        if sets_status and "Activity" in {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}:
+            yield call

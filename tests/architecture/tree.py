@@ -51,7 +51,9 @@ class Module:
         return (node for node in ast.walk(self.syntax) if isinstance(node, ast.Call))
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        return (node for node in ast.walk(self.syntax) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        return (
+            node for node in ast.walk(self.syntax) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
 
     def __str__(self) -> str:
         return str(self.path.relative_to(ROOT))

@@ -10,7 +10,6 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from activities import relay
 from activities.api.priorities import stored
 from activities.models import Activity, ActivityRun, Wake
 from agents import configuration
@@ -19,7 +18,7 @@ from tenants.context import APP, tenant_scope
 from tests.engine import Engine
 from tests.integration.test_api_door import problem
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = pytest.mark.usefixtures("engine")
 
 ACTIVITIES = "/api/v1/activities/"
 CONTRACT = {
@@ -27,14 +26,6 @@ CONTRACT = {
     "input_ref", "output_ref", "parent", "link_kind", "pipeline_run", "step", "round", "attempts", "stalls", "not_before",
     "reviewer_notes", "blocker_type", "blocker_message", "waiting_for", "created_at", "started_at", "finished_at", "metadata",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def fresh_registry() -> Any:
-    configuration.forget()
-    yield
-    configuration.forget()
-    relay.flush()
 
 
 def body(**members: Any) -> dict[str, Any]:
@@ -186,7 +177,7 @@ def test_parameters_are_held_against_the_schema_of_the_agent(api, tenant, strict
     assert client.post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"topic": "bees"}}).status_code == 201
 
 
-@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}])
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}, {"pattern": "("}])
 def test_a_schema_that_is_none_stops_no_work_and_nothing_is_fetched(api, tenant, strict_role, schema):
     Agent.objects.filter(role=strict_role).update(input_schema=schema)
     configuration.forget()

@@ -10,7 +10,19 @@ from django.db.models import CheckConstraint, Q, UniqueConstraint
 
 from activities import diagram, states
 from activities.models import Activity, ActivityRun, Wake
-from activities.states import FINAL, LIVE, RUNNING, SETTLED, TRANSITIONS, WAITING, LinkKind, RunStatus, Status, WakeReason, WakeState
+from activities.states import (
+    FINAL,
+    LIVE,
+    RUNNING,
+    SETTLED,
+    TRANSITIONS,
+    WAITING,
+    LinkKind,
+    RunStatus,
+    Status,
+    WakeReason,
+    WakeState,
+)
 
 ALL = frozenset(status.value for status in Status)
 
@@ -145,7 +157,12 @@ def test_the_picture_has_an_arrow_for_every_pair_that_it_does_not_leave_out() ->
     arrows = set(re.findall(r"^    (\w+) --> (\w+): ", diagram.picture(), re.MULTILINE))
     left_out = {verb for verb in TRANSITIONS if f"`{verb}`" in diagram.not_drawn()}
 
-    drawn = {(str(s), str(step.target)) for verb, step in TRANSITIONS.items() if verb not in left_out for s in step.sources}
+    drawn = {
+        (str(s), str(step.target))
+        for verb, step in TRANSITIONS.items()
+        if verb not in left_out
+        for s in step.sources
+    }
 
     assert arrows == drawn
 

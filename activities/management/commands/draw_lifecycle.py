@@ -16,7 +16,9 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--check", action="store_true", help="change nothing; fail when the document is out of date")
+        parser.add_argument(
+            "--check", action="store_true", help="change nothing; fail when the document is out of date"
+        )
 
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
         path = Path(settings.BASE_DIR) / "docs" / "lifecycle.md"

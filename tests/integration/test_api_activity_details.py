@@ -1,0 +1,308 @@
+"""What belongs to an activity: its output, its history, and why it does not run right now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pymongo.errors
+import pytest
+import redis
+
+from activities import outputs, waiting
+from activities.admission import limits
+from activities.models import Activity
+from activities.states import LinkKind
+from activities.submission import NewActivity, submit
+from agents.contracts import Accepted, Completed, Output, Usage
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from agents.models import Agent, AgentConfig
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client as redis_client
+from tests.engine import Engine
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+ACTIVITIES = "/api/v1/activities/"
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def detail(activity_id: UUID, part: str) -> str:
+    return f"{ACTIVITIES}{activity_id}/{part}/"
+
+
+# Output
+
+
+def test_an_output_is_read_from_the_spool_and_later_from_the_store(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output("# Bees", {"words": 2}, "text/html"))
+    (done,) = engine.submit(acme)
+    engine.drain()
+    client = api("viewer")
+
+    spooled = client.get(detail(done, "output"))
+    outputs.copy_waiting()
+    stored = client.get(detail(done, "output"))
+
+    assert spooled.status_code == stored.status_code == 200
+    shown = spooled.json()
+    assert {name: shown[name] for name in ("content", "data", "content_type")} == {
+        "content": "# Bees", "data": {"words": 2}, "content_type": "text/html",
+    }  # fmt: skip
+    assert shown["id"] == str(engine.get(acme, done).output_ref)
+    assert {**stored.json(), "created_at": None} == {**shown, "created_at": None}
+    assert stored["ETag"] == spooled["ETag"] == f'"{shown["id"]}"'
+
+
+def test_without_an_output_the_answer_is_404_and_says_so(api: Any, engine: Engine, acme: Tenant) -> None:
+    (waiting_one,) = engine.submit(acme)
+
+    problem(api().get(detail(waiting_one, "output")), 404, "no_output")
+
+
+def test_while_the_store_is_away_outputs_that_left_the_spool_are_503(
+    api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (done,) = engine.submit(acme)
+    engine.drain()
+    outputs.copy_waiting()
+
+    def away() -> Any:
+        raise pymongo.errors.ServerSelectionTimeoutError("away")
+
+    monkeypatch.setattr(outputs, "collection", away)
+
+    problem(api().get(detail(done, "output")), 503, "output_unavailable")
+
+
+# History
+
+
+def test_the_timeline_joins_transitions_wakes_and_runs_in_the_order_of_time(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output("x"), Usage(input_tokens=3))
+    (done,) = engine.submit(acme)
+    engine.drain()
+
+    moments = api("viewer").get(detail(done, "timeline")).json()["results"]
+
+    assert [moment["at"] for moment in moments] == sorted(moment["at"] for moment in moments)
+    transitions = [(m["verb"], m["source"], m["target"]) for m in moments if m["kind"] == "transition"]
+    assert transitions == [
+        ("submit", None, "created"), ("claim", "created", "assigned"), ("start", "assigned", "in_progress"),
+        ("complete", "in_progress", "done"),
+    ]  # fmt: skip
+    (wake,) = (moment for moment in moments if moment["kind"] == "wake")
+    (run,) = (moment for moment in moments if moment["kind"] == "run")
+    assert (wake["reason"], wake["state"], wake["run"]) == ("new_task", "consumed", run["id"])
+    assert (run["status"], run["usage"]["input_tokens"]) == ("completed", 3)
+
+
+def test_a_timeline_is_paged_both_ways(api: Any, engine: Engine, acme: Tenant) -> None:
+    (done,) = engine.submit(acme)
+    engine.drain()
+    client = api()
+    everything = client.get(detail(done, "timeline")).json()
+    assert everything["next"] is everything["previous"] is None
+
+    first = client.get(f"{detail(done, 'timeline')}?limit=2").json()
+    second = client.get(first["next"]).json()
+    third = client.get(second["next"]).json()
+    back = client.get(third["previous"]).json()
+
+    pages = [first["results"], second["results"], third["results"]]
+    assert sum(pages, []) == everything["results"][: sum(map(len, pages))]
+    assert (back["results"], first["previous"], len(third["results"])) == (second["results"], None, 2)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "cursor=x", "kind=run"])
+def test_a_timeline_takes_no_other_parameters(api: Any, engine: Engine, acme: Tenant, query: str) -> None:
+    (one,) = engine.submit(acme)
+
+    problem(api().get(f"{detail(one, 'timeline')}?{query}"), 400, "validation_failed")
+
+
+# Why it waits
+
+
+@pytest.fixture
+def why(api: Any) -> Callable[[UUID], dict[str, Any]]:
+    client = None
+
+    def asked(activity_id: UUID) -> dict[str, Any]:
+        nonlocal client
+        client = client or api("viewer")
+        answer = client.get(detail(activity_id, "why"))
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+    return asked
+
+
+def test_a_role_without_a_worker_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    (one,) = engine.submit(acme, "ba")
+
+    reason = why(one)
+
+    assert set(reason) == {"code", "detail", "holder", "since", "position", "estimate_seconds"}
+    assert (reason["code"], reason["position"]) == ("no_worker", 1)
+    assert reason["since"]
+
+
+@pytest.mark.parametrize(
+    ("capped", "code", "holder"),
+    [
+        ({"config": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for qa"),
+        ({"tenant": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for this tenant"),
+        ({"agent": {"max_concurrency": 1}}, "role_cap", "1 of 1 running for qa over all tenants"),
+        ({"group": "site-1"}, "group_cap", "1 of 1 running for qa in the group site-1"),
+    ],
+)
+def test_the_limit_that_holds_work_back_is_named_with_what_it_is_full_of(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], capped: dict[str, Any], code: str, holder: str, agents_as_they_were: None
+) -> None:
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(**capped.get("config", {"max_concurrency": 50}))
+        Tenant.objects.filter(pk=acme.pk).update(**capped.get("tenant", {"weight": 1}))
+    Agent.objects.filter(role="qa").update(**capped.get("agent", {"paused": False}))
+    limits.refresh()
+
+    first, second, third = engine.submit(acme, "qa", 3, group_key=capped.get("group"))
+
+    assert why(first)["code"] == "queued"
+    reason = why(third)
+    assert (reason["code"], reason["holder"], reason["position"]) == (code, holder, 2)
+    assert reason["estimate_seconds"] > why(second)["estimate_seconds"]
+
+
+@pytest.fixture
+def agents_as_they_were(database: None) -> Any:
+    yield
+    Agent.objects.filter(role="qa").update(max_concurrency=None, paused=False, enabled=True)
+
+
+@pytest.mark.parametrize("whose", ["config", "tenant", "agent"])
+def test_a_pause_is_named_with_what_is_paused(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], whose: str, agents_as_they_were: None
+) -> None:
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(paused=whose == "config")
+        Tenant.objects.filter(pk=acme.pk).update(paused=whose == "tenant")
+    Agent.objects.filter(role="qa").update(paused=whose == "agent")
+    (one,) = engine.submit(acme)
+
+    reason = why(one)
+
+    assert reason["code"] == "paused"
+    assert reason["holder"] == {"config": "The role qa", "tenant": "The tenant", "agent": "The role qa for all tenants"}[whose]
+
+
+def test_a_future_time_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    (one,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(hours=1))
+
+    reason = why(one)
+
+    assert reason["code"] == "not_before"
+    assert 3500 < reason["estimate_seconds"] <= 3600
+
+
+def test_the_pause_before_another_attempt_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    def unavailable(request: object) -> Completed:
+        raise RetryableAgentError("down")
+
+    engine.agent.behaviour = unavailable
+    (one,) = engine.submit(acme, retry={"base_seconds": 100, "jitter": 0})
+    engine.deliver()
+
+    reason = why(one)
+
+    assert (reason["code"], "Attempt 1 of 3 failed" in reason["detail"]) == ("retry_delay", True)
+    assert 90 < reason["estimate_seconds"] <= 100
+
+
+def test_a_person_is_named_with_the_time_that_they_have(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    due = datetime(2031, 5, 1, 12, tzinfo=UTC)
+    with tenant_scope(acme.pk):
+        (task,) = submit([NewActivity(name="Read it", human_role="editor", due_at=due)], actor="test")
+
+    reason = why(task.id)
+
+    assert (reason["code"], reason["holder"]) == ("human", "editor, due 2031-05-01T12:00:00Z")
+
+
+def test_what_waits_behind_a_gate_waits_for_its_reviewer(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    (one,) = engine.submit(acme, requires_approval=True)
+    engine.drain()
+
+    reason = why(one)
+
+    assert (reason["code"], reason["holder"]) == ("human", "reviewer")
+
+
+def test_a_subtask_is_named(engine: Engine, acme: Tenant) -> None:
+    parent = Activity(pk=UUID(int=1), tenant=acme, status="awaiting_subtask", assignee_type="agent", agent_role="qa")
+    with tenant_scope(acme.pk):
+        submit([NewActivity(name="Look it up", agent_role="ba", parent_id=parent.pk, link_kind=LinkKind.SUBTASK)], actor="test")
+        known = waiting._known(parent, {}, {})
+
+        found = waiting._with_child(known, parent)
+
+    assert found is not None
+    assert (found.code, found.holder) == ("dependency", "Look it up (created)")
+
+
+def test_what_runs_or_has_ended_waits_for_nothing(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    engine.agent.behaviour = lambda request: Accepted() if request.params else Completed(Output())
+    running, done = engine.submit(acme, params={"later": True}), engine.submit(acme)
+    engine.drain()
+
+    reasons = [why(running[0]), why(done[0])]
+
+    assert [(reason["code"], reason["detail"], reason["since"]) for reason in reasons] == [
+        (None, "It is running.", None), (None, "It is done.", None),
+    ]  # fmt: skip
+
+
+def test_what_has_failed_says_that_somebody_may_try_again(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    def broken(request: object) -> Completed:
+        raise PermanentAgentError("no")
+
+    engine.agent.behaviour = broken
+    (one,) = engine.submit(acme)
+    engine.drain()
+
+    assert why(one) == {
+        "code": None, "detail": "It has failed. An operator may try it again.", "holder": None, "since": None, "position": None,
+        "estimate_seconds": None,
+    }  # fmt: skip
+
+
+def test_a_redis_that_does_not_answer_makes_the_answer_less_exact_and_no_error(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = engine.submit(acme, "ba")
+
+    def silent(activity_id: UUID) -> Any:
+        raise redis.TimeoutError("no answer")
+
+    monkeypatch.setattr("activities.admission.inspect", silent)
+
+    reason = why(one)
+
+    assert reason["code"] == "queued"
+    assert "Redis does not answer" in reason["detail"]
+
+
+def test_a_redis_that_was_emptied_is_no_error_either(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    (one,) = engine.submit(acme, "ba")
+    redis_client().flushdb()
+
+    assert why(one)["code"] == "queued"
