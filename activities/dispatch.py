@@ -69,7 +69,7 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
     run_id = uuid7()
     with lease.holding(run_id):
         try:
-            claimed = _claim(grant, lease, run_id)
+            claimed = results.persistently(lambda: _claim(grant, lease, run_id))
         except AgentError as error:
             logger.warning(
                 "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
