@@ -15,7 +15,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import InterfaceError, OperationalError, connections
 
 from activities import admission, leases, outputs, prompt, relay, results, run_tokens, transitions
 from activities.admission import Closed, Exchange, Grant
@@ -24,7 +24,7 @@ from activities.exceptions import OutputUnavailable, RunSuperseded
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions
-from agents.contracts import Accepted, AgentRequest
+from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import AgentError, PermanentAgentError, RetryableAgentError
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
@@ -130,27 +130,30 @@ def _inline_input(row: Any) -> dict[str, Any] | None:
 def _call(run: RunToken, claimed: _Claimed) -> None:
     """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
     try:
-        request = _request(run, claimed)
-        result = runner.run_agent(request, cancelled=lambda: _is_cancelled(run))
+        _answered(
+            run, claimed, runner.run_agent(_request(run, claimed), cancelled=lambda: _is_cancelled(run))
+        )
     except AgentError as error:
         fault = error
-        results.persistently(lambda: results.failed(run, fault))
-        return
-    except (DatabaseError, RunSuperseded):
+    except (OperationalError, InterfaceError, RunSuperseded):
         raise
     except Exception as error:
-        # A mistake of ours. Failing the activity shows it to people; leaving the run open would only look like a lost worker.
+        # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
+        # the run open would only repeat it.
         logger.exception("Run broke inside the engine", extra={"action": "run_broke", "run": str(run.run_id)})
-        broken = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
-        results.persistently(lambda: results.failed(run, broken))
+        fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
+    else:
         return
+    results.persistently(lambda: results.failed(run, fault))
+
+
+def _answered(run: RunToken, claimed: _Claimed, result: AgentResult) -> None:
     if isinstance(result, Accepted):
         results.persistently(lambda: results.accepted(run))
         _leave_seat(claimed.grant)
     else:
-        done = result
         results.persistently(
-            lambda: results.completed(run, done, needs_approval=claimed.row.requires_approval)
+            lambda: results.completed(run, result, needs_approval=claimed.row.requires_approval)
         )
 
 

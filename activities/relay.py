@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 
 import redis
 from django.db import transaction
@@ -39,7 +38,7 @@ _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 
 def after_commit(what: Exchange) -> None:
     """Hand over once the surrounding transaction has committed; at once when there is none."""
-    transaction.on_commit(partial(hand_over, what), using=APP, robust=True)
+    transaction.on_commit(lambda: hand_over(what), using=APP, robust=True)
 
 
 def hand_over(what: Exchange) -> None:

@@ -239,16 +239,31 @@ def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk:
 
 
 def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
-    for _ in range(20):
-        for grant in desk.grants(offer(A)):
-            client().hset(f"{keys.generation('g1')}durations", f"{A}|qa", "5")
-            desk.grants(release=[grant])
-    desk.put(seat__qa=0)
+    client().hset(f"{keys.generation('g1')}durations", f"{A}|qa", "5")
+    desk.grants(*offers(20, A))  # a hundred slot-seconds of A, while B was not there
+    desk.put(seat__qa=20)
+    client().hset(f"{keys.generation('g1')}durations", f"{B}|qa", "5")
     desk.grants(*offers(20, A), *offers(20, B))
 
-    desk.put(seat__qa=10)
+    desk.put(seat__qa=30)
 
-    assert min(Counter(grant.tenant_id for grant in desk.grants()).values()) >= 1
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 5, B: 5}
+
+
+def test_room_that_the_first_in_line_cannot_use_goes_to_the_next(desk: Desk) -> None:
+    desk.cap(f"pair:{A}:qa", 2)
+    first, second = desk.grants(*offers(2, A))
+    urgent, same_group, other = (
+        offer(A, priority=1, group="repo"),
+        offer(A, group="repo", waited=60),
+        offer(A),
+    )
+    assert desk.grants(urgent, same_group, other) == []  # all parked where the tenant has no room
+    assert [grant.activity_id for grant in desk.grants(release=[first])] == [urgent.activity_id]
+
+    granted = desk.grants(release=[second])
+
+    assert [grant.activity_id for grant in granted] == [other.activity_id]
 
 
 def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, settings: Any) -> None:

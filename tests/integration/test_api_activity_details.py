@@ -11,9 +11,8 @@ import pymongo.errors
 import pytest
 import redis
 
-from activities import outputs, waiting
+from activities import outputs, transitions
 from activities.admission import limits
-from activities.models import Activity
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, Completed, Output, Usage
@@ -247,16 +246,17 @@ def test_what_waits_behind_a_gate_waits_for_its_reviewer(engine: Engine, acme: T
     assert (reason["code"], reason["holder"]) == ("human", "reviewer")
 
 
-def test_a_subtask_is_named(engine: Engine, acme: Tenant) -> None:
-    parent = Activity(pk=UUID(int=1), tenant=acme, status="awaiting_subtask", assignee_type="agent", agent_role="qa")
+def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (parent,) = engine.submit(acme)
+    engine.drain()
     with tenant_scope(acme.pk):
-        submit([NewActivity(name="Look it up", agent_role="ba", parent_id=parent.pk, link_kind=LinkKind.SUBTASK)], actor="test")
-        known = waiting._known(parent, {}, {})
+        submit([NewActivity(name="Look it up", agent_role="ba", parent_id=parent, link_kind=LinkKind.SUBTASK)], actor="test")
+        transitions.apply(parent, "await_subtask", actor="test")
 
-        found = waiting._with_child(known, parent)
+    reason = why(parent)
 
-    assert found is not None
-    assert (found.code, found.holder) == ("dependency", "Look it up (created)")
+    assert (reason["code"], reason["holder"]) == ("dependency", "Look it up (created)")
 
 
 def test_what_runs_or_has_ended_waits_for_nothing(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:

@@ -253,3 +253,13 @@ def test_an_operator_tries_failed_work_again_with_all_its_attempts(engine: Engin
     engine.drain()
 
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_a_relay_that_breaks_after_the_commit_fails_nobody(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("activities.relay.hand_over", lambda what: 1 / 0)
+        (activity_id,) = engine.submit(acme)
+
+    assert engine.status(acme, activity_id) == "created"

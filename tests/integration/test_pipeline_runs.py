@@ -276,6 +276,19 @@ def test_a_run_keeps_the_version_that_it_began_with(
     assert states(acme, run_id) == {"a": "done", "b": "done"}
 
 
+def test_a_result_whose_progression_breaks_fails_the_activity_and_keeps_no_half(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = start(step("a"), step("b", "a"))
+    with monkeypatch.context() as broken:
+        broken.setattr("pipelines.progression.submit", lambda *args, **more: 1 / 0)
+        engine.deliver()
+
+    settled = only(acme, run_id)
+    assert (settled.status, settled.error["code"]) == ("failed", "internal_error")
+    assert states(acme, run_id) == {"a": "failed", "b": "skipped"}
+
+
 def failing_in(name: str) -> Callable[[Any], Completed]:
     def behave(request: Any) -> Completed:
         if request.pipeline_step == name:

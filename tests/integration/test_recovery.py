@@ -127,6 +127,30 @@ def test_a_late_result_of_a_lost_worker_is_refused(
     assert engine.get(acme, killed_run.activity_id).output_ref != killed_run.pk
 
 
+def test_nothing_that_a_lost_worker_reports_counts_while_another_runs_the_work(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    old = RunToken(acme.pk, killed_run.activity_id, killed_run.pk, killed_run.fence)
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.drain()
+    reports = (
+        lambda: results.completed(old, Completed(Output(content="late")), needs_approval=False),
+        lambda: results.failed(old, results.overdue(1)),
+        lambda: results.handed_back(old, reason="late"),
+        lambda: results.stalled(old, grant="late"),
+        lambda: results.accepted(old),
+    )
+
+    for report in reports:
+        with pytest.raises(RunSuperseded):
+            report()
+
+    assert engine.status(acme, killed_run.activity_id) == "in_progress"
+    assert [run.status for run in engine.runs(acme, killed_run.activity_id)] == ["stalled", "running"]
+
+
 def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
     def die(request: Any) -> Completed:
         raise Died

@@ -70,12 +70,11 @@ class Command(BaseCommand):
 
 
 def _declare_lost(*, watch: bool) -> int:
+    """The first look only takes note. A tick later it shows which processes of this machine are gone; others take longer."""
     watcher = recovery.LivenessWatch()
-    lost = watcher.lost()
-    if watch:
-        time.sleep(settings.ORCHESTRATOR_LOST_AFTER_SECONDS)
-        lost = watcher.lost()
-    return sum(recovery.declare_lost(worker) for worker in lost)
+    watcher.lost()
+    time.sleep(settings.ORCHESTRATOR_LOST_AFTER_SECONDS if watch else settings.ORCHESTRATOR_TICK_SECONDS)
+    return sum(recovery.declare_lost(worker) for worker in watcher.lost())
 
 
 def _until_none_is_left(step: Callable[[], int]) -> int:
@@ -107,7 +106,8 @@ def _mend_slots() -> int:
     audit.compare()
     time.sleep(rebuilding.SETTLE_SECONDS)  # what differs only at the first look was on its way
     release, again = audit.compare()
-    relay.hand_over(release)
+    if release:
+        relay.hand_over(release)
     if again:
         publishing.publish(again)
     return len(release.releases) + len(again)
