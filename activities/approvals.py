@@ -92,16 +92,24 @@ def _decide(
 
 
 def _pair(asked: Activity) -> tuple[Activity | None, Activity | None]:
-    """The waiting activity and its gate, whichever of them was asked for."""
-    if asked.link_kind == LinkKind.GATE:
-        return asked.parent, asked
+    """The waiting activity and its gate, whichever of them was asked for. Both are locked in the order of their ids."""
+    if asked.link_kind == LinkKind.GATE and asked.parent_id is not None:
+        _lock(asked.parent_id, asked.pk)
+        return Activity.objects.get(pk=asked.parent_id), asked
     if asked.assignee_type == "human":
         if not asked.is_approval_gate:
             raise TransitionRefused(
                 asked.id, "approve", asked.status, f"Activity {asked.id} is not an approval gate."
             )
         return None, asked
-    return asked, asked.children.filter(link_kind=LinkKind.GATE).order_by("-created_at").first()
+    gate = asked.children.filter(link_kind=LinkKind.GATE).order_by("-created_at").first()
+    _lock(asked.pk, *([gate.pk] if gate else []))
+    return Activity.objects.get(pk=asked.pk), gate
+
+
+def _lock(*ids: UUID) -> None:
+    """In the order of their ids, as everywhere, so that two decisions never wait for each other."""
+    list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def _make_anew(rejected: Activity, notes: str, actor: str) -> None:

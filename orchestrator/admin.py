@@ -9,13 +9,7 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django_celery_beat import admin as beat
-from django_celery_beat.models import (
-    ClockedSchedule,
-    CrontabSchedule,
-    IntervalSchedule,
-    PeriodicTask,
-    SolarSchedule,
-)
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from django_celery_results import admin as results
 from django_celery_results.models import GroupResult, TaskResult
 from unfold.admin import ModelAdmin, TabularInline
@@ -41,7 +35,7 @@ class MembershipInline(SuperusersOnly, TabularInline):
 
 
 @admin.register(User)
-class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
+class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -52,11 +46,11 @@ class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
 
 
 @admin.register(Group)
-class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):
+class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
     """Unused by us: roles belong to memberships. Kept because Django's users have groups."""
 
 
-class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):
+class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):  # type: ignore[misc]  # the theme has no types
     """The registered tasks, in the theme's look."""
 
 
@@ -70,7 +64,7 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
 @admin.register(PeriodicTask)
 class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
     form = PeriodicTaskForm
-    date_hierarchy = None  # counts by date on every page
+    date_hierarchy = None
 
 
 @admin.register(IntervalSchedule)
@@ -95,9 +89,9 @@ class SolarScheduleAdmin(SuperusersOnly, ModelAdmin):
 
 @admin.register(TaskResult)
 class TaskResultAdmin(RecordAdmin, results.TaskResultAdmin):
-    date_hierarchy: Any = None
+    date_hierarchy = None
 
 
 @admin.register(GroupResult)
 class GroupResultAdmin(RecordAdmin, results.GroupResultAdmin):
-    date_hierarchy: Any = None
+    date_hierarchy = None
