@@ -108,7 +108,11 @@ def _pair(asked: Activity) -> tuple[Activity | None, Activity | None]:
 
 
 def _lock(*ids: UUID) -> None:
-    """In the order of their ids, as everywhere, so that two decisions never wait for each other."""
+    """In the order of their ids, before anything is written.
+
+    A revision's key to its parent takes a shared lock on it; two rejections that both had one and then wanted to move the parent
+    would wait for each other.
+    """
     list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from activities import outputs, results
 from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
@@ -62,7 +62,7 @@ class OutputTooLarge(ActivityError):
 def live_run(token: RunToken) -> ActivityRun:
     """The run, if it is live. Raises `RunOver`."""
     with tenant_scope(token.tenant_id):
-        run = _run_of(token)
+        run = _runs_of(token).first()
     if run is None or run.status != RunStatus.RUNNING:
         raise RunOver(reason_of(run))
     return run
@@ -77,12 +77,9 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
     if usage is not None:
         changes["usage"] = as_dict(usage)
     with tenant_scope(token.tenant_id):
-        live = ActivityRun.objects.for_tenant(token.tenant_id).filter(
-            pk=token.run_id, fence=token.fence, status=RunStatus.RUNNING
-        )
-        if live.update(**changes):
+        if _runs_of(token).filter(status=RunStatus.RUNNING).update(**changes):
             return None
-        run = _run_of(token)
+        run = _runs_of(token).first()
     if run is not None and run.status == RunStatus.CANCELLED:
         return reason_of(run)
     raise RunOver(reason_of(run))
@@ -98,7 +95,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> bool:
             results.completed(token, result, needs_approval=bool(needs_approval), actor=actor)
     except RunSuperseded as error:
         with tenant_scope(token.tenant_id):
-            run = _run_of(token)
+            run = _runs_of(token).first()
         if run is None or run.status != RunStatus.COMPLETED:
             raise RunOver(reason_of(run)) from error
         if not _is_same(token, result):
@@ -113,7 +110,7 @@ def fail(token: RunToken, fault: AgentError, *, actor: str) -> bool:
         results.failed(token, fault, actor=actor)
     except RunSuperseded as error:
         with tenant_scope(token.tenant_id):
-            run = _run_of(token)
+            run = _runs_of(token).first()
         if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(fault):
             raise RunOver(reason_of(run)) from error
         return False
@@ -128,10 +125,10 @@ def reason_of(run: ActivityRun | None) -> str:
     return _SUPERSEDED if run is None else _REASONS.get(RunStatus(run.status), _SUPERSEDED)
 
 
-def _run_of(token: RunToken) -> ActivityRun | None:
-    rows = ActivityRun.objects.for_tenant(token.tenant_id)
-    found: ActivityRun | None = rows.filter(pk=token.run_id, activity_id=token.activity_id, fence=token.fence).first()
-    return found
+def _runs_of(token: RunToken) -> QuerySet[Any]:
+    """The run that the token is about, as a query of one row at most."""
+    rows: QuerySet[Any] = ActivityRun.objects.for_tenant(token.tenant_id)
+    return rows.filter(pk=token.run_id, activity_id=token.activity_id, fence=token.fence)
 
 
 def _is_same(token: RunToken, result: Completed) -> bool:
