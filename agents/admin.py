@@ -44,7 +44,9 @@ class SealingForm(forms.ModelForm):
         help_text=AUTH_HELP,
         widget=UnshownTextarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
     )
-    forget_auth = forms.BooleanField(label="Delete the stored credentials", required=False, widget=UnfoldBooleanSwitchWidget)
+    forget_auth = forms.BooleanField(
+        label="Delete the stored credentials", required=False, widget=UnfoldBooleanSwitchWidget
+    )
 
     def clean_auth(self) -> Mapping[str, str] | None:
         text = self.cleaned_data["auth"].strip()
@@ -73,7 +75,9 @@ class SealingAdmin(KeptAdmin):
 
     @display(description="Stored credentials")
     def stored_auth(self, row: Any) -> str:
-        return f"Yes, sealed with the key {row.auth_sealed.partition(':')[0]!r}." if row.auth_sealed else "None."
+        return (
+            f"Yes, sealed with the key {row.auth_sealed.partition(':')[0]!r}." if row.auth_sealed else "None."
+        )
 
 
 class DeploymentInline(TabularInline):
@@ -92,9 +96,18 @@ class AgentAdmin(SealingAdmin):
     inlines = (DeploymentInline,)
     fieldsets = (
         (None, {"fields": ("role", "name", "description", "enabled", "paused")}),
-        ("How it is reached", {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)}),
+        (
+            "How it is reached",
+            {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)},
+        ),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
-        ("Limits", {"fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry"), "classes": ("tab",)}),
+        (
+            "Limits",
+            {
+                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry"),
+                "classes": ("tab",),
+            },
+        ),
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
@@ -128,7 +141,10 @@ class AgentConfigAdmin(SealingAdmin):
     readonly_fields: tuple[str, ...] = ("stored_auth", "version")
     fieldsets = (
         (None, {"fields": ("tenant", "agent", "enabled", "paused")}),
-        ("Limits", {"fields": ("max_concurrency", "max_concurrency_per_group", "timeout_seconds", "retry", "rate")}),
+        (
+            "Limits",
+            {"fields": ("max_concurrency", "max_concurrency_per_group", "timeout_seconds", "retry", "rate")},
+        ),
         ("How it is reached", {"fields": ("adapter", "endpoint", "model")}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
     )
@@ -153,4 +169,13 @@ class AgentSessionAdmin(RecordAdmin):
     list_filter = (TenantFilter,)
     list_select_related = ("tenant",)
     search_fields = ("external_session_id", "tenant__slug")
-    fields = ("id", "tenant", "agent", "deliverable_id", "external_session_id", "state", "created_at", "updated_at")
+    fields = (
+        "id",
+        "tenant",
+        "agent",
+        "deliverable_id",
+        "external_session_id",
+        "state",
+        "created_at",
+        "updated_at",
+    )

@@ -54,7 +54,9 @@ class Check:
     @property
     def sentence(self) -> str:
         state = {"behind": f"are behind: {self.fault}", "closed": "is closed", "silent": "does not answer"}
-        return f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
+        return (
+            f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
+        )
 
 
 def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:

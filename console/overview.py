@@ -70,7 +70,10 @@ class Overview:
     @property
     def busy(self) -> list[QueueRow]:
         """What needs somebody first: queues that nobody serves, then the longest."""
-        return sorted((row for row in self.queues if not row.idle), key=lambda row: (row.state != NO_WORKER, -row.standing.depth))
+        return sorted(
+            (row for row in self.queues if not row.idle),
+            key=lambda row: (row.state != NO_WORKER, -row.standing.depth),
+        )
 
     @property
     def resting(self) -> list[QueueRow]:
@@ -142,7 +145,15 @@ def _sentence(status: str, figures: Standing | None) -> str:
 
 
 def _queue_row(role: RoleStanding) -> QueueRow:
-    state = "paused" if role.paused else NO_WORKER if role.depth and not role.workers else "served" if role.workers else ""
+    state = (
+        "paused"
+        if role.paused
+        else NO_WORKER
+        if role.depth and not role.workers
+        else "served"
+        if role.workers
+        else ""
+    )
     bands = [(band, count) for band, count in role.waiting.items() if count]
     return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
 

@@ -49,7 +49,9 @@ class Probe:
         with self._lock:
             if self._flight is None:
                 flight = _Flight()
-                threading.Thread(target=self._fly, args=(flight,), name=f"probe-{self.name}", daemon=True).start()
+                threading.Thread(
+                    target=self._fly, args=(flight,), name=f"probe-{self.name}", daemon=True
+                ).start()
                 self._flight = flight  # only now: a thread that could not be started would never land
             return self._flight
 
@@ -57,7 +59,10 @@ class Probe:
         try:
             flight.answer = Answer(self._question(), "", _since(flight))
         except Exception as error:  # noqa: BLE001  # whatever it was, it keeps the server from answering
-            logger.info("Probe failed", extra={"action": "probe_failed", "probe": self.name, "reason": str(error).strip()})
+            logger.info(
+                "Probe failed",
+                extra={"action": "probe_failed", "probe": self.name, "reason": str(error).strip()},
+            )
             # The kind alone: texts of errors name hosts and users, and this goes to whoever asks.
             flight.answer = Answer(None, type(error).__name__, _since(flight))
         finally:

@@ -14,13 +14,21 @@ urlpatterns = [
     path("", views.home, name="home"),
     path(
         "login/",
-        contained(LoginView.as_view(template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home")),
+        contained(
+            LoginView.as_view(
+                template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home"
+            )
+        ),
         name="login",
     ),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
     # Addresses that people know from elsewhere; with and without the slash.
     re_path(
-        r"^admin/scheduler/schedules/?$", RedirectView.as_view(pattern_name="admin:django_celery_beat_periodictask_changelist")
+        r"^admin/scheduler/schedules/?$",
+        RedirectView.as_view(pattern_name="admin:django_celery_beat_periodictask_changelist"),
     ),
-    re_path(r"^admin/scheduler/pipelines/?$", RedirectView.as_view(pattern_name="admin:pipelines_pipeline_changelist")),
+    re_path(
+        r"^admin/scheduler/pipelines/?$",
+        RedirectView.as_view(pattern_name="admin:pipelines_pipeline_changelist"),
+    ),
 ]

@@ -31,7 +31,9 @@ def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
     tenants = [membership.tenant for membership in members.memberships_of(user)]
-    acting = _acting(user, request.GET.get("tenant") or _preselected(user, [tenant.slug for tenant in tenants]))
+    acting = _acting(
+        user, request.GET.get("tenant") or _preselected(user, [tenant.slug for tenant in tenants])
+    )
     may_look = acting is not None or user.is_superuser
     context = {
         "page": overview(acting.tenant_id if acting else None) if may_look else None,

@@ -9,7 +9,13 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django_celery_beat import admin as beat
-from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
+from django_celery_beat.models import (
+    ClockedSchedule,
+    CrontabSchedule,
+    IntervalSchedule,
+    PeriodicTask,
+    SolarSchedule,
+)
 from django_celery_results import admin as results
 from django_celery_results.models import GroupResult, TaskResult
 from unfold.admin import ModelAdmin, TabularInline
@@ -35,7 +41,7 @@ class MembershipInline(SuperusersOnly, TabularInline):
 
 
 @admin.register(User)
-class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
+class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -46,11 +52,11 @@ class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):  # type: ignore[mi
 
 
 @admin.register(Group)
-class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]  # the theme has no types
+class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):
     """Unused by us: roles belong to memberships. Kept because Django's users have groups."""
 
 
-class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):  # type: ignore[misc]  # the theme has no types
+class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):
     """The registered tasks, in the theme's look."""
 
 
@@ -64,7 +70,7 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
 @admin.register(PeriodicTask)
 class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
     form = PeriodicTaskForm
-    date_hierarchy = None
+    date_hierarchy = None  # counts by date on every page
 
 
 @admin.register(IntervalSchedule)
@@ -89,9 +95,9 @@ class SolarScheduleAdmin(SuperusersOnly, ModelAdmin):
 
 @admin.register(TaskResult)
 class TaskResultAdmin(RecordAdmin, results.TaskResultAdmin):
-    date_hierarchy = None
+    date_hierarchy: Any = None
 
 
 @admin.register(GroupResult)
 class GroupResultAdmin(RecordAdmin, results.GroupResultAdmin):
-    date_hierarchy = None
+    date_hierarchy: Any = None

@@ -27,7 +27,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
     checks = dependencies.check_all()
     status = dependencies.status_of(checks)
     shown = {
-        check.name: {"state": check.state, "milliseconds": check.milliseconds} | ({"detail": check.fault} if check.fault else {})
+        check.name: {"state": check.state, "milliseconds": check.milliseconds}
+        | ({"detail": check.fault} if check.fault else {})
         for check in checks
     }
     return JsonResponse({"status": status, "checks": shown}, status=503 if status == "unavailable" else 200)

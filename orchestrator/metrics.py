@@ -45,24 +45,39 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge("build_info", "What runs here.", 1, version=_version(), python=platform.python_version())
-        yield _gauge("database_up", "Whether PostgreSQL answered this scrape.", int(self.standing is not None))
+        yield _gauge(
+            "database_up", "Whether PostgreSQL answered this scrape.", int(self.standing is not None)
+        )
         if self.standing is not None:
             yield from _of_queues(self.standing)
             yield from _of_the_rest(self.standing)
         if not self.admission.fault:
-            yield _gauge("admission_open", "Whether work is granted: 0 while Redis is being rebuilt.", int(self.admission.value))
+            yield _gauge(
+                "admission_open",
+                "Whether work is granted: 0 while Redis is being rebuilt.",
+                int(self.admission.value),
+            )
         if self.invariants.value is not None:
             yield from _of_invariants(*self.invariants.value)
 
 
 def _of_queues(figures: Standing) -> Iterator[Metric]:
     waiting = _family("queue_waiting", "Activities that are due and wait for a worker.", "role", "band")
-    delayed = _family("queue_delayed", "Activities whose time has not come: put off, or between two attempts.", "role", "band")
+    delayed = _family(
+        "queue_delayed",
+        "Activities whose time has not come: put off, or between two attempts.",
+        "role",
+        "band",
+    )
     oldest = _family("queue_oldest_wait_seconds", "How long the first of them has waited.", "role")
     running = _family("queue_running", "Runs under way.", "role")
-    accepted = _family("queue_accepted", "Of these, runs whose agent accepted the work and will call back.", "role")
+    accepted = _family(
+        "queue_accepted", "Of these, runs whose agent accepted the work and will call back.", "role"
+    )
     workers = _family("workers", "Worker processes that serve the role.", "role")
-    seats = _family("worker_seats", "Runs that these can carry at once, over all roles that they serve.", "role")
+    seats = _family(
+        "worker_seats", "Runs that these can carry at once, over all roles that they serve.", "role"
+    )
     paused = _family("queue_paused", "1 when the role is paused or switched off for all tenants.", "role")
     for role in figures.roles:
         for band in role.waiting:
@@ -78,11 +93,15 @@ def _of_queues(figures: Standing) -> Iterator[Metric]:
 
 def _of_the_rest(figures: Standing) -> Iterator[Metric]:
     yield _gauge("worker_processes", "Worker processes that beat.", figures.workers)
-    yield _gauge("workers_silent", "Worker processes that do not beat and are not declared lost yet.", figures.silent)
+    yield _gauge(
+        "workers_silent", "Worker processes that do not beat and are not declared lost yet.", figures.silent
+    )
     yield _gauge("workers_lost", "Worker processes declared lost within the last hour.", figures.lost)
     yield _gauge("outputs_spooled", "Outputs that wait for MongoDB.", figures.spooled)
     yield _gauge("outputs_spooled_seconds", "How long the first of them has waited.", figures.spooled_seconds)
-    stuck = _family("activities_needing_people", "Activities that have failed, failed for good, or are blocked.", "status")
+    stuck = _family(
+        "activities_needing_people", "Activities that have failed, failed for good, or are blocked.", "status"
+    )
     for status in ("failed", "needs_review", "blocked"):
         stuck.add_metric([status], getattr(figures, status))
     people = _family("people_waiting", "What waits for people, by what they are asked for.", "kind")

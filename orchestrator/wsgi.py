@@ -22,7 +22,8 @@ try:
     row_security.refuse_unsafe_database(checks.tenant_tables())
 except DatabaseError as error:
     logging.getLogger(__name__).warning(
-        "Row-level security not verified", extra={"action": "row_security_unverified", "reason": type(error).__name__}
+        "Row-level security not verified",
+        extra={"action": "row_security_unverified", "reason": type(error).__name__},
     )
 finally:
     # A server that loads the application before it forks must not share this connection with its children.

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.views import ChangeList
@@ -22,7 +22,7 @@ from activities.admin.filters import RoleFilter, SituationFilter
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
 from activities.selectors import Moment
-from tenants.admin.bases import RecordAdmin, TenantFilter, as_json, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, as_json, badge, link_to
 
 CHILDREN_SHOWN = 50
 
@@ -36,7 +36,9 @@ class ActivityList(ChangeList):
         for activity in self.result_list:
             by_tenant[activity.tenant_id].append(activity)
         waits = {
-            activity_id: wait for tenant_id, rows in by_tenant.items() for activity_id, wait in waiting.briefly(tenant_id, rows).items()
+            activity_id: wait
+            for tenant_id, rows in by_tenant.items()
+            for activity_id, wait in waiting.briefly(tenant_id, rows).items()
         }
         for activity in self.result_list:
             activity.wait = waits[activity.pk]
@@ -91,25 +93,43 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         return ActivityList
 
     def get_custom_urls(self) -> tuple[tuple[str, str, Any], ...]:
-        return (("<uuid:activity_id>/output/<uuid:output_id>/", "activities_activity_output", self.show_output),)
+        return (
+            ("<uuid:activity_id>/output/<uuid:output_id>/", "activities_activity_output", self.show_output),
+        )
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         found = self.get_object(request, object_id)
         extra = {"timeline": _timeline(found), "title": found.name} if found else {}
-        response: HttpResponse = super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
+        response: HttpResponse = super().change_view(
+            request, object_id, form_url, {**(extra_context or {}), **extra}
+        )
         return response
 
-    def show_output(self, request: HttpRequest, activity_id: UUID, output_id: UUID, **kwargs: Any) -> HttpResponse:
+    def show_output(
+        self, request: HttpRequest, activity_id: UUID, output_id: UUID, **kwargs: Any
+    ) -> HttpResponse:
         """An output as text, from wherever it is. Its own page, since MongoDB may take its time."""
         activity = self.get_object(request, str(activity_id))
         if activity is None:
             raise Http404
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "activity": activity, "title": f"Output of {activity.name}"}
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "activity": activity,
+            "title": f"Output of {activity.name}",
+        }
         try:
             output = outputs.read(activity.tenant_id, output_id)
-            context |= {"output": output, "data": as_json(output.data) if output and output.data is not None else ""}
+            context |= {
+                "output": output,
+                "data": as_json(output.data) if output and output.data is not None else "",
+            }
         except OutputUnavailable as error:
             context["unavailable"] = str(error)
         return TemplateResponse(request, "admin/activities/activity/output.html", context)
@@ -123,14 +143,17 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         icon = "person" if activity.assignee_type == "human" else "smart_toy"
         role = activity.human_role if activity.assignee_type == "human" else activity.agent_role
         return format_html(
-            '<span class="material-symbols-outlined orc-icon" title="{}">{}</span>{}', activity.assignee_type, icon, role
+            '<span class="material-symbols-outlined orc-icon" title="{}">{}</span>{}',
+            activity.assignee_type,
+            icon,
+            role,
         )
 
     @display(description="Waits for")
     def wait(self, activity: Activity) -> SafeString:
         found = activity.wait  # type: ignore[attr-defined]  # ActivityList put it there
         if found.code is None:
-            return format_html("–")
+            return NOTHING
         return format_html('<span title="{}">{}</span>', found.detail, found.code.replace("_", " "))
 
     @display(description="What it waits for")
@@ -142,7 +165,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
             f"Place {found.position} in its queue." if found.position else "",
             f"About {found.estimate_seconds:.0f} s." if found.estimate_seconds else "",
         ]
-        code = format_html("<b>{}</b> – ", found.code.replace("_", " ")) if found.code else ""
+        code = format_html("<b>{}</b> - ", found.code.replace("_", " ")) if found.code else ""
         return format_html("{}{}", code, " ".join(fact for fact in facts if fact))
 
     @display(description="Works on")
@@ -156,7 +179,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     @display(description="Pipeline run")
     def pipeline_run(self, activity: Activity) -> SafeString:
         if activity.pipeline_run_id is None:
-            return format_html("–")
+            return NOTHING
         # By its address alone: this app knows nothing of pipelines.
         url = reverse("admin:pipelines_pipelinerun_change", args=[activity.pipeline_run_id])
         return format_html('<a class="text-link" href="{}">{}</a>', url, activity.pipeline_run_id)
@@ -168,19 +191,26 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     @display(description="Children")
     def children_links(self, activity: Activity) -> SafeString:
         children = activity.children.order_by("pk")[:CHILDREN_SHOWN]
-        rows = [format_html("<li>{} ({}, {})</li>", link_to(Activity, child.pk, child), child.link_kind, child.status) for child in children]
-        return format_html("<ul>{}</ul>", SafeString("").join(rows)) if rows else format_html("–")
+        rows = [(link_to(Activity, child.pk, child), child.link_kind, child.status) for child in children]
+        return (
+            format_html("<ul>{}</ul>", format_html_join("", "<li>{} ({}, {})</li>", rows))
+            if rows
+            else NOTHING
+        )
 
 
 def _timeline(activity: Activity) -> list[tuple[Moment, str]]:
     """What happened, each moment with what there is to unfold."""
     moments = selectors.timeline(activity.tenant_id, activity.pk)
-    more = [moment.facts.get("detail") or moment.facts.get("payload") or moment.facts.get("error") for moment in moments]
+    more = [
+        moment.facts.get("detail") or moment.facts.get("payload") or moment.facts.get("error")
+        for moment in moments
+    ]
     return [(moment, as_json(facts) if facts else "") for moment, facts in zip(moments, more, strict=True)]
 
 
 def _output_of(activity: Activity, output_id: UUID | None) -> SafeString:
     if output_id is None:
-        return format_html("–")
+        return NOTHING
     url = reverse("admin:activities_activity_output", args=[activity.pk, output_id])
     return format_html('<a class="text-link" href="{}">Read it</a> <small>{}</small>', url, output_id)

@@ -84,11 +84,23 @@ class DecisionsAdmin(DeedsAdmin):
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
         return self.perform(request, queryset, CANCEL, partial(_act, cancellation.cancel, request, "reason"))
 
-    @action(description="Approve", url_path="approve", icon="check", permissions=["view"], variant=ActionVariant.SUCCESS)
+    @action(
+        description="Approve",
+        url_path="approve",
+        icon="check",
+        permissions=["view"],
+        variant=ActionVariant.SUCCESS,
+    )
     def approve(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.approve_selected)
 
-    @action(description="Reject", url_path="reject", icon="undo", permissions=["view"], variant=ActionVariant.WARNING)
+    @action(
+        description="Reject",
+        url_path="reject",
+        icon="undo",
+        permissions=["view"],
+        variant=ActionVariant.WARNING,
+    )
     def reject(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.reject_selected)
 
@@ -96,7 +108,13 @@ class DecisionsAdmin(DeedsAdmin):
     def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.retry_selected)
 
-    @action(description="Cancel", url_path="cancel", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER)
+    @action(
+        description="Cancel",
+        url_path="cancel",
+        icon="cancel",
+        permissions=["view"],
+        variant=ActionVariant.DANGER,
+    )
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.cancel_selected)
 
@@ -117,4 +135,9 @@ def possible(activity: Activity) -> set[str]:
 
 def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Activity, notes: str) -> Any:
     """Call `do` for one activity; `words` is the name under which it takes the notes."""
-    return do(activity.tenant_id, activity.pk, actor=f"user:{request.user.get_username()}", **({words: notes} if words else {}))
+    return do(
+        activity.tenant_id,
+        activity.pk,
+        actor=f"user:{request.user.get_username()}",
+        **({words: notes} if words else {}),
+    )

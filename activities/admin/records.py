@@ -12,8 +12,7 @@ from unfold.decorators import display
 
 from activities.admin import labels
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
-from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
-from tenants.models import TenantPart
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
 
 
 class PartAdmin(RecordAdmin):
@@ -54,9 +53,30 @@ class ActivityRunAdmin(PartAdmin):
 
 @admin.register(Wake)
 class WakeAdmin(PartAdmin):
-    list_display = ("created_at", "activity_link", "tenant", "reason", "cause", "situation", "due_at", "merged")
+    list_display = (
+        "created_at",
+        "activity_link",
+        "tenant",
+        "reason",
+        "cause",
+        "situation",
+        "due_at",
+        "merged",
+    )
     list_filter = (TenantFilter, "state", "reason")
-    fields = ("id", "activity_link", "tenant", "reason", "cause", "situation", "due_at", "merged", "run_link", "payload", "created_at")
+    fields = (
+        "id",
+        "activity_link",
+        "tenant",
+        "reason",
+        "cause",
+        "situation",
+        "due_at",
+        "merged",
+        "run_link",
+        "payload",
+        "created_at",
+    )
     readonly_fields = fields
 
     @display(description="State")
@@ -67,7 +87,18 @@ class WakeAdmin(PartAdmin):
 @admin.register(ActivityEvent)
 class ActivityEventAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "seq", "verb", "source", "state", "actor")
-    fields = ("activity_link", "tenant", "seq", "verb", "source", "state", "actor", "run_link", "detail", "at")
+    fields = (
+        "activity_link",
+        "tenant",
+        "seq",
+        "verb",
+        "source",
+        "state",
+        "actor",
+        "run_link",
+        "detail",
+        "at",
+    )
     readonly_fields = fields
 
     @display(description="Target")
@@ -88,10 +119,14 @@ class OutputSpoolAdmin(RecordAdmin):
     def activity_link(self, row: OutputSpool) -> SafeString:
         return link_to(Activity, row.activity_id, row.activity_id)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[TenantPart]:
-        rows: QuerySet[TenantPart] = super().get_queryset(request)
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OutputSpool]:
+        rows: QuerySet[OutputSpool] = super().get_queryset(request)
         # A list of outputs needs none of their texts, which may be a megabyte each.
-        return rows if request.resolver_match and "object_id" in request.resolver_match.kwargs else rows.defer("content", "data")
+        return (
+            rows
+            if request.resolver_match and "object_id" in request.resolver_match.kwargs
+            else rows.defer("content", "data")
+        )
 
 
 @admin.register(WorkerProcess)
@@ -99,7 +134,8 @@ class WorkerProcessAdmin(RecordAdmin):
     list_display = ("host", "pid", "state", "roles_in_words", "concurrency", "taken", "beat_at", "started_at")
     search_fields = ("host",)
     fields = (
-        "id", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
+        "id", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "taken", "counter", "started_at",
+        "beat_at", "ended_at", "end_reason",
     )  # fmt: skip
     readonly_fields = fields
 
@@ -112,4 +148,4 @@ class WorkerProcessAdmin(RecordAdmin):
 
     @display(description="Roles")
     def roles_in_words(self, worker: WorkerProcess) -> str:
-        return ", ".join(worker.roles) or "–"
+        return ", ".join(worker.roles) or NOTHING

@@ -29,7 +29,14 @@ _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "invariants"
 _STATEMENTS = {path.stem: Statement.load(_FOLDER, path.stem) for path in _FOLDER.glob("*.sql")}
 
 # A large history takes longer than a request may; it is joined and sorted in memory; compiling so few queries would not pay.
-_FOR_THE_CHECK = "SET LOCAL statement_timeout = '5min'; SET LOCAL work_mem = '64MB'; SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_custom_plan"
+_FOR_THE_CHECK = "; ".join(
+    (
+        "SET LOCAL statement_timeout = '5min'",
+        "SET LOCAL work_mem = '64MB'",
+        "SET LOCAL jit = off",
+        "SET LOCAL plan_cache_mode = force_custom_plan",
+    )
+)
 
 
 def check(*, quiesced: bool = False, since: datetime | None = None) -> list[Violation]:
@@ -66,7 +73,9 @@ def _take_snapshot() -> None:
 
 def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str, Any]]:
     """The invariants that are one statement each, with its parameters."""
-    declared = [(verb, source, step.target) for verb, step in states.TRANSITIONS.items() for source in step.sources]
+    declared = [
+        (verb, source, step.target) for verb, step in states.TRANSITIONS.items() for source in step.sources
+    ]
     verbs, sources, targets = zip(("submit", "", states.Status.CREATED), *declared, strict=True)
     asked: dict[str, dict[str, Any]] = {
         "I01": {"running": sorted(states.RUNNING)},
@@ -144,6 +153,6 @@ def _unreadable(found: list[Any]) -> list[str]:
 
 
 def _slots_beside(live: list[Any]) -> list[str]:
-    """Slots without a live run, and live runs without their slot."""
-    held = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False)}
+    """Slots in use without a live run, and live runs without their slot. A grant on its way to a worker is neither."""
+    held = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started}
     return [str(activity_id) for activity_id, _ in held ^ {(run.activity_id, run.grant) for run in live}]

@@ -16,7 +16,9 @@ KEPT_SECONDS = 86_400  # an older outcome says nothing about now
 
 def remember(report: Report) -> None:
     """Keep what was found. Raises `redis.RedisError`."""
-    counts = dict.fromkeys(report.held, 0) | {violation.invariant: violation.count for violation in report.violations}
+    counts = dict.fromkeys(report.held, 0) | {
+        violation.invariant: violation.count for violation in report.violations
+    }
     client().set(keys.outcome(), orjson.dumps({"at": time.time(), "violations": counts}), ex=KEPT_SECONDS)
 
 
@@ -25,5 +27,5 @@ def last_known() -> tuple[float, Mapping[str, int]] | None:
     kept = client().get(keys.outcome())
     if kept is None:
         return None
-    document = orjson.loads(kept)  # type: ignore[arg-type]  # the client is synchronous
+    document = orjson.loads(kept)
     return document["at"], document["violations"]

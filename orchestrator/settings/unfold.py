@@ -18,6 +18,21 @@ ORCHESTRATOR_FLOWER_URL = os.environ.get(
 FORMAT_MODULE_PATH = "orchestrator.formats"
 
 
+_BLUE = {
+    "50": "#eef4ff",
+    "100": "#dce8ff",
+    "200": "#bcd3ff",
+    "300": "#93b8ff",
+    "400": "#79a8ff",
+    "500": "#4a7fe6",
+    "600": "#1f57c3",
+    "700": "#1a49a5",
+    "800": "#183e86",
+    "900": "#18366f",
+    "950": "#112246",
+}
+
+
 def _page(title: str, icon: str, model: str) -> dict[str, object]:
     return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
 
@@ -35,22 +50,8 @@ UNFOLD = {
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
     "STYLES": [lambda request: static("console/admin.css")],
-    "COLORS": {
-        # The blue of the console, whose pages lie beside these.
-        "primary": {
-            "50": "#eef4ff",
-            "100": "#dce8ff",
-            "200": "#bcd3ff",
-            "300": "#93b8ff",
-            "400": "#79a8ff",
-            "500": "#4a7fe6",
-            "600": "#1f57c3",
-            "700": "#1a49a5",
-            "800": "#183e86",
-            "900": "#18366f",
-            "950": "#112246",
-        }
-    },  # fmt: skip
+    # The blue of the console, whose pages lie beside these.
+    "COLORS": {"primary": _BLUE},
     "SIDEBAR": {
         "show_search": True,
         "show_all_applications": False,

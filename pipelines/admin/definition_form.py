@@ -34,7 +34,9 @@ class PipelineForm(forms.ModelForm):
 
     definition = forms.CharField(
         strip=False,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 28, "class": "orc-code", "spellcheck": "false", "wrap": "off"}),
+        widget=UnfoldAdminTextareaWidget(
+            attrs={"rows": 28, "class": "orc-code", "spellcheck": "false", "wrap": "off"}
+        ),
         help_text="YAML or JSON. Saving a changed definition makes a new version; runs under way keep theirs.",
     )
     expected = forms.IntegerField(widget=forms.HiddenInput, required=False)
@@ -69,7 +71,9 @@ class PipelineForm(forms.ModelForm):
 
     def save_version(self, tenant_id: Any, *, actor: str) -> PipelineVersion:
         """Raises `VersionConflict` when somebody else saved a version since this form was opened."""
-        return versions.save(tenant_id, self.data_of_definition, actor=actor, expected=self.cleaned_data.get("expected"))
+        return versions.save(
+            tenant_id, self.data_of_definition, actor=actor, expected=self.cleaned_data.get("expected")
+        )
 
     def _newest(self) -> PipelineVersion | None:
         if not self.instance.pk:
@@ -77,21 +81,34 @@ class PipelineForm(forms.ModelForm):
         return PipelineVersion.objects.filter(pipeline_id=self.instance.pk).order_by("-number").first()
 
     def _check(self, tenant_id: Any, text: str) -> None:
-        self.data_of_definition = load(text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml")
+        self.data_of_definition = load(
+            text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml"
+        )
         with tenant_scope(tenant_id):
-            templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
+            templates = {
+                template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
+            }
             self.parsed = versions.checked(self.data_of_definition, templates)
-            taken = Pipeline.objects.for_tenant(tenant_id).filter(key=self.parsed.key).exclude(pk=self.instance.pk).exists()
+            taken = (
+                Pipeline.objects.for_tenant(tenant_id)
+                .filter(key=self.parsed.key)
+                .exclude(pk=self.instance.pk)
+                .exists()
+            )
         if taken:
             self.add_error("definition", f"key: there is another pipeline {self.parsed.key!r} already")
         elif self.instance.key and self.parsed.key != self.instance.key:
-            self.add_error("definition", f"key: must stay {self.instance.key!r}; another key is another pipeline")
+            self.add_error(
+                "definition", f"key: must stay {self.instance.key!r}; another key is another pipeline"
+            )
 
 
 def as_yaml(definition: Mapping[str, Any]) -> str:
     """A stored definition as a person would write it: in the order of the fields, without what goes without saying."""
     steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
-    whole = {name: definition[name] for name in ("key", "name", "description", "params") if definition.get(name)} | {"steps": steps}
+    whole = {
+        name: definition[name] for name in ("key", "name", "description", "params") if definition.get(name)
+    } | {"steps": steps}
     text: str = yaml.dump(whole, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
 
@@ -111,7 +128,9 @@ def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
 class _Dumper(yaml.SafeDumper):
     """Lists of short words on one line, as in `depends_on: [research, brief]`."""
 
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
         plain = all(isinstance(item, str) for item in sequence)
         return super().represent_sequence(tag, sequence, flow_style=plain or flow_style)
 

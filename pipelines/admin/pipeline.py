@@ -16,7 +16,7 @@ from pipelines.admin.definition_form import PipelineForm, as_yaml
 from pipelines.admin.pictures import drawn
 from pipelines.exceptions import VersionConflict
 from pipelines.models import Pipeline, PipelineVersion
-from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter, link_to
+from tenants.admin.bases import NOTHING, KeptAdmin, RecordAdmin, TenantFilter, link_to
 
 
 class VersionInline(TabularInline):
@@ -66,15 +66,22 @@ class PipelineAdmin(KeptAdmin):
     @display(description="Newest version")
     def picture(self, pipeline: Pipeline) -> SafeString:
         newest = pipeline.versions.order_by("-number").first()
-        return drawn(newest.pk, title=pipeline.name) if newest else format_html("–")
+        return drawn(newest.pk, title=pipeline.name) if newest else NOTHING
 
     def changeform_view(
-        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         try:
             response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
         except VersionConflict as conflict:
-            messages.error(request, f"Not saved: {conflict} Your text is gone from this page; go back in the browser to copy it.")
+            messages.error(
+                request,
+                f"Not saved: {conflict} Your text is gone from this page; go back in the browser to copy it.",
+            )
             return HttpResponseRedirect(request.path)
         return response
 

@@ -21,7 +21,11 @@ from pipelines.models.run import RunState
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
-RUN_LABELS = {RunState.RUNNING.value: "info", RunState.COMPLETED.value: "success", RunState.FAILED.value: "danger"}
+RUN_LABELS = {
+    RunState.RUNNING.value: "info",
+    RunState.COMPLETED.value: "success",
+    RunState.FAILED.value: "danger",
+}
 STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
 
 CANCEL = Deed(
@@ -97,16 +101,29 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[PipelineRun]) -> HttpResponse | None:
         actor = f"user:{request.user.get_username()}"
         return self.perform(
-            request, queryset, CANCEL, lambda run, reason: cancellation.cancel_run(run.tenant_id, run.pk, actor=actor, reason=reason)
+            request,
+            queryset,
+            CANCEL,
+            lambda run, reason: cancellation.cancel_run(run.tenant_id, run.pk, actor=actor, reason=reason),
         )
 
-    @action(description="Cancel the run", url_path="cancel", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER)
+    @action(
+        description="Cancel the run",
+        url_path="cancel",
+        icon="cancel",
+        permissions=["view"],
+        variant=ActionVariant.DANGER,
+    )
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.cancel_selected)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)
-        return super().get_actions_detail(request, object_id) if found and found.status == RunState.RUNNING else []
+        return (
+            super().get_actions_detail(request, object_id)
+            if found and found.status == RunState.RUNNING
+            else []
+        )
 
 
 @admin.register(StepRun)
@@ -116,7 +133,18 @@ class StepRunAdmin(RecordAdmin):
     list_select_related = ("tenant", "run")
     search_fields = ("step", "tenant__slug")
     stands_for = {"activity_link": "activity_id"}
-    fields = ("run_link", "tenant", "step", "branch", "position", "state", "round", "activity_link", "output_ref", "settled_at")
+    fields = (
+        "run_link",
+        "tenant",
+        "step",
+        "branch",
+        "position",
+        "state",
+        "round",
+        "activity_link",
+        "output_ref",
+        "settled_at",
+    )
     readonly_fields = fields
 
     @display(description="Run")

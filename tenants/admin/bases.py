@@ -24,6 +24,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants.models import Tenant
 
+NOTHING = SafeString("-")  # what a field shows that has nothing to show
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
@@ -51,7 +52,9 @@ class PlatformAdmin(SuperusersOnly, ModelAdmin):
 
     list_fullwidth = True
     list_per_page = 50
-    formfield_overrides = {JSONField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 5, "class": "orc-code"})}}
+    formfield_overrides = {
+        JSONField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 5, "class": "orc-code"})}
+    }
     # Counting everything on every page costs more than the page.
     show_full_result_count = False
 
@@ -72,7 +75,7 @@ class RecordAdmin(KeptAdmin):
     stands_for: Mapping[str, str] = {}
     paginator = InfinitePaginator
     list_disable_select_all = True
-    ordering = ("-pk",)
+    ordering: Any = ("-pk",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -91,7 +94,9 @@ class RecordAdmin(KeptAdmin):
     def _is_empty(self, obj: Any, name: str) -> bool:
         return getattr(obj, self.stands_for.get(name, name), self) in (None, "", {}, [])
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[QuerySet[Any], bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """An id that somebody pasted is looked up by the index; anything else is searched for in the fields."""
         try:
             wanted = UUID(search_term.strip())
@@ -107,7 +112,10 @@ class TenantFilter(SimpleListFilter):
     title, parameter_name = "tenant", "tenant"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(slug, slug) for slug in Tenant.objects.order_by("slug").values_list("slug", flat=True)[:MOST_TENANTS]]
+        return [
+            (slug, slug)
+            for slug in Tenant.objects.order_by("slug").values_list("slug", flat=True)[:MOST_TENANTS]
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(tenant__slug=self.value()) if self.value() else queryset
@@ -125,7 +133,7 @@ def page_of(model: type[Model] | Model, key: object) -> str:
 def link_to(model: type[Model] | Model, key: object, text: object) -> SafeString:
     """A link to a row's page in the admin; a dash when there is no row."""
     if key is None:
-        return format_html("–")
+        return NOTHING
     return format_html('<a class="text-link" href="{}">{}</a>', page_of(model, key), text)
 
 

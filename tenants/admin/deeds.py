@@ -43,7 +43,9 @@ class Deed:
 class NotesForm(forms.Form):
     """The words that go with a deed."""
 
-    notes = forms.CharField(max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True}))
+    notes = forms.CharField(
+        max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})
+    )
 
     def __init__(self, deed: Deed, data: Any = None) -> None:
         super().__init__(data)
@@ -71,15 +73,21 @@ class DeedsAdmin(KeptAdmin):
             messages.success(request, f"{deed.done}: {_named(done)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None
 
-    def perform_one(self, request: HttpRequest, object_id: str, action: Callable[..., HttpResponse | None]) -> HttpResponse:
+    def perform_one(
+        self, request: HttpRequest, object_id: str, action: Callable[..., HttpResponse | None]
+    ) -> HttpResponse:
         """The same from the row's own page."""
         found = self.get_object(request, object_id)
         if found is None:
-            return HttpResponseRedirect(reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"))
+            return HttpResponseRedirect(
+                reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+            )
         asked = action(request, self.model._default_manager.filter(pk=found.pk))
         return asked or HttpResponseRedirect(page_of(found, found.pk))
 
-    def _try(self, request: HttpRequest, row: Any, deed: Deed, do: Callable[[Any], object], notes: str) -> bool:
+    def _try(
+        self, request: HttpRequest, row: Any, deed: Deed, do: Callable[[Any], object], notes: str
+    ) -> bool:
         try:
             do(row)
         except deed.refusals as refusal:

@@ -9,7 +9,7 @@ from django.contrib import admin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from tenants.admin.bases import PlatformAdmin, TenantFilter
+from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter
 from tenants.models import Membership
 
 
@@ -45,4 +45,4 @@ class MembershipAdmin(PlatformAdmin):
 
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:
-        return ", ".join(membership.human_roles) or "–"
+        return ", ".join(membership.human_roles) or NOTHING

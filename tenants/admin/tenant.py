@@ -44,7 +44,9 @@ class TokenForm(forms.Form):
         help_text="Empty: everything the role may do. Else read, write, or such as activities:read, separated by spaces.",
     )
     platform = forms.BooleanField(
-        required=False, widget=UnfoldBooleanSwitchWidget, help_text="May also change the registry of agents that all tenants share."
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="May also change the registry of agents that all tenants share.",
     )
 
     def make(self, tenant: Tenant) -> tuple[ApiToken, str]:
@@ -65,7 +67,17 @@ class TenantAdmin(KeptAdmin):
     list_filter = ("is_active", "paused")
     search_fields = ("slug", "name")
     readonly_fields: tuple[str, ...] = ("id", "created_at")
-    fields = ("slug", "name", "is_active", "paused", "max_concurrency", "weight", "timezone", "id", "created_at")
+    fields = (
+        "slug",
+        "name",
+        "is_active",
+        "paused",
+        "max_concurrency",
+        "weight",
+        "timezone",
+        "id",
+        "created_at",
+    )
     actions_detail = ("create_token",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
@@ -79,7 +91,13 @@ class TenantAdmin(KeptAdmin):
         if tenant is None:
             return HttpResponseRedirect(reverse("admin:tenants_tenant_changelist"))
         form = TokenForm(request.POST or None)
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "tenant": tenant, "form": form, "title": "API token"}
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "tenant": tenant,
+            "form": form,
+            "title": "API token",
+        }
         if form.is_valid():
             try:
                 token, secret = form.make(tenant)

@@ -16,7 +16,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
-from activities import approvals, invariants, leases, relay
+from activities import approvals, invariants, leases, outputs, relay
 from activities.admission import Exchange, exchange
 from activities.admission.exchange import Release
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
@@ -75,6 +75,13 @@ def work(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> Work:
     return Work(tenant, other_tenant, twice, accepted)
 
 
+@pytest.fixture
+def mongodb_away(settings: Any) -> Iterator[None]:
+    settings.MONGODB_URI = "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=50&appname=away"
+    yield
+    outputs.collection().database.client.close()
+
+
 def _since() -> datetime:
     return datetime.now(UTC) - timedelta(hours=1)
 
@@ -110,12 +117,17 @@ DAMAGE: dict[str, list[str]] = {
         "UPDATE activities_activityrun SET status = 'stalled', ended_at = clock_timestamp() WHERE status = 'running'",
         "UPDATE activities_wake SET state = 'pending', run_id = NULL WHERE state = 'taken'",
     ],
-    "I02": ["UPDATE activities_activityrun SET ended_at = ended_at + interval '1 hour' WHERE activity_id = %(twice)s AND status = 'failed'"],
+    "I02": [
+        "UPDATE activities_activityrun SET ended_at = ended_at + interval '1 hour'"
+        " WHERE activity_id = %(twice)s AND status = 'failed'"
+    ],
     "I03": ["UPDATE activities_activityevent SET verb = 'complete' WHERE verb = 'claim'"],
     "I04": ["DELETE FROM activities_activityevent WHERE verb = 'start'"],
     "I05": ["UPDATE activities_wake SET run_id = NULL WHERE state = 'consumed'"],
     "I06": ["UPDATE activities_activityrun SET fence = 5 WHERE activity_id = %(twice)s AND fence = 1"],
-    "I07": ["UPDATE activities_activityrun SET accepted_at = accepted_at - interval '1 day' WHERE status = 'running'"],
+    "I07": [
+        "UPDATE activities_activityrun SET accepted_at = accepted_at - interval '1 day' WHERE status = 'running'"
+    ],
     "I08": ["UPDATE activities_wake SET state = 'consumed' WHERE state = 'pending'"],
     "I09": ["UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'gate'"],
     "I10": ["UPDATE pipelines_steprun SET status = 'pending', activity_id = NULL WHERE step = 'sign-off'"],
@@ -136,7 +148,10 @@ DAMAGE: dict[str, list[str]] = {
 @pytest.mark.parametrize("invariant", DAMAGE)
 def test_damage_breaks_exactly_its_own_invariant(invariant: str, work: Work) -> None:
     with _past_all_guards() as run:
-        touched = [run(statement % {"twice": f"'{work.twice}'", "other": f"'{work.other.pk}'"}) for statement in DAMAGE[invariant]]
+        touched = [
+            run(statement % {"twice": f"'{work.twice}'", "other": f"'{work.other.pk}'"})
+            for statement in DAMAGE[invariant]
+        ]
 
     assert all(touched), "the damage must be done for the test to mean anything"
     # A run that is gone left its slot behind, and runs that overlap exceed a cap: further checks would rightly say so as well.
@@ -232,7 +247,9 @@ def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatc
 
     def spy(*arguments: Any) -> tuple[int, tuple[str, ...]]:
         with connections[SYSTEM].cursor() as cursor:
-            cursor.execute("SELECT current_setting('transaction_read_only'), current_setting('transaction_isolation')")
+            cursor.execute(
+                "SELECT current_setting('transaction_read_only'), current_setting('transaction_isolation')"
+            )
             settings_of_the_transaction.append(cursor.fetchone())
         return (0, ())
 
@@ -242,8 +259,7 @@ def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatc
     assert set(settings_of_the_transaction) == {("on", "repeatable read")}
 
 
-def test_outputs_are_not_checked_while_mongodb_is_away(work: Work, settings: Any) -> None:
-    settings.MONGODB_URI = "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=50"
+def test_outputs_are_not_checked_while_mongodb_is_away(work: Work, mongodb_away: None) -> None:
     with _past_all_guards() as run:
         run("DELETE FROM activities_outputspool")
 
@@ -316,7 +332,9 @@ def test_recover_finds_nothing_where_nothing_was_lost(work: Work) -> None:
     assert said.getvalue().splitlines()[-1] == "Nothing was lost."
 
 
-def test_recover_rebuilds_a_wiped_redis_and_runs_what_a_dead_worker_had(engine: Engine, tenant: Tenant) -> None:
+def test_recover_rebuilds_a_wiped_redis_and_runs_what_a_dead_worker_had(
+    engine: Engine, tenant: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     engine.serve(tenant)
     (waiting,) = engine.submit(tenant, "blog-writer")
@@ -325,7 +343,12 @@ def test_recover_rebuilds_a_wiped_redis_and_runs_what_a_dead_worker_had(engine: 
     with system_scope():
         # A process of this machine whose pid is another process's by now.
         worker = WorkerProcess.objects.create(
-            host="here", boot=leases.boot_identity(), pid=os.getpid(), pid_started=1, roles=["qa"], concurrency=1
+            host="here",
+            boot=leases.boot_identity(),
+            pid=os.getpid(),
+            pid_started=1,
+            roles=["qa"],
+            concurrency=1,
         )
         ActivityRun.objects.filter(activity_id=running).update(accepted_at=None, worker_id=worker.pk)
     client().flushdb()
@@ -342,8 +365,7 @@ def test_recover_rebuilds_a_wiped_redis_and_runs_what_a_dead_worker_had(engine: 
     assert invariants.check(quiesced=True) == []
 
 
-def test_recover_says_what_it_had_to_leave(work: Work, settings: Any) -> None:
-    settings.MONGODB_URI = "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=50"
+def test_recover_says_what_it_had_to_leave(work: Work, mongodb_away: None) -> None:
     complaints = StringIO()
 
     with pytest.raises(CommandError, match="wait for a server"):

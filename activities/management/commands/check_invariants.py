@@ -47,7 +47,9 @@ class Command(BaseCommand):
         try:
             report = invariants.examine(quiesced=options["quiesced"], since=options["since"])
         except DatabaseError as error:
-            raise CommandError(f"Nothing was checked, PostgreSQL did not answer: {error}", returncode=UNREACHABLE) from error
+            raise CommandError(
+                f"Nothing was checked, PostgreSQL did not answer: {error}", returncode=UNREACHABLE
+            ) from error
         self._remember(report)
         if options["json"]:
             self.stdout.write(json.dumps(_document(report), indent=2))
@@ -60,7 +62,9 @@ class Command(BaseCommand):
         try:
             invariants.remember(report)
         except redis.RedisError as error:
-            self.stderr.write(f"The outcome is not kept for the metrics: Redis does not answer ({type(error).__name__}).")
+            self.stderr.write(
+                f"The outcome is not kept for the metrics: Redis does not answer ({type(error).__name__})."
+            )
 
     def _tell(self, report: Report) -> None:
         broken = {violation.invariant: violation for violation in report.violations}
@@ -109,5 +113,7 @@ def _moment(text: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a duration such as 90s, 10m, 2h or 1d nor a time in ISO 8601")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a duration such as 90s, 10m, 2h or 1d nor a time in ISO 8601"
+        )
     return found if found.tzinfo else timezone.make_aware(found)

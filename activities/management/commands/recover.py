@@ -29,21 +29,27 @@ class Command(BaseCommand):
         parser.add_argument(
             "--watch",
             action="store_true",
-            help="first watch the workers for %gs, to find those on other machines that no longer beat"
-            % settings.ORCHESTRATOR_LOST_AFTER_SECONDS,
+            help=f"watch the workers for {settings.ORCHESTRATOR_LOST_AFTER_SECONDS:g} s, to find those on other machines that are lost",
         )
 
     def handle(self, *args: Any, watch: bool, **options: Any) -> None:
         self.mended = 0
         self.undone: list[str] = []
         self._part("workers declared lost", lambda: _declare_lost(watch=watch))
-        self._part("runs of ended workers taken back", lambda: _until_none_is_left(recovery.reclaim_runs_of_ended_workers))
-        self._part("accepted runs ended that were overdue", lambda: _until_none_is_left(recovery.end_overdue_runs))
+        self._part(
+            "runs of ended workers taken back",
+            lambda: _until_none_is_left(recovery.reclaim_runs_of_ended_workers),
+        )
+        self._part(
+            "accepted runs ended that were overdue", lambda: _until_none_is_left(recovery.end_overdue_runs)
+        )
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
         self._part("delays ended that were over", lambda: _until_none_is_left(promotion.promote))
         self._part("admission (its order and slots in Redis) rebuilt", _reopen_admission)
         self._part("slots mended that had no run, or that no worker took up", _mend_slots)
-        self._part("waiting activities offered; those that were in their place stay there", _offer_all, mends=False)
+        self._part(
+            "waiting activities offered; those that were in their place stay there", _offer_all, mends=False
+        )
         self._part("outputs copied to MongoDB", lambda: _until_none_is_left(outputs.copy_waiting))
         self._tell()
 
@@ -65,7 +71,9 @@ class Command(BaseCommand):
         for line in self.undone:
             self.stderr.write(f"   left  {line}")
         if self.undone:
-            raise CommandError("Some parts wait for a server that does not answer; run this again when it does.")
+            raise CommandError(
+                "Some parts wait for a server that does not answer; run this again when it does."
+            )
         self.stdout.write("Done." if self.mended else "Nothing was lost.")
 
 
