@@ -21,11 +21,11 @@ from activities import admission, leases, outputs, prompt, relay, results, run_t
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Release
 from activities.exceptions import OutputUnavailable, RunSuperseded
-from activities.models import Activity
+from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions
 from agents.contracts import Accepted, AgentRequest, AgentResult
-from agents.exceptions import AgentError, PermanentAgentError, RetryableAgentError
+from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -76,7 +76,7 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
             )
             claimed = None
         if claimed is None:
-            relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+            _give_back_unless_held(grant)
             return
         run = RunToken(grant.tenant_id, claimed.row.id, claimed.run_id, claimed.row.fence)
         try:
@@ -88,6 +88,15 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
                 extra={"action": "run_superseded", "run": str(run.run_id)},
             )
             relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+
+
+def _give_back_unless_held(grant: Grant) -> None:
+    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its."""
+    with tenant_scope(grant.tenant_id):
+        runs = ActivityRun.objects.for_tenant(grant.tenant_id).filter(activity_id=grant.activity_id, grant=grant.grant)
+        held = runs.filter(status="running").exists()
+    if not held:
+        relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
 @dataclass(slots=True)
@@ -205,7 +214,7 @@ def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
             rejected = outputs.read(row.tenant_id, UUID(reference))
             context["rejected_output"] = rejected.content if rejected else None
     except OutputUnavailable as error:
-        raise RetryableAgentError(str(error), code=error.code) from error
+        raise InputUnavailable(str(error), code=error.code) from error
 
 
 def _read_input(tenant_id: Any, reference: Any) -> dict[str, Any]:

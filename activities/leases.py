@@ -132,6 +132,9 @@ def _keep_beating(lease: Lease) -> None:
             logger.warning(
                 "Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()}
             )
+        except Exception:
+            # The heart must go on: without it everything this process runs would be taken from it.
+            logger.exception("Check after a heartbeat failed", extra={"action": "heartbeat_check_failed"})
     connections.close_all()
 
 

@@ -85,7 +85,7 @@ def reclaim_runs_of_ended_workers() -> int:
                 "pk"
             )[:PAGE]
         )
-    return _each(runs, lambda run: results.stalled(_token(run), grant=run.grant))
+    return _each(runs, lambda run: results.stalled(_token(run)))
 
 
 def end_overdue_runs() -> int:

@@ -25,7 +25,7 @@ from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
 from agents import configuration, sessions
 from agents.contracts import Completed, Output, Usage
-from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
+from agents.exceptions import AgentError, RetryableAgentError
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
     with tenant_scope(run.tenant_id):
         activity = _live(run)
         policy = policy_of(activity)
-        if isinstance(error, AgentRateLimited):
+        if not error.uses_attempt:
             delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else policy.delay(1)
             return _again(run, error, delay, actor, attempts=-1)
         if error.retryable and activity.attempts < activity.max_attempts:
@@ -72,7 +72,7 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
         return _failed_for_good(run, as_dict(error), "failed", actor)
 
 
-def stalled(run: RunToken, *, grant: str) -> transitions.Moved:
+def stalled(run: RunToken) -> transitions.Moved:
     """The worker of this run is lost. Another run takes over at once, unless this was one stall too many."""
     error = {"code": "stalled", "message": "The worker that ran this was lost.", "retryable": True}
     with tenant_scope(run.tenant_id):
@@ -82,19 +82,6 @@ def stalled(run: RunToken, *, grant: str) -> transitions.Moved:
         moved = transitions.hand_back(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=1, actor="recovery",
-        )  # fmt: skip
-        _give_back(moved)
-        wakes.offer(moved)
-    return moved
-
-
-def handed_back(run: RunToken, *, reason: str) -> transitions.Moved:
-    """Nothing was done: the work goes to another worker at once, and nothing is counted against it."""
-    error = {"code": "handed_back", "message": reason, "retryable": True}
-    with tenant_scope(run.tenant_id):
-        moved = transitions.hand_back(
-            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="cancelled",
-            error=error, cause="handed_back", attempts=-1,
         )  # fmt: skip
         _give_back(moved)
         wakes.offer(moved)

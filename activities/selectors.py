@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -136,10 +137,12 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
     return list(found.values())
 
 
-def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[dict[str, Any]]:
+def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[Any]:
     # A priority in between belongs to the more urgent band: each ends where the next one begins.
-    limits = zip(BAND_NAMES[:-1], BAND_NAMES[1:], strict=True)
-    bands = [When(activity__priority__lt=BANDS[following], then=Value(name)) for name, following in limits]
+    bands = [
+        When(activity__priority__lt=BANDS[following], then=Value(name))
+        for name, following in pairwise(BAND_NAMES)
+    ]
     pending = Wake.objects.for_tenant(tenant_id).filter(
         state=WakeState.PENDING, activity__status=Status.CREATED, activity__agent_role__in=roles
     )
@@ -186,12 +189,11 @@ def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
     """Add how many slots are held beyond what runs. Asks Redis, so not inside a transaction; without an answer it stays 0."""
     client = connections.client(timeout_seconds=PATIENCE_SECONDS)
     try:
-        name = client.get(keys.pointer())
+        name: Any = client.get(keys.pointer())
         if name is None or not found:
             return found
-        used = client.hmget(
-            f"{keys.generation(name.decode())}used", [f"pair:{tenant_id}:{queue.role}" for queue in found]
-        )
+        scopes = [f"pair:{tenant_id}:{queue.role}" for queue in found]
+        used = client.hmget(f"{keys.generation(name.decode())}used", scopes)
     except redis.RedisError:
         return found
     for queue, held in zip(found, used, strict=True):

@@ -41,9 +41,8 @@ def hand_back_unattended(lease: leases.Lease) -> None:
                 "Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)}
             )
             with suppress(RunSuperseded):
-                results.handed_back(
-                    RunToken(run.tenant_id, run.activity_id, run.pk, run.fence), reason="Nobody worked on it."
-                )
+                # Counted as a stall: what makes its recording fail each time must come to an end.
+                results.stalled(RunToken(run.tenant_id, run.activity_id, run.pk, run.fence))
     lease.doubtful = unattended
 
 

@@ -10,6 +10,7 @@ class AgentError(Exception):
 
     code: ClassVar[str] = "agent_error"
     retryable: ClassVar[bool] = False
+    uses_attempt: ClassVar[bool] = True  # whether a retry counts against max_attempts
 
     def __init__(self, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -28,6 +29,14 @@ class AgentRateLimited(RetryableAgentError):
     """The agent or its provider asked to come back later (429). Uses up no attempt."""
 
     code = "rate_limited"
+    uses_attempt = False
+
+
+class InputUnavailable(RetryableAgentError):
+    """What the run works on cannot be read for the moment. Not the agent's fault, so it uses up no attempt."""
+
+    code = "input_unavailable"
+    uses_attempt = False
 
 
 class PermanentAgentError(AgentError):

@@ -78,7 +78,7 @@ def _of_queues(figures: Standing) -> Iterator[Metric]:
     seats = _family(
         "worker_seats", "Runs that these can carry at once, over all roles that they serve.", "role"
     )
-    paused = _family("queue_paused", "1 when the role is paused or switched off for all tenants.", "role")
+    paused = _family("queue_paused", "1 when the role is paused or switched off for everybody.", "role")
     for role in figures.roles:
         for band in role.waiting:
             waiting.add_metric([role.role, band], role.waiting[band])

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
-from activities.admission.scripts import Closed, run
+from activities.admission import scripts
 
 LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work. lua/library.lua has it too.
 GRANTS_PER_CALL = 500  # Bounds one script run to some milliseconds.
@@ -85,7 +85,7 @@ def band_of(priority: int) -> int:
 
 def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
     """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
-    answer = run(
+    answer = scripts.run(
         "exchange",
         orjson.dumps(
             {
@@ -101,7 +101,7 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
         ),
     )
     if answer == b"closed":
-        raise Closed
+        raise scripts.Closed
     if answer == b"[]":
         return []
     return [

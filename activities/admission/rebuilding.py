@@ -115,6 +115,10 @@ class SlotAudit:
         orphans = {key for key in started if key[0] not in runs or runs[key[0]].grant != key[1]}
         release = Exchange(releases=[Release(*key) for key in orphans & self.suspects])
         self.suspects = orphans - self.suspects
+        for slot in slots:
+            run = runs.get(slot.activity_id)
+            if slot.seated and run is not None and run.accepted_at and run.grant == slot.grant:
+                scripts.accept(slot.activity_id, slot.grant)  # its worker could not say that it no longer waits
         missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
         if missing:
             _restore("", hold=[_held(run) for run in missing])

@@ -64,6 +64,7 @@ class Slot(NamedTuple):
     age_seconds: float
     tenant_id: UUID
     role: str
+    seated: bool
 
 
 def audit(*, withdraw_orphans: bool) -> list[Slot]:
@@ -72,8 +73,8 @@ def audit(*, withdraw_orphans: bool) -> list[Slot]:
     if answer == b"closed":
         raise Closed
     return [
-        Slot(UUID(activity), grant, bool(started), age / 1000, UUID(tenant), role)
-        for activity, grant, started, age, tenant, role in orjson.loads(answer)
+        Slot(UUID(activity), grant, bool(started), age / 1000, UUID(tenant), role, bool(seated))
+        for activity, grant, started, age, tenant, role, seated in orjson.loads(answer)
     ]
 
 

@@ -107,7 +107,8 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
             raise InvalidRequest([("", f"must have 1 to {MOST_AT_ONCE} elements")])
         submitted = self._submitted(self._validated(bodies))
         results = [
-            {"id": one.id, "created": one.created, "deduplicated": not one.created, "link": link_of(one.id)} for one in submitted
+            {"id": one.id, "created": one.created, "deduplicated": not one.created, "link": link_of(one.id)}
+            for one in submitted
         ]
         return Response({"results": results}, status=201 if any(one.created for one in submitted) else 200)
 
@@ -133,7 +134,7 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         if faults:
             raise InvalidRequest(faults)
 
-    def _submitted(self, items: Sequence[NewActivity]) -> list[Submitted]:
+    def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
         backlog.make_room(self.tenant_id, [item.agent_role for item in items if item.agent_role])
         return submit(items, actor=self.principal.actor)
 

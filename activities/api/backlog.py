@@ -43,7 +43,9 @@ def make_room(tenant_id: UUID, roles: Iterable[str]) -> None:
         waiting = _counts.keep(str(tenant_id), _counted(tenant_id))
     for role, more in wanted.items():
         if waiting[role] + more > settings.ORCHESTRATOR_MAX_BACKLOG:
-            raise BacklogFull(f"{waiting[role]} activities wait for {role}; {settings.ORCHESTRATOR_MAX_BACKLOG} may.")
+            raise BacklogFull(
+                f"{waiting[role]} activities wait for {role}; {settings.ORCHESTRATOR_MAX_BACKLOG} may."
+            )
     waiting.update(wanted)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import UUID
 
-from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,7 +16,7 @@ from activities.exceptions import AlreadyDecided, TransitionRefused
 from activities.models import Activity
 from activities.states import LinkKind
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import OPTIONAL, StrictSerializer, Text, read
+from agents.api.strict import OPTIONAL, Json, StrictSerializer, Text, read
 from tenants.models import Role
 
 LONGEST_NOTES = 20_000
@@ -41,7 +40,7 @@ class GivenOutputSerializer(StrictSerializer):
     """What a person produced."""
 
     content = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
-    data = serializers.JSONField(**OPTIONAL)
+    data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
     content_type = Text(max_length=100, **OPTIONAL)
 
 
@@ -71,12 +70,18 @@ CHANGE: dict[str, Any] = {
 }
 
 
-def decide(tenant_id: UUID, activity_id: UUID, decision: str, *, actor: str, body: dict[str, Any]) -> Activity:
+def decide(
+    tenant_id: UUID, activity_id: UUID, decision: str, *, actor: str, body: dict[str, Any]
+) -> Activity:
     """Approve or reject. Raises `Decided` naming who was first. In the caller's `tenant_scope`."""
     act: Callable[..., Activity] = {"approve": approvals.approve, "reject": approvals.reject}[decision]
     try:
         return act(
-            tenant_id, activity_id, actor=actor, notes=body.get("notes", ""), chosen_option=body.get("chosen_option")
+            tenant_id,
+            activity_id,
+            actor=actor,
+            notes=body.get("notes", ""),
+            chosen_option=body.get("chosen_option"),
         )
     except AlreadyDecided as error:
         first = Activity.objects.for_tenant(tenant_id).get(pk=error.activity_id)
@@ -88,16 +93,18 @@ def lock_pairs(tenant_id: UUID, ids: set[UUID]) -> None:
     rows = Activity.objects.for_tenant(tenant_id)
     asked = dict(rows.filter(pk__in=ids).values_list("pk", "parent_id"))
     gates = rows.filter(parent_id__in=ids, link_kind=LinkKind.GATE).values_list("pk", flat=True)
-    pairs = {*asked, *(parent for parent in asked.values() if parent), *gates}
+    pairs = {*asked, *(parent for parent in asked.values() if parent is not None), *gates}
     list(rows.filter(pk__in=pairs).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 class DecisionActions:
     """Actions of an `ActivityViewSet`. A decision is final: a second or late one is told who decided what and when."""
 
-    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("approve", "reject", "start", "complete"), Role.REVIEWER)
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("approve", "reject", "start", "complete"), Role.REVIEWER
+    )
 
-    request: Request
+    request: Any
     tenant_id: UUID
     principal: Any
     get_object: Callable[[], Activity]
@@ -131,15 +138,19 @@ class DecisionActions:
     @action(detail=True, methods=["post"])
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
-        return Response(self.shown(people.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor)))
+        return Response(
+            self.shown(people.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+        )
 
     @operation("Complete a person's task", request=CompletionSerializer, **CHANGE)
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, pk: UUID) -> Response:
         body = read(CompletionSerializer, request.data)
         completed = people.complete(
-            self.tenant_id, self._unchanged(pk), actor=self.principal.actor, output=body.get("output"), note=body.get("note", "")
+            self.tenant_id,
+            self._unchanged(pk),
+            actor=self.principal.actor,
+            output=body.get("output"),
+            note=body.get("note", ""),
         )
         return Response(self.shown(completed))
-
-

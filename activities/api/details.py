@@ -25,12 +25,17 @@ from tenants.context import tenant_scope
 class ActivityPart(TenantView):
     """Something of the activity that `activity_id` of the address names."""
 
-    queryset = Activity.objects.only("id", "output_ref")
+    queryset: Any = Activity.objects
     scope = "activities"
 
     def activity(self, activity_id: UUID) -> Activity:
         """Raises `ActivityNotFound`."""
-        found: Activity | None = Activity.objects.for_tenant(self.tenant_id).only("id", "output_ref").filter(pk=activity_id).first()
+        found: Activity | None = (
+            Activity.objects.for_tenant(self.tenant_id)
+            .only("id", "output_ref")
+            .filter(pk=activity_id)
+            .first()
+        )
         if found is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         return found
@@ -56,7 +61,9 @@ class ActivityRuns(ViewSetMixin, ActivityPart):
     queryset = ActivityRun.objects
     ordering = ("-started_at", "-id")
 
-    @operation("The attempts at an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404))
+    @operation(
+        "The attempts at an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404)
+    )
     def list(self, request: Request, activity_id: UUID) -> Response:
         self.activity(activity_id)
         rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
@@ -86,5 +93,3 @@ class ActivityWhy(ActivityPart):
     def get(self, request: Request, activity_id: UUID) -> Response:
         """Never fails for a server that is away: then the answer is less exact and says so."""
         return Response(WhySerializer(waiting.why(self.tenant_id, activity_id)).data)
-
-

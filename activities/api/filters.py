@@ -16,7 +16,9 @@ class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
 
 
 class ActivityFilter(django_filters.FilterSet):
-    status = StatusFilter(choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas.")
+    status = StatusFilter(
+        choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas."
+    )
     agent_role = django_filters.CharFilter()
     human_role = django_filters.CharFilter()
     assignee_type = django_filters.ChoiceFilter(choices=AssigneeType.choices)
@@ -38,8 +40,12 @@ class InboxFilter(django_filters.FilterSet):
     human_role = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
-    gate = django_filters.BooleanFilter(field_name="is_approval_gate", help_text="Only decisions, or only tasks.")
-    mine = django_filters.BooleanFilter(method="of_caller", help_text="Only what is asked of the caller's own human roles.")
+    gate = django_filters.BooleanFilter(
+        field_name="is_approval_gate", help_text="Only decisions, or only tasks."
+    )
+    mine = django_filters.BooleanFilter(
+        method="of_caller", help_text="Only what is asked of the caller's own human roles."
+    )
 
     class Meta:
         model = Activity

@@ -47,7 +47,7 @@ class ItemSerializer(StrictSerializer):
 
 
 class DecisionsSerializer(StrictSerializer):
-    items = ItemSerializer(many=True, allow_empty=False, max_length=MOST_AT_ONCE)
+    items = serializers.ListField(child=ItemSerializer(), allow_empty=False, max_length=MOST_AT_ONCE)
 
 
 class DecisionResultSerializer(serializers.Serializer[Any]):
@@ -77,11 +77,17 @@ class InboxViewSet(TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
-    @operation("Everything that people are asked for, most urgent first", answer=InboxItemSerializer(many=True), refusals=(400,))
+    @operation(
+        "Everything that people are asked for, most urgent first",
+        answer=InboxItemSerializer(many=True),
+        refusals=(400,),
+    )
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         reasons = waiting.briefly(self.tenant_id, page)
-        return self.get_paginated_response(InboxItemSerializer(page, many=True, context={"waiting": reasons}).data)
+        return self.get_paginated_response(
+            InboxItemSerializer(page, many=True, context={"waiting": reasons}).data
+        )
 
     @operation(
         "Decide many gates at once",
@@ -110,7 +116,9 @@ class InboxViewSet(TenantViewSet):
         shown = {"id": item["id"], "link": link_of(item["id"])}
         try:
             with transaction.atomic(using=APP):
-                decided = decide(self.tenant_id, item["id"], item["decision"], actor=self.principal.actor, body=dict(item))
+                decided = decide(
+                    self.tenant_id, item["id"], item["decision"], actor=self.principal.actor, body=dict(item)
+                )
         except ActivityError as error:
             problem = problems.body_of(problem_of(error), self.request)
             return {**shown, "ok": False, "status": getattr(error, "current", None), "problem": problem}

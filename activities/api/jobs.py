@@ -29,11 +29,18 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         wakes = list(taken.order_by("pk"))
         settings = configuration.settings_for(token.tenant_id, activity.agent_role or "")
         session = sessions.find(token.tenant_id, activity.deliverable_id, activity.agent_role or "")
-    return job_of(_request(token, activity, run, wakes, settings, session)) | {"version": run.agent_version or None}
+    return job_of(_request(token, activity, run, wakes, settings, session)) | {
+        "version": run.agent_version or None
+    }
 
 
 def _request(
-    token: RunToken, activity: Activity, run: ActivityRun, wakes: list[Wake], role: configuration.RoleSettings, session: str | None
+    token: RunToken,
+    activity: Activity,
+    run: ActivityRun,
+    wakes: list[Wake],
+    role: configuration.RoleSettings,
+    session: str | None,
 ) -> AgentRequest:
     context = dict(wakes[-1].payload) if wakes else {}
     given = _input(activity)
@@ -70,4 +77,8 @@ def _input(activity: Activity) -> dict[str, Any] | None:
 
 def _output(tenant_id: UUID, reference: UUID) -> dict[str, Any]:
     found = outputs.read(tenant_id, reference)
-    return {"ref": str(reference), "content": found.content if found else None, "data": found.data if found else None}
+    return {
+        "ref": str(reference),
+        "content": found.content if found else None,
+        "data": found.data if found else None,
+    }

@@ -21,7 +21,7 @@ class MomentPagination(CursorPagination):
 
     default_limit = 100
 
-    def paginate_queryset(self, queryset: Sequence[Moment], request: Request, view: Any = None) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self._address = request.build_absolute_uri()
         self._ordering = ORDERING
         cursor, limit = self._cursor(request, ORDERING), self._limit(request)
@@ -44,4 +44,6 @@ def paged(moments: Sequence[Moment], request: Request) -> Response:
     """The page that the request asks for."""
     pages = MomentPagination()
     page = pages.paginate_queryset(moments, request)
-    return pages.get_paginated_response([{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page])
+    return pages.get_paginated_response(
+        [{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page]
+    )

@@ -40,17 +40,23 @@ class OperationActions:
         """What waits never starts. An agent at work is told to stop at its next heartbeat, and its result is refused."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self._refuse_gate(self._unchanged(pk))
-        return Response(self.shown(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason)))
+        return Response(
+            self.shown(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
+        )
 
     @operation("Try a failed activity again", request=EmptySerializer, **CHANGE)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: UUID) -> Response:
         """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
         read(EmptySerializer, request.data)
-        return Response(self.shown(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor)))
+        return Response(
+            self.shown(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+        )
 
     def _refuse_gate(self, pk: UUID) -> None:
         # Without its gate, what waits could be neither approved nor rejected any more.
         gate = Activity.objects.for_tenant(self.tenant_id).filter(pk=pk, link_kind=LinkKind.GATE).first()
         if gate is not None:
-            raise TransitionRefused(pk, "cancel", gate.status, f"Activity {pk} is the gate of {gate.parent_id}: cancel that one.")
+            raise TransitionRefused(
+                pk, "cancel", gate.status, f"Activity {pk} is the gate of {gate.parent_id}: cancel that one."
+            )

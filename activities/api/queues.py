@@ -36,13 +36,17 @@ class QueueSerializer(Shown):
     """How a role stands for this tenant."""
 
     role = serializers.CharField()
-    queue = serializers.SerializerMethodField(help_text="The name that `celery -A orchestrator worker -Q` takes.")
+    queue = serializers.SerializerMethodField(
+        help_text="The name that `celery -A orchestrator worker -Q` takes."
+    )
     waiting = WaitingByBandSerializer()
     granted = serializers.IntegerField(help_text="On their way to a worker.")
     running = serializers.IntegerField()
     delayed = serializers.IntegerField(help_text="Put off until a time, or until the next attempt.")
     oldest_wait_seconds = serializers.FloatField(allow_null=True)
-    workers = serializers.IntegerField(help_text="Live worker processes that serve the role, for all tenants.")
+    workers = serializers.IntegerField(
+        help_text="Live worker processes that serve the role, for all tenants."
+    )
     paused = serializers.BooleanField()
 
     def get_queue(self, queue: selectors.Queue) -> str:
@@ -88,7 +92,9 @@ class QueueList(TenantViewSet):
         with tenant_scope(self.tenant_id):
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
             found = selectors.queues(self.tenant_id, [agent.role for agent in page])
-        return self.get_paginated_response(QueueSerializer(selectors.with_grants(self.tenant_id, found), many=True).data)
+        return self.get_paginated_response(
+            QueueSerializer(selectors.with_grants(self.tenant_id, found), many=True).data
+        )
 
 
 class QueueViewSet(TenantViewSet):
@@ -99,12 +105,24 @@ class QueueViewSet(TenantViewSet):
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"pause": Role.OPERATOR, "resume": Role.OPERATOR}
 
-    @operation("Start nothing new of a role", request=EmptySerializer, answer=PausedSerializer, refusals=(400, 404), parameters=(IDEMPOTENCY_KEY,))
+    @operation(
+        "Start nothing new of a role",
+        request=EmptySerializer,
+        answer=PausedSerializer,
+        refusals=(400, 404),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, role: str) -> Response:
         return self._switch(role, paused=True)
 
-    @operation("Go on with a paused role", request=EmptySerializer, answer=PausedSerializer, refusals=(400, 404), parameters=(IDEMPOTENCY_KEY,))
+    @operation(
+        "Go on with a paused role",
+        request=EmptySerializer,
+        answer=PausedSerializer,
+        refusals=(400, 404),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, role: str) -> Response:
         return self._switch(role, paused=False)

@@ -145,4 +145,6 @@ def _is_same(token: RunToken, result: Completed) -> bool:
 def _refuse_too_large(result: Completed) -> None:
     size = len((result.output.content or "").encode()) + len(orjson.dumps(result.output.data))
     if size > settings.ORCHESTRATOR_MAX_OUTPUT_BYTES:
-        raise OutputTooLarge(f"The output has {size} bytes; {settings.ORCHESTRATOR_MAX_OUTPUT_BYTES} are allowed.")
+        raise OutputTooLarge(
+            f"The output has {size} bytes; {settings.ORCHESTRATOR_MAX_OUTPUT_BYTES} are allowed."
+        )

@@ -58,11 +58,13 @@ class RunPermission(BasePermission):
     """The token opens the address of its own run; every other run is not there."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        caller = request.user
+        caller: Any = request.user
         if not isinstance(caller, RunCaller):
             return False
         if caller.token.run_id != view.kwargs["run_id"]:
-            logger.warning("Token of another run", extra={"action": "run_token_misused", "run": str(caller.token.run_id)})
+            logger.warning(
+                "Token of another run", extra={"action": "run_token_misused", "run": str(caller.token.run_id)}
+            )
             raise Http404
         return True
 
@@ -72,4 +74,8 @@ class RunTokenScheme(OpenApiAuthenticationExtension):
     name = "run_token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
-        return {"type": "http", "scheme": "bearer", "description": "`callback.token` of a job; counts for its run alone."}
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "`callback.token` of a job; counts for its run alone.",
+        }

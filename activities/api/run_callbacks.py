@@ -15,7 +15,7 @@ from activities.api import jobs, reports
 from activities.api.run_authentication import RunCaller, RunPermission, RunTokenAuthentication
 from agents.answers import InvalidAnswer, completed_from, usage_from
 from agents.api.documentation import operation
-from agents.api.strict import OPTIONAL, Flag, Number, StrictSerializer, Text, read
+from agents.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
 from tenants.api.faults import InvalidRequest
 from tenants.api.views import TenantView
@@ -38,12 +38,12 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 class ReportedOutputSerializer(serializers.Serializer[Any]):
     content = serializers.CharField(required=False, allow_null=True)
-    data = serializers.JSONField(required=False, allow_null=True)
+    data = Json(required=False, allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
     content_type = serializers.CharField(required=False, help_text="text/markdown if left out")
 
 
 class HeartbeatSerializer(serializers.Serializer[Any]):
-    progress = serializers.JSONField(required=False, help_text="A text or an object, for people to see.")
+    progress = Json(required=False, help_text="A text or an object, for people to see.")
     usage = UsageSerializer(required=False)
 
 
@@ -59,7 +59,9 @@ class ErrorSerializer(StrictSerializer):
     message = Text(max_length=LONGEST_MESSAGE)
     code = Text(max_length=100, help_text="`rate_limited` uses up no attempt.", **OPTIONAL)
     retryable = Flag(**OPTIONAL)
-    retry_after = Number(min_value=0, max_value=LONGEST_WAIT, help_text="Seconds until the next attempt, at least.", **OPTIONAL)
+    retry_after = Number(
+        min_value=0, max_value=LONGEST_WAIT, help_text="Seconds until the next attempt, at least.", **OPTIONAL
+    )
 
 
 class FailSerializer(StrictSerializer):
@@ -112,14 +114,21 @@ class RunJob(RunView):
 
 
 class RunHeartbeat(RunView):
-    @operation("A sign of life", request=HeartbeatSerializer, answer=StopSerializer, refusals=(400, 404, 409), notes={409: STOP})
+    @operation(
+        "A sign of life",
+        request=HeartbeatSerializer,
+        answer=StopSerializer,
+        refusals=(400, 404, 409),
+        notes={409: STOP},
+    )
     def post(self, request: Request, run_id: UUID) -> Response:
         """`stop` is true once the work was cancelled."""
         faults: list[tuple[str, str]] = []
-        usage = usage_from(request.data.get("usage"), faults)
+        body: Any = request.data
+        usage = usage_from(body.get("usage"), faults)
         if faults:
             raise InvalidRequest(faults)
-        reason = reports.beat(self.caller.token, progress=request.data.get("progress"), usage=usage)
+        reason = reports.beat(self.caller.token, progress=body.get("progress"), usage=usage)
         return Response({"stop": reason is not None, "reason": reason})
 
 
@@ -129,7 +138,11 @@ class RunComplete(RunView):
         return ESCAPED * int(settings.ORCHESTRATOR_MAX_OUTPUT_BYTES) + ENVELOPE_BYTES
 
     @operation(
-        "The result of this run", request=CompleteSerializer, answer=ReceiptSerializer, refusals=(400, 404, 409, 413), notes={409: STOP}
+        "The result of this run",
+        request=CompleteSerializer,
+        answer=ReceiptSerializer,
+        refusals=(400, 404, 409, 413),
+        notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:
         """A repetition of the accepted result is answered with `duplicate: true`; any other result then is refused."""
@@ -138,12 +151,20 @@ class RunComplete(RunView):
         except InvalidAnswer as error:
             raise InvalidRequest(error.faults) from error
         if len(result.output.content_type) > LONGEST_CONTENT_TYPE:
-            raise InvalidRequest([("output.content_type", f"must have at most {LONGEST_CONTENT_TYPE} characters")])
+            raise InvalidRequest(
+                [("output.content_type", f"must have at most {LONGEST_CONTENT_TYPE} characters")]
+            )
         return _receipt(reports.complete(self.caller.token, result, actor=self.caller.actor))
 
 
 class RunFail(RunView):
-    @operation("This run has failed", request=FailSerializer, answer=ReceiptSerializer, refusals=(400, 404, 409), notes={409: STOP})
+    @operation(
+        "This run has failed",
+        request=FailSerializer,
+        answer=ReceiptSerializer,
+        refusals=(400, 404, 409),
+        notes={409: STOP},
+    )
     def post(self, request: Request, run_id: UUID) -> Response:
         """A `retryable` failure is tried again while attempts are left."""
         fault = _fault_of(read(FailSerializer, request.data)["error"])
@@ -151,7 +172,14 @@ class RunFail(RunView):
 
 
 class RunTool(RunView):
-    @operation("A tool of the orchestrator", request=None, answer=None, status=204, refusals=(404, 409), notes={409: STOP})
+    @operation(
+        "A tool of the orchestrator",
+        request=None,
+        answer=None,
+        status=204,
+        refusals=(404, 409),
+        notes={409: STOP},
+    )
     def post(self, request: Request, run_id: UUID, tool: str) -> Response:
         """404 with the code `tool_not_available` for a tool that this version does not have."""
         reports.live_run(self.caller.token)

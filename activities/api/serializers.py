@@ -12,6 +12,7 @@ from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.waiting import Waiting
 from agents.api.shown import Shown
+from agents.api.strict import Json
 
 ACTIVITIES = "/api/v1/activities/"
 
@@ -72,7 +73,7 @@ class ActivitySerializer(Shown):
     metadata = serializers.DictField()
     input_ref = serializers.UUIDField(allow_null=True)
     output_ref = serializers.UUIDField(allow_null=True)
-    parent = serializers.UUIDField(source="parent_id", allow_null=True)
+    parent = serializers.UUIDField(source="parent_id", allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
     link_kind = serializers.CharField(allow_null=True, help_text="What it is to its parent.")
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
@@ -94,7 +95,9 @@ class ActivitySerializer(Shown):
     blocker_type = serializers.CharField(allow_null=True)
     blocker_message = serializers.CharField(allow_null=True)
     cancel_reason = serializers.CharField(allow_null=True)
-    error = serializers.DictField(allow_null=True, help_text="`{code, message, retryable}` of the last failure.")
+    error = serializers.DictField(
+        allow_null=True, help_text="`{code, message, retryable}` of the last failure."
+    )
     waiting_for = serializers.SerializerMethodField()
     allowed_actions = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()
@@ -123,7 +126,11 @@ class InboxItemSerializer(ActivitySerializer):
     def get_kind(self, activity: Activity) -> str:
         if activity.is_approval_gate:
             return "gate"
-        return activity.link_kind if activity.link_kind in (LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION) else "task"
+        return (
+            activity.link_kind
+            if activity.link_kind in (LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION)
+            else "task"
+        )
 
     def get_subject(self, activity: Activity) -> dict[str, Any] | None:
         about = activity.parent
@@ -143,11 +150,13 @@ class RunSerializer(Shown):
     wake_reason = serializers.CharField()
     agent_version = serializers.CharField()
     started_at = serializers.DateTimeField()
-    accepted_at = serializers.DateTimeField(allow_null=True, help_text="When the agent took the work, to report later.")
+    accepted_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the agent took the work, to report later."
+    )
     ended_at = serializers.DateTimeField(allow_null=True)
     timeout_seconds = serializers.IntegerField()
     beats = serializers.IntegerField(help_text="Heartbeats of an accepted run.")
-    progress = serializers.JSONField(allow_null=True)
+    progress = Json(allow_null=True)
     usage = serializers.DictField(allow_null=True)
     session_id = serializers.CharField()
     error = serializers.DictField(allow_null=True)
@@ -158,7 +167,7 @@ class OutputSerializer(Shown):
 
     id = serializers.UUIDField()
     content = serializers.CharField(allow_null=True)
-    data = serializers.JSONField(allow_null=True)
+    data = Json(allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
     content_type = serializers.CharField()
     created_at = serializers.DateTimeField()
 
@@ -174,7 +183,9 @@ class WhySerializer(Shown):
     detail = serializers.CharField()
     holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for.")
     since = serializers.DateTimeField(allow_null=True)
-    position = serializers.IntegerField(allow_null=True, help_text="Among equal work of this tenant; 1 is next.")
+    position = serializers.IntegerField(
+        allow_null=True, help_text="Among equal work of this tenant; 1 is next."
+    )
     estimate_seconds = serializers.FloatField(allow_null=True)
 
 

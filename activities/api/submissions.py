@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]  # comes without types
 import orjson
 import referencing
 import referencing.exceptions
@@ -20,7 +20,18 @@ from rest_framework import serializers
 from activities.api.priorities import SCALES, PriorityField, priority_of
 from activities.submission import NewActivity
 from agents import configuration
-from agents.api.strict import OPTIONAL, Flag, Identifier, Member, Moment, OneOf, StrictSerializer, Text, Whole
+from agents.api.strict import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Json,
+    Member,
+    Moment,
+    OneOf,
+    StrictSerializer,
+    Text,
+    Whole,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +50,7 @@ class GivenInputSerializer(StrictSerializer):
     """What the work begins with."""
 
     content = Text(trim_whitespace=False, allow_blank=True, **OPTIONAL)
-    data = serializers.JSONField(**OPTIONAL)
+    data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
 
 
 class NewActivitySerializer(StrictSerializer):
@@ -52,14 +63,18 @@ class NewActivitySerializer(StrictSerializer):
     params = Member(**OPTIONAL)
     metadata = Member(**OPTIONAL)
     priority = PriorityField(**OPTIONAL)
-    priority_scale = OneOf(choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL)
+    priority_scale = OneOf(
+        choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL
+    )
     not_before = Moment(**OPTIONAL)
     expires_at = Moment(**OPTIONAL)
     dedup_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
     group_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
     deliverable = Identifier(**OPTIONAL)
     input = GivenInputSerializer(**OPTIONAL)
-    input_ref = Identifier(help_text="An output to work on: the `output_ref` of another activity.", **OPTIONAL)
+    input_ref = Identifier(
+        help_text="An output to work on: the `output_ref` of another activity.", **OPTIONAL
+    )
     max_attempts = Whole(min_value=1, max_value=MOST_ATTEMPTS, **OPTIONAL)
     timeout_seconds = Whole(min_value=1, max_value=LONGEST_TIMEOUT, **OPTIONAL)
     requires_approval = Flag(help_text="The agent's result waits for a person's approval.", **OPTIONAL)
@@ -71,9 +86,11 @@ class NewActivitySerializer(StrictSerializer):
         try:
             attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
         except serializers.ValidationError as error:
-            faults |= error.detail  # type: ignore[operator]  # a mapping: it has a path
+            faults |= dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
         if not faults and "agent_role" in attrs:
-            faults |= _faults_of_params(self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {}))
+            faults |= _faults_of_params(
+                self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {})
+            )
         if faults:
             raise serializers.ValidationError(faults)
         return attrs
@@ -121,7 +138,10 @@ def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> 
             place.setdefault("", []).append(fault.message[:LONGEST_MESSAGE])
     except _UNUSABLE as error:
         # The mistake is the registry's, not the caller's: work must not stop for it.
-        logger.warning("Input schema unusable", extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__})
+        logger.warning(
+            "Input schema unusable",
+            extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
+        )
         return {}
     return faults
 

@@ -25,7 +25,16 @@ from tenants.context import tenant_scope
 from tenants.models import Role
 
 #: What a PUT replaces as a whole. Pausing has its own address.
-PLAIN = ("max_concurrency", "max_concurrency_per_group", "adapter", "endpoint", "model", "timeout_seconds", "retry", "rate")
+PLAIN = (
+    "max_concurrency",
+    "max_concurrency_per_group",
+    "adapter",
+    "endpoint",
+    "model",
+    "timeout_seconds",
+    "retry",
+    "rate",
+)
 
 
 class AuthShownSerializer(serializers.Serializer[Any]):
@@ -52,7 +61,7 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField(help_text="Raised by every change; 0 while nothing is set.")
 
 
-class AgentConfigViewSet(Versioned, TenantViewSet):
+class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
     queryset = AgentConfig.objects
     serializer_class = AgentConfigSerializer
     ordering_fields = ("role",)
@@ -67,11 +76,15 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return Agent.objects.filter()
 
-    @operation("The settings in force, for every role", answer=AgentConfigSerializer(many=True), refusals=(400,))
+    @operation(
+        "The settings in force, for every role", answer=AgentConfigSerializer(many=True), refusals=(400,)
+    )
     def list(self, request: Request) -> Response:
         with tenant_scope(self.tenant_id):
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-            rows = AgentConfig.objects.for_tenant(self.tenant_id).filter(agent_id__in=[agent.role for agent in page])
+            rows = AgentConfig.objects.for_tenant(self.tenant_id).filter(
+                agent_id__in=[agent.role for agent in page]
+            )
             own = {config.agent_id: config for config in rows}
         return self.get_paginated_response([self._shown(agent, own.get(agent.role)) for agent in page])
 
@@ -97,13 +110,16 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         with tenant_scope(self.tenant_id):
             config = self._own(role).select_for_update().first()
             self.check_if_match(config.version if config else 0)
-            config = self._replaced(config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body)
+            config = self._replaced(
+                config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body
+            )
         configuration.forget()
         return Response(self._shown(agent, config))
 
     def _replaced(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
+        empty = AgentConfig()
         for name in PLAIN:
-            setattr(config, name, body.get(name, AgentConfig._meta.get_field(name).get_default()))
+            setattr(config, name, body.get(name, getattr(empty, name)))
         config.enabled = body.get("enabled", True)
         config.auth_sealed = self._sealed(config, body.get("auth"))
         config.version += 1
@@ -116,9 +132,13 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         context = credentials.config_context(self.tenant_id, config.agent_id)
         if auth.get("set"):
             if _type_of(config) != auth["type"]:
-                raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
+                raise InvalidRequest(
+                    [("auth.set", f"there are no credentials of the type {auth['type']} to keep")]
+                )
             return config.auth_sealed
-        return credentials.seal({name: value for name, value in auth.items() if name != "set"}, context=context)
+        return credentials.seal(
+            {name: value for name, value in auth.items() if name != "set"}, context=context
+        )
 
     def _agent(self, role: str) -> Agent:
         agent = Agent.objects.filter(role=role).first()
@@ -141,7 +161,9 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "model": own.model or agent.model or None,
             "max_concurrency": own.max_concurrency or agent.tenant_concurrency,
             "max_concurrency_per_group": own.max_concurrency_per_group or 1,
-            "timeout_seconds": own.timeout_seconds or agent.timeout_seconds or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
+            "timeout_seconds": own.timeout_seconds
+            or agent.timeout_seconds
+            or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
             "retry": {**agent.retry, **own.retry},
             "rate": own.rate or None,
             "enabled": agent.enabled and own.enabled,
@@ -156,7 +178,9 @@ def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
     adapter, endpoint = body.get("adapter") or agent.adapter, body.get("endpoint")
     if endpoint is None:
         if adapter != agent.adapter:
-            raise InvalidRequest([("endpoint", f"is required, since the registry's is for the adapter {agent.adapter}")])
+            raise InvalidRequest(
+                [("endpoint", f"is required, since the registry's is for the adapter {agent.adapter}")]
+            )
         return
     if adapter == "inline":
         fault = fault_of_inline(endpoint)
@@ -183,5 +207,3 @@ def _own_names(config: AgentConfig) -> Sequence[str]:
     names = [name for name in PLAIN if getattr(config, name)]
     names += ["auth"] if config.auth_sealed else []
     return names + (["enabled"] if not config.enabled else [])
-
-

@@ -21,7 +21,7 @@ from tenants.api.versions import PreconditionFailed
 class Digested:
     """For a `TenantView` whose answers with one object are that object."""
 
-    request: Request
+    request: Any  # the view's
 
     def refuse_changed(self, shown: Mapping[str, Any]) -> None:
         """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
@@ -33,16 +33,11 @@ class Digested:
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         data = getattr(response, "data", None)
-        if isinstance(response, Response) and response.status_code < 300 and _is_object(data):
-            response.headers.setdefault("ETag", etag_of(data))
+        is_object = isinstance(data, Mapping) and "results" not in data
+        if isinstance(response, Response) and response.status_code < 300 and is_object:
+            response.headers.setdefault("ETag", etag_of(data or {}))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
 
 def etag_of(shown: Mapping[str, Any]) -> str:
     return f'"{hashlib.sha256(dumps(shown)).hexdigest()[:32]}"'
-
-
-def _is_object(data: Any) -> bool:
-    return isinstance(data, Mapping) and "results" not in data
-
-

@@ -27,10 +27,16 @@ MEANINGS = {
 }
 
 IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key", OpenApiTypes.STR, "header", description="Makes a repetition harmless: it gets the first answer."
+    "Idempotency-Key",
+    OpenApiTypes.STR,
+    "header",
+    description="Makes a repetition harmless: it gets the first answer.",
 )
 IF_MATCH = OpenApiParameter(
-    "If-Match", OpenApiTypes.STR, "header", description="The `ETag` that was read; the change is refused with 412 if it is another by now."
+    "If-Match",
+    OpenApiTypes.STR,
+    "header",
+    description="The `ETag` that was read; the change is refused with 412 if it is another by now.",
 )
 
 
@@ -50,7 +56,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField()
     code = serializers.CharField()
     request_id = serializers.CharField(allow_null=True)
-    errors = FaultSerializer(many=True, required=False)
+    errors = FaultSerializer(many=True, required=False)  # type: ignore[assignment]  # a field, not the attribute
 
 
 def problems(*statuses: int, notes: Mapping[int, str] | None = None) -> dict[Any, Any]:

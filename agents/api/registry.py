@@ -28,11 +28,15 @@ class AgentSerializer(Shown):
     description = serializers.CharField()
     adapter = serializers.CharField()
     model = serializers.CharField()
-    queue = serializers.SerializerMethodField(help_text="The name that `celery -A orchestrator worker -Q` takes.")
+    queue = serializers.SerializerMethodField(
+        help_text="The name that `celery -A orchestrator worker -Q` takes."
+    )
     version = serializers.CharField(allow_null=True, help_text="The version in production.")
     input_schema = serializers.DictField(allow_null=True, help_text="JSON Schema of an activity's `params`.")
     tenant_concurrency = serializers.IntegerField(help_text="How many may run at once for one tenant.")
-    max_concurrency = serializers.IntegerField(allow_null=True, help_text="How many may run at once for all tenants.")
+    max_concurrency = serializers.IntegerField(
+        allow_null=True, help_text="How many may run at once for all tenants."
+    )
     timeout_seconds = serializers.IntegerField(allow_null=True)
     retry = serializers.DictField()
     enabled = serializers.BooleanField()
@@ -87,7 +91,9 @@ class DeploymentList(TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return AgentVersionDeployment.objects.filter(agent_id=self.kwargs.get("agent_role", ""))
 
-    @operation("The versions of a role, newest first", answer=DeploymentSerializer(many=True), refusals=(400, 404))
+    @operation(
+        "The versions of a role, newest first", answer=DeploymentSerializer(many=True), refusals=(400, 404)
+    )
     def list(self, request: Request, agent_role: str) -> Response:
         if not Agent.objects.filter(role=agent_role).exists():
             raise NotFound

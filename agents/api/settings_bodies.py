@@ -20,7 +20,12 @@ _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _INLINE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 
 #: The members of each kind of credentials, those in parentheses optional.
-AUTH_MEMBERS = {"bearer": ("token",), "header": ("name", "value"), "basic": ("username", "(password)"), "none": ()}
+AUTH_MEMBERS = {
+    "bearer": ("token",),
+    "header": ("name", "value"),
+    "basic": ("username", "(password)"),
+    "none": (),
+}
 
 
 class AuthSerializer(StrictSerializer):
@@ -39,9 +44,15 @@ class AuthSerializer(StrictSerializer):
         kind = attrs["type"]
         given = {name: value for name, value in attrs.items() if name not in ("type", "set")}
         members = AUTH_MEMBERS[kind]
-        faults = {name: ["is not part of this type"] for name in given if name not in members and f"({name})" not in members}
+        faults = {
+            name: ["is not part of this type"]
+            for name in given
+            if name not in members and f"({name})" not in members
+        }
         if not attrs.get("set"):
-            faults |= {name: ["is required"] for name in members if name not in given and not name.startswith("(")}
+            faults |= {
+                name: ["is required"] for name in members if name not in given and not name.startswith("(")
+            }
         elif given:
             faults["set"] = ["is for keeping what is set; leave out the credentials"]
         if "name" in given and not _HEADER.fullmatch(given["name"]):
@@ -84,10 +95,15 @@ class AgentSettingsSerializer(StrictSerializer):
 
     max_concurrency = Whole(min_value=1, max_value=MOST_AT_ONCE, **OPTIONAL)
     max_concurrency_per_group = Whole(
-        min_value=1, max_value=MOST_AT_ONCE, help_text="Activities with the same `group_key` at once; 1 if left out.", **OPTIONAL
+        min_value=1,
+        max_value=MOST_AT_ONCE,
+        help_text="Activities with the same `group_key` at once; 1 if left out.",
+        **OPTIONAL,
     )
     adapter = OneOf(choices=list(adapters.names()), **OPTIONAL)
-    endpoint = Text(max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL)
+    endpoint = Text(
+        max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL
+    )
     auth = AuthSerializer(**OPTIONAL)
     model = Text(max_length=100, **OPTIONAL)
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)

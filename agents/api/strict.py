@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from django.utils.dateparse import parse_datetime
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.settings import api_settings
@@ -115,13 +116,20 @@ class Moment(serializers.DateTimeField):
     }
 
     def to_internal_value(self, value: Any) -> datetime:
+        found = None
         try:
             found = parse_datetime(value) if isinstance(value, str) else None
-            if found is not None and found.tzinfo is not None:
-                return found.astimezone(UTC)
+            moment = found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
         except (ValueError, OverflowError):
-            found = None
-        self.fail("invalid" if found is None else "naive")
+            moment = None
+        if moment is None:
+            self.fail("invalid" if found is None or found.tzinfo is not None else "naive")
+        return moment
+
+
+@extend_schema_field({"type": ["object", "array", "string", "number", "boolean"]})
+class Json(serializers.JSONField):
+    """Any JSON value."""
 
 
 class Member(serializers.DictField):

@@ -16,7 +16,13 @@ from agents.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, re
 from pipelines import selectors, versions
 from pipelines.api.errors import AlreadyExists
 from pipelines.api.runs import shown_run
-from pipelines.api.serializers import PIPELINES, RUNS, PipelineDetailSerializer, PipelineRunSerializer, PipelineSerializer
+from pipelines.api.serializers import (
+    PIPELINES,
+    RUNS,
+    PipelineDetailSerializer,
+    PipelineRunSerializer,
+    PipelineSerializer,
+)
 from pipelines.exceptions import PipelineNotFound
 from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
@@ -38,7 +44,7 @@ class NewRunSerializer(StrictSerializer):
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
 
 
-class PipelineViewSet(Versioned, TenantViewSet):
+class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
     queryset = Pipeline.objects
     serializer_class = PipelineSerializer
     filterset_fields = ("enabled",)
@@ -48,7 +54,11 @@ class PipelineViewSet(Versioned, TenantViewSet):
     lookup_field = "key"
     reject_duplicate_keys = True
     scope = "pipelines"
-    required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN, "runs": Role.OPERATOR}
+    required_role: ClassVar[dict[str, Role]] = {
+        "create": Role.ADMIN,
+        "update": Role.ADMIN,
+        "runs": Role.OPERATOR,
+    }
 
     @operation("The pipelines", answer=PipelineSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
@@ -69,8 +79,9 @@ class PipelineViewSet(Versioned, TenantViewSet):
     )
     def create(self, request: Request) -> Response:
         """The body is the definition, as in a pipeline file. Every fault is named by its path."""
-        version = versions.save(self.tenant_id, request.data, actor=self.principal.actor)
-        key = request.data["key"]
+        body: Any = request.data
+        version = versions.save(self.tenant_id, body, actor=self.principal.actor)
+        key = body["key"]
         if version.number != 1:
             raise AlreadyExists(f"There is a pipeline {key!r} already; PUT makes a new version of it.")
         return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
@@ -84,7 +95,7 @@ class PipelineViewSet(Versioned, TenantViewSet):
     )
     def update(self, request: Request, key: str) -> Response:
         """Runs under way keep the version that they began with. A pipeline that is not there is made."""
-        body = request.data
+        body: Any = request.data
         if body.setdefault("key", key) != key:
             raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
         present = self.get_queryset().filter(key=key).first()
@@ -104,10 +115,15 @@ class PipelineViewSet(Versioned, TenantViewSet):
     def runs(self, request: Request, key: str) -> Response:
         given = read(NewRunSerializer, request.data)
         new = NewRun(
-            params=given.get("params", {}), input=given.get("input") or None, deliverable_id=given.get("deliverable"), priority=given["priority"]
+            params=given.get("params", {}),
+            input=given.get("input") or None,
+            deliverable_id=given.get("deliverable"),
+            priority=given["priority"],
         )
         run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
-        return Response(shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"})
+        return Response(
+            shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
+        )
 
     def _shown(self, key: str) -> Any:
         # Not `get_object`: that would hold an If-Match against the version that was just made.
@@ -115,4 +131,6 @@ class PipelineViewSet(Versioned, TenantViewSet):
         if pipeline is None:
             raise PipelineNotFound(f"There is no pipeline {key!r}.")
         newest = selectors.newest_version(self.tenant_id, pipeline)
-        return PipelineDetailSerializer((pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))).data
+        return PipelineDetailSerializer(
+            (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))
+        ).data

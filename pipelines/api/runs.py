@@ -120,7 +120,9 @@ class RunPicture(TenantView):
 
     @operation(
         "A run as a picture",
-        answers={(200, SVG): OpenApiResponse(OpenApiTypes.STR, description="An SVG that fetches and runs nothing.")},
+        answers={
+            (200, SVG): OpenApiResponse(OpenApiTypes.STR, description="An SVG that fetches and runs nothing.")
+        },
         refusals=(404,),
     )
     def get(self, request: Request, run_id: UUID) -> HttpResponse:
@@ -129,7 +131,8 @@ class RunPicture(TenantView):
             raise PipelineNotFound(f"There is no pipeline run {run_id}.")
         steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
         states = {
-            step.run.step: StepPicture(status=step.activity_status or step.run.status, round=step.run.round) for step in steps
+            step.run.step: StepPicture(status=step.activity_status or step.run.status, round=step.run.round)
+            for step in steps
         }
         definition = versions.compiled(run.version_id).definition
         drawn = picture.draw(definition, states, title=f"{definition.name}: {run.status}")

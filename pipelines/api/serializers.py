@@ -71,10 +71,19 @@ class PipelineDetailSerializer(PipelineSerializer):
     def to_representation(self, instance: Any) -> dict[str, Any]:
         pipeline, newest, versions = instance
         shown = [
-            {"version": each.number, "digest": each.digest, "created_by": each.created_by, "created_at": each.created_at}
+            {
+                "version": each.number,
+                "digest": each.digest,
+                "created_by": each.created_by,
+                "created_at": each.created_at,
+            }
             for each in versions
         ]
-        return {**PipelineSerializer(pipeline).data, "definition": newest.definition if newest else None, "versions": shown}
+        return {
+            **PipelineSerializer(pipeline).data,
+            "definition": newest.definition if newest else None,
+            "versions": shown,
+        }
 
 
 class StepSerializer(serializers.Serializer[Any]):
@@ -83,7 +92,9 @@ class StepSerializer(serializers.Serializer[Any]):
     step = serializers.CharField()
     name = serializers.CharField()
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
-    activity = serializers.UUIDField(allow_null=True, help_text="The activity that does it, in its latest round.")
+    activity = serializers.UUIDField(
+        allow_null=True, help_text="The activity that does it, in its latest round."
+    )
     activity_status = serializers.CharField(allow_null=True)
     round = serializers.IntegerField()
     needs = serializers.ListField(child=serializers.CharField(), help_text="The steps that it waits for.")

@@ -96,7 +96,9 @@ class TemplateViewSet(Digested, TenantViewSet):
         if not made:
             raise AlreadyExists(f"There is a template {body['key']!r} already.")
         template.refresh_from_db()
-        return Response(TemplateSerializer(template).data, status=201, headers={"Location": f"{TEMPLATES}{template.key}/"})
+        return Response(
+            TemplateSerializer(template).data, status=201, headers={"Location": f"{TEMPLATES}{template.key}/"}
+        )
 
     @operation(
         "Change a template",
@@ -110,7 +112,8 @@ class TemplateViewSet(Digested, TenantViewSet):
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
         body = read(TemplateBodySerializer, request.data)
-        for name in TemplateBodySerializer().fields:
-            setattr(template, name, body.get(name, ActivityTemplate._meta.get_field(name).get_default()))
+        empty = ActivityTemplate()
+        for name in map(str, TemplateBodySerializer().fields):
+            setattr(template, name, body.get(name, getattr(empty, name)))
         template.save()
         return Response(TemplateSerializer(template).data)

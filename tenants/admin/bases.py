@@ -37,7 +37,7 @@ class SuperusersOnly:
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return is_superuser(request)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return is_superuser(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -77,7 +77,7 @@ class RecordAdmin(KeptAdmin):
     list_disable_select_all = True
     ordering: Any = ("-pk",)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

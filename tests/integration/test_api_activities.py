@@ -33,7 +33,9 @@ def body(**members: Any) -> dict[str, Any]:
 
 
 def faults(response: Any) -> dict[str, str]:
-    return {fault["path"]: fault["message"] for fault in problem(response, 400, "validation_failed")["errors"]}
+    return {
+        fault["path"]: fault["message"] for fault in problem(response, 400, "validation_failed")["errors"]
+    }
 
 
 def count(tenant: Any) -> int:
@@ -45,12 +47,19 @@ def count(tenant: Any) -> int:
 
 
 def test_a_submitted_activity_is_answered_in_full_with_its_place_and_its_version(api, tenant):
-    made = api("operator").post(ACTIVITIES, body(description="For bees", params={"topic": "bees"}, metadata={"ticket": 7}))
+    made = api("operator").post(
+        ACTIVITIES, body(description="For bees", params={"topic": "bees"}, metadata={"ticket": 7})
+    )
 
     shown = made.json()
     assert made.status_code == 201
     assert set(shown) >= CONTRACT | {"version", "allowed_actions", "link"}
-    assert (shown["status"], shown["assignee_type"], shown["priority"], shown["round"]) == ("created", "agent", 10, 1)
+    assert (shown["status"], shown["assignee_type"], shown["priority"], shown["round"]) == (
+        "created",
+        "agent",
+        10,
+        1,
+    )
     assert (shown["params"], shown["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
     assert shown["waiting_for"]["code"] == "queued"
     assert shown["allowed_actions"] == ["cancel"]
@@ -68,7 +77,15 @@ def test_every_member_that_may_be_given_is_kept(api, tenant):
 
     shown = api().post(ACTIVITIES, given).json()
 
-    for name in ("priority", "dedup_key", "group_key", "deliverable", "max_attempts", "timeout_seconds", "requires_approval"):
+    for name in (
+        "priority",
+        "dedup_key",
+        "group_key",
+        "deliverable",
+        "max_attempts",
+        "timeout_seconds",
+        "requires_approval",
+    ):
         assert shown[name] == given[name]
     assert datetime.fromisoformat(shown["not_before"]) == later
     assert shown["waiting_for"]["code"] == "not_before"
@@ -77,7 +94,9 @@ def test_every_member_that_may_be_given_is_kept(api, tenant):
 
 
 def test_a_null_counts_as_not_given(api, tenant):
-    made = api().post(ACTIVITIES, body(description=None, priority=None, input=None, human_role=None, dedup_key=None))
+    made = api().post(
+        ACTIVITIES, body(description=None, priority=None, input=None, human_role=None, dedup_key=None)
+    )
 
     assert made.status_code == 201
     assert made.json()["priority"] == 10
@@ -150,16 +169,17 @@ def test_without_anybody_to_do_it_work_is_refused(api, tenant):
 
 
 def test_approval_is_for_the_results_of_agents(api, tenant):
-    assert set(faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", "requires_approval": True}))) == {"requires_approval"}
+    assert set(
+        faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", "requires_approval": True}))
+    ) == {"requires_approval"}
 
 
 @pytest.fixture
 def strict_role() -> Any:
     """A role whose agent says what its parameters must be."""
-    schema = {
-        "type": "object", "required": ["topic"],
-        "properties": {"topic": {"type": "string"}, "sites": {"type": "array", "items": {"type": "object", "properties": {"url": {"type": "string"}}}}},
-    }  # fmt: skip
+    site = {"type": "object", "properties": {"url": {"type": "string"}}}
+    members = {"topic": {"type": "string"}, "sites": {"type": "array", "items": site}}
+    schema = {"type": "object", "required": ["topic"], "properties": members}
     Agent.objects.filter(role="seo").update(input_schema=schema)
     configuration.forget()
     yield "seo"
@@ -170,19 +190,32 @@ def strict_role() -> Any:
 def test_parameters_are_held_against_the_schema_of_the_agent(api, tenant, strict_role):
     client = api()
 
-    refused = client.post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"sites": [{}, {"url": 5}]}})
+    refused = client.post(
+        ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"sites": [{}, {"url": 5}]}}
+    )
 
     assert set(faults(refused)) == {"params", "params.sites[1].url"}
     assert "topic" in faults(refused)["params"]
-    assert client.post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"topic": "bees"}}).status_code == 201
+    assert (
+        client.post(
+            ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"topic": "bees"}}
+        ).status_code
+        == 201
+    )
 
 
-@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}, {"pattern": "("}])
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}, {"pattern": "("}],
+)
 def test_a_schema_that_is_none_stops_no_work_and_nothing_is_fetched(api, tenant, strict_role, schema):
     Agent.objects.filter(role=strict_role).update(input_schema=schema)
     configuration.forget()
 
-    assert api().post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"a": 1}}).status_code == 201
+    assert (
+        api().post(ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"a": 1}}).status_code
+        == 201
+    )
 
 
 # Inputs from other activities
@@ -205,15 +238,21 @@ def test_the_output_of_a_person_may_be_worked_on(api, tenant):
     assert client.post(ACTIVITIES, body(input_ref=done["output_ref"])).status_code == 201
 
 
-def test_an_output_of_another_tenant_reads_like_one_that_is_not_there(api, tenant, other_tenant, engine: Engine):
+def test_an_output_of_another_tenant_reads_like_one_that_is_not_there(
+    api, tenant, other_tenant, engine: Engine
+):
     engine.serve(other_tenant)
     (done,) = engine.submit(other_tenant)
     engine.drain()
     foreign, nowhere = str(engine.get(other_tenant, done).output_ref), str(uuid4())
     client = api(tenant=tenant)
 
-    assert faults(client.post(ACTIVITIES, body(input_ref=foreign))) == faults(client.post(ACTIVITIES, body(input_ref=nowhere)))
-    assert faults(client.post(ACTIVITIES, [body(), body(input_ref=foreign)])) == {"[1].input_ref": "is not an output of this tenant"}
+    assert faults(client.post(ACTIVITIES, body(input_ref=foreign))) == faults(
+        client.post(ACTIVITIES, body(input_ref=nowhere))
+    )
+    assert faults(client.post(ACTIVITIES, [body(), body(input_ref=foreign)])) == {
+        "[1].input_ref": "is not an output of this tenant"
+    }
     assert count(tenant) == 0
 
 
@@ -253,11 +292,19 @@ def test_many_are_created_in_one_request_each_with_what_became_of_it(api, tenant
     client = api()
     client.post(ACTIVITIES, body(dedup_key="there"))
 
-    made = client.post(ACTIVITIES, [body(name=f"n{n}") for n in range(3)] + [body(dedup_key="there"), body(dedup_key="x"), body(dedup_key="x")])
+    made = client.post(
+        ACTIVITIES,
+        [body(name=f"n{n}") for n in range(3)]
+        + [body(dedup_key="there"), body(dedup_key="x"), body(dedup_key="x")],
+    )
 
     results = made.json()["results"]
     assert made.status_code == 201
-    assert [(one["created"], one["deduplicated"]) for one in results] == [(True, False)] * 3 + [(False, True), (True, False), (False, True)]
+    assert [(one["created"], one["deduplicated"]) for one in results] == [(True, False)] * 3 + [
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
     assert results[4]["id"] == results[5]["id"]
     assert count(tenant) == 5
     assert client.get(results[0]["link"]).json()["name"] == "n0"
@@ -289,7 +336,11 @@ def test_a_repetition_under_the_same_idempotency_key_creates_nothing_more(api, t
     again = client.post(ACTIVITIES, body(), headers={"Idempotency-Key": "k1"})
 
     assert (first.status_code, again.status_code) == (201, 201)
-    assert (first.json(), first["Location"], first["ETag"]) == (again.json(), again["Location"], again["ETag"])
+    assert (first.json(), first["Location"], first["ETag"]) == (
+        again.json(),
+        again["Location"],
+        again["ETag"],
+    )
     assert count(tenant) == 1
 
 
@@ -351,7 +402,8 @@ def test_lists_begin_with_the_newest(api, some):
         ({"status": "cancelled"}, ["Delta"]), ({"status": "created,cancelled"}, ["Delta", "Gamma", "Beta", "Alpha"]),
         ({"agent_role": "seo"}, ["Beta"]), ({"human_role": "editor"}, ["Gamma"]), ({"assignee_type": "agent"}, ["Beta", "Alpha"]),
         ({"priority": "5"}, ["Alpha"]), ({"dedup_key": "b"}, ["Beta"]), ({"search": "alpha"}, ["Gamma", "Alpha"]),
-        ({"ordering": "created_at"}, ["Alpha", "Beta", "Gamma", "Delta"]), ({"ordering": "-name", "assignee_type": "agent"}, ["Beta", "Alpha"]),
+        ({"ordering": "created_at"}, ["Alpha", "Beta", "Gamma", "Delta"]),
+        ({"ordering": "-name", "assignee_type": "agent"}, ["Beta", "Alpha"]),
         ({"ordering": "priority", "limit": 1}, ["Alpha"]), ({"step": "x"}, []), ({"pipeline_run": str(uuid4())}, []),
         ({"parent": str(uuid4())}, []), ({"created_before": "2020-01-01T00:00:00Z"}, []),
         ({"created_after": "2020-01-01T00:00:00Z", "status": "created"}, ["Gamma", "Beta", "Alpha"]),
@@ -366,7 +418,17 @@ def test_a_deliverable_narrows_a_list(api, some):
 
 
 @pytest.mark.parametrize(
-    "query", ["colour=red", "status=odd", "status=created,odd", "priority=high", "pipeline_run=5", "created_after=soon", "ordering=params", "limit=0"]
+    "query",
+    [
+        "colour=red",
+        "status=odd",
+        "status=created,odd",
+        "priority=high",
+        "pipeline_run=5",
+        "created_after=soon",
+        "ordering=params",
+        "limit=0",
+    ],
 )
 def test_an_unknown_or_malformed_filter_is_400(api, some, query):
     assert query.partition("=")[0] in faults(api().get(f"{ACTIVITIES}?{query}"))

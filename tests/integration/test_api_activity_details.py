@@ -42,7 +42,9 @@ def detail(activity_id: UUID, part: str) -> str:
 # Output
 
 
-def test_an_output_is_read_from_the_spool_and_later_from_the_store(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_an_output_is_read_from_the_spool_and_later_from_the_store(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("# Bees", {"words": 2}, "text/html"))
     (done,) = engine.submit(acme)
     engine.drain()
@@ -86,7 +88,9 @@ def test_while_the_store_is_away_outputs_that_left_the_spool_are_503(
 # History
 
 
-def test_the_timeline_joins_transitions_wakes_and_runs_in_the_order_of_time(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_timeline_joins_transitions_wakes_and_runs_in_the_order_of_time(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("x"), Usage(input_tokens=3))
     (done,) = engine.submit(acme)
     engine.drain()
@@ -118,7 +122,7 @@ def test_a_timeline_is_paged_both_ways(api: Any, engine: Engine, acme: Tenant) -
     back = client.get(third["previous"]).json()
 
     pages = [first["results"], second["results"], third["results"]]
-    assert sum(pages, []) == everything["results"][: sum(map(len, pages))]
+    assert [moment for page in pages for moment in page] == everything["results"][: sum(map(len, pages))]
     assert (back["results"], first["previous"], len(third["results"])) == (second["results"], None, 2)
 
 
@@ -146,7 +150,9 @@ def why(api: Any) -> Callable[[UUID], dict[str, Any]]:
     return asked
 
 
-def test_a_role_without_a_worker_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_a_role_without_a_worker_is_named(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     (one,) = engine.submit(acme, "ba")
 
     reason = why(one)
@@ -166,7 +172,13 @@ def test_a_role_without_a_worker_is_named(engine: Engine, acme: Tenant, why: Cal
     ],
 )
 def test_the_limit_that_holds_work_back_is_named_with_what_it_is_full_of(
-    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], capped: dict[str, Any], code: str, holder: str, agents_as_they_were: None
+    engine: Engine,
+    acme: Tenant,
+    why: Callable[[UUID], dict[str, Any]],
+    capped: dict[str, Any],
+    code: str,
+    holder: str,
+    agents_as_they_were: None,
 ) -> None:
     with tenant_scope(acme.pk):
         AgentConfig.objects.filter(agent_id="qa").update(**capped.get("config", {"max_concurrency": 50}))
@@ -201,7 +213,10 @@ def test_a_pause_is_named_with_what_is_paused(
     reason = why(one)
 
     assert reason["code"] == "paused"
-    assert reason["holder"] == {"config": "The role qa", "tenant": "The tenant", "agent": "The role qa for all tenants"}[whose]
+    assert (
+        reason["holder"]
+        == {"config": "The role qa", "tenant": "The tenant", "agent": "The role qa for all tenants"}[whose]
+    )
 
 
 def test_a_future_time_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
@@ -213,7 +228,9 @@ def test_a_future_time_is_named(engine: Engine, acme: Tenant, why: Callable[[UUI
     assert 3500 < reason["estimate_seconds"] <= 3600
 
 
-def test_the_pause_before_another_attempt_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_the_pause_before_another_attempt_is_named(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     def unavailable(request: object) -> Completed:
         raise RetryableAgentError("down")
 
@@ -227,7 +244,9 @@ def test_the_pause_before_another_attempt_is_named(engine: Engine, acme: Tenant,
     assert 90 < reason["estimate_seconds"] <= 100
 
 
-def test_a_person_is_named_with_the_time_that_they_have(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_a_person_is_named_with_the_time_that_they_have(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     due = datetime(2031, 5, 1, 12, tzinfo=UTC)
     with tenant_scope(acme.pk):
         (task,) = submit([NewActivity(name="Read it", human_role="editor", due_at=due)], actor="test")
@@ -237,7 +256,9 @@ def test_a_person_is_named_with_the_time_that_they_have(engine: Engine, acme: Te
     assert (reason["code"], reason["holder"]) == ("human", "editor, due 2031-05-01T12:00:00Z")
 
 
-def test_what_waits_behind_a_gate_waits_for_its_reviewer(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_what_waits_behind_a_gate_waits_for_its_reviewer(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     (one,) = engine.submit(acme, requires_approval=True)
     engine.drain()
 
@@ -251,7 +272,10 @@ def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], 
     (parent,) = engine.submit(acme)
     engine.drain()
     with tenant_scope(acme.pk):
-        submit([NewActivity(name="Look it up", agent_role="ba", parent_id=parent, link_kind=LinkKind.SUBTASK)], actor="test")
+        submit(
+            [NewActivity(name="Look it up", agent_role="ba", parent_id=parent, link_kind=LinkKind.SUBTASK)],
+            actor="test",
+        )
         transitions.apply(parent, "await_subtask", actor="test")
 
     reason = why(parent)
@@ -259,7 +283,9 @@ def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], 
     assert (reason["code"], reason["holder"]) == ("dependency", "Look it up (created)")
 
 
-def test_what_runs_or_has_ended_waits_for_nothing(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_what_runs_or_has_ended_waits_for_nothing(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     engine.agent.behaviour = lambda request: Accepted() if request.params else Completed(Output())
     running, done = engine.submit(acme, params={"later": True}), engine.submit(acme)
     engine.drain()
@@ -271,7 +297,9 @@ def test_what_runs_or_has_ended_waits_for_nothing(engine: Engine, acme: Tenant, 
     ]  # fmt: skip
 
 
-def test_what_has_failed_says_that_somebody_may_try_again(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_what_has_failed_says_that_somebody_may_try_again(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     def broken(request: object) -> Completed:
         raise PermanentAgentError("no")
 
@@ -301,7 +329,9 @@ def test_a_redis_that_does_not_answer_makes_the_answer_less_exact_and_no_error(
     assert "Redis does not answer" in reason["detail"]
 
 
-def test_a_redis_that_was_emptied_is_no_error_either(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_a_redis_that_was_emptied_is_no_error_either(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     (one,) = engine.submit(acme, "ba")
     redis_client().flushdb()
 

@@ -51,12 +51,19 @@ def a_task(client: APIClient, **members: Any) -> str:
 # Gates
 
 
-def test_what_waits_for_an_approval_is_in_the_inbox_with_what_it_is_about(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_what_waits_for_an_approval_is_in_the_inbox_with_what_it_is_about(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (waiting,) = gated(engine, acme)
 
     (gate,) = gates(api("viewer"))
 
-    assert (gate["kind"], gate["is_approval_gate"], gate["human_role"], gate["parent"]) == ("gate", True, "reviewer", str(waiting))
+    assert (gate["kind"], gate["is_approval_gate"], gate["human_role"], gate["parent"]) == (
+        "gate",
+        True,
+        "reviewer",
+        str(waiting),
+    )
     assert gate["subject"]["status"] == "awaiting_approval"
     assert gate["subject"]["output_ref"] == gate["input_ref"]
     assert gate["allowed_actions"] == ["start", "approve", "reject"]
@@ -64,16 +71,25 @@ def test_what_waits_for_an_approval_is_in_the_inbox_with_what_it_is_about(api: A
 
 
 @pytest.mark.parametrize("asked", ["gate", "waiting"])
-def test_an_approval_settles_the_gate_and_what_waits_behind_it(api: Any, engine: Engine, acme: Tenant, asked: str) -> None:
+def test_an_approval_settles_the_gate_and_what_waits_behind_it(
+    api: Any, engine: Engine, acme: Tenant, asked: str
+) -> None:
     (waiting,) = gated(engine, acme)
     client = api("reviewer", name="Ann")
     (gate,) = gates(client)
 
-    approved = client.post(of(gate["id"] if asked == "gate" else waiting, "approve"), {"notes": "good", "chosen_option": "b"})
+    approved = client.post(
+        of(gate["id"] if asked == "gate" else waiting, "approve"), {"notes": "good", "chosen_option": "b"}
+    )
 
     assert approved.status_code == 200
     shown = approved.json()
-    assert (shown["status"], shown["decided_by"], shown["reviewer_notes"], shown["chosen_option"]) == ("approved", "token:Ann", "good", "b")
+    assert (shown["status"], shown["decided_by"], shown["reviewer_notes"], shown["chosen_option"]) == (
+        "approved",
+        "token:Ann",
+        "good",
+        "b",
+    )
     assert shown["decided_at"]
     assert engine.status(acme, waiting) == engine.status(acme, UUID(gate["id"])) == "approved"
     assert gates(client) == []
@@ -93,11 +109,17 @@ def test_a_rejection_sends_the_work_back_with_the_notes(api: Any, engine: Engine
 
     assert (rejected.status_code, rejected.json()["status"]) == (200, "rejected")
     (revision,) = client.get(f"{ACTIVITIES}?parent={waiting}&agent_role=qa").json()["results"]
-    assert (revision["link_kind"], revision["round"], revision["reviewer_notes"]) == ("revision_of", 2, "Shorter.")
+    assert (revision["link_kind"], revision["round"], revision["reviewer_notes"]) == (
+        "revision_of",
+        2,
+        "Shorter.",
+    )
 
 
 @pytest.mark.parametrize("body", [{}, {"notes": ""}, {"notes": "  "}, {"notes": None}, {"notes": 5}])
-def test_a_rejection_without_notes_is_refused_at_their_path(api: Any, engine: Engine, acme: Tenant, body: dict[str, Any]) -> None:
+def test_a_rejection_without_notes_is_refused_at_their_path(
+    api: Any, engine: Engine, acme: Tenant, body: dict[str, Any]
+) -> None:
     (waiting,) = gated(engine, acme)
 
     refused = problem(api("reviewer").post(of(waiting, "reject"), body), 400, "validation_failed")
@@ -107,25 +129,39 @@ def test_a_rejection_without_notes_is_refused_at_their_path(api: Any, engine: En
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_a_decision_that_comes_too_late_names_the_one_that_counts(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
+def test_a_decision_that_comes_too_late_names_the_one_that_counts(
+    api: Any, engine: Engine, acme: Tenant, verb: str
+) -> None:
     (waiting,) = gated(engine, acme)
     first = api("reviewer", name="Ann").post(of(waiting, "approve")).json()
 
-    refused = problem(api("reviewer", name="Bob").post(of(waiting, verb), {"notes": "no"}), 409, "already_decided")
+    refused = problem(
+        api("reviewer", name="Bob").post(of(waiting, verb), {"notes": "no"}), 409, "already_decided"
+    )
 
-    assert (refused["decided_by"], refused["decision"], refused["decided_at"]) == ("token:Ann", "approved", first["decided_at"])
+    assert (refused["decided_by"], refused["decision"], refused["decided_at"]) == (
+        "token:Ann",
+        "approved",
+        first["decided_at"],
+    )
     assert "token:Ann approved this at" in refused["detail"]
 
 
-def test_of_many_contrary_decisions_at_once_one_counts_and_the_others_learn_which(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_of_many_contrary_decisions_at_once_one_counts_and_the_others_learn_which(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (waiting,) = gated(engine, acme)
     clients = [(api("reviewer", name=f"r{number}"), ["approve", "reject"][number % 2]) for number in range(8)]
 
-    answers = at_once(*[lambda c=client, v=verb: c.post(of(waiting, v), {"notes": "x"}) for client, verb in clients])
+    answers = at_once(
+        *[lambda c=client, v=verb: c.post(of(waiting, v), {"notes": "x"}) for client, verb in clients]
+    )
 
     won = [answer for answer in answers if answer.status_code == 200]
     assert len(won) == 1
-    assert {answer.json()["decided_by"] for answer in answers if answer.status_code == 409} == {won[0].json()["decided_by"]}
+    assert {answer.json()["decided_by"] for answer in answers if answer.status_code == 409} == {
+        won[0].json()["decided_by"]
+    }
 
 
 def test_nothing_to_decide_is_409_and_says_what_is(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -137,14 +173,20 @@ def test_nothing_to_decide_is_409_and_says_what_is(api: Any, engine: Engine, acm
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_a_decision_about_what_has_changed_since_is_412_and_does_nothing(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
+def test_a_decision_about_what_has_changed_since_is_412_and_does_nothing(
+    api: Any, engine: Engine, acme: Tenant, verb: str
+) -> None:
     (waiting,) = gated(engine, acme)
     client = api("reviewer")
     (gate,) = gates(client)
     seen = client.get(of(gate["id"]))["ETag"]
     client.post(of(gate["id"], "start"))
 
-    problem(client.post(of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": seen}), 412, "precondition_failed")
+    problem(
+        client.post(of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": seen}),
+        412,
+        "precondition_failed",
+    )
 
     assert engine.status(acme, waiting) == "awaiting_approval"
     now = client.get(of(gate["id"]))["ETag"]
@@ -159,15 +201,24 @@ def test_a_task_is_taken_up_and_completed_with_an_output(api: Any, engine: Engin
     client = api("reviewer", name="Ann")
 
     started = client.post(of(task, "start")).json()
-    done = client.post(of(task, "complete"), {"output": {"content": "Fine", "data": {"ok": True}, "content_type": "text/plain"}, "note": "Read."})
+    done = client.post(
+        of(task, "complete"),
+        {"output": {"content": "Fine", "data": {"ok": True}, "content_type": "text/plain"}, "note": "Read."},
+    )
 
-    assert (started["status"], bool(started["started_at"]), started["allowed_actions"]) == ("in_progress", True, ["complete", "cancel"])
+    assert (started["status"], bool(started["started_at"]), started["allowed_actions"]) == (
+        "in_progress",
+        True,
+        ["complete", "cancel"],
+    )
     assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "done", "token:Ann")
     output = client.get(of(task, "output")).json()
     assert (output["content"], output["data"], output["content_type"]) == ("Fine", {"ok": True}, "text/plain")
 
 
-def test_a_task_may_be_completed_at_once_and_without_an_output(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_task_may_be_completed_at_once_and_without_an_output(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     task = a_task(api("operator"))
 
     assert api("reviewer").post(of(task, "complete")).json()["status"] == "done"
@@ -179,7 +230,10 @@ def test_a_gate_is_decided_and_not_completed(api: Any, engine: Engine, acme: Ten
     gated(engine, acme)
     (gate,) = gates(api())
 
-    assert "approve or reject" in problem(api().post(of(gate["id"], "complete")), 409, "transition_refused")["detail"]
+    assert (
+        "approve or reject"
+        in problem(api().post(of(gate["id"], "complete")), 409, "transition_refused")["detail"]
+    )
 
 
 @pytest.mark.parametrize("verb", ["start", "complete"])
@@ -197,7 +251,9 @@ def test_an_agents_work_is_not_a_persons(api: Any, engine: Engine, acme: Tenant,
         ("cancel", {"reason": 5}, "reason"), ("cancel", {"why": "x"}, "why"), ("retry", {"x": 1}, "x"), ("approve", {"note": "x"}, "note"),
     ],
 )  # fmt: skip
-def test_what_a_body_may_not_hold_is_named_by_its_path(api: Any, engine: Engine, acme: Tenant, verb: str, body: Any, path: str) -> None:
+def test_what_a_body_may_not_hold_is_named_by_its_path(
+    api: Any, engine: Engine, acme: Tenant, verb: str, body: Any, path: str
+) -> None:
     task = a_task(api())
 
     refused = problem(api().post(of(task, verb), body), 400, "validation_failed")
@@ -214,12 +270,18 @@ def test_what_waits_and_is_cancelled_never_starts(api: Any, engine: Engine, acme
     cancelled = api("operator").post(of(one, "cancel"), {"reason": "not needed"})
     engine.drain()
 
-    assert (cancelled.status_code, cancelled.json()["status"], cancelled.json()["cancel_reason"]) == (200, "cancelled", "not needed")
+    assert (cancelled.status_code, cancelled.json()["status"], cancelled.json()["cancel_reason"]) == (
+        200,
+        "cancelled",
+        "not needed",
+    )
     assert engine.agent.calls == []
     problem(api("operator").post(of(one, "cancel")), 409, "transition_refused")
 
 
-def test_cancelling_what_waits_for_an_approval_takes_the_question_back(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_cancelling_what_waits_for_an_approval_takes_the_question_back(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (waiting,) = gated(engine, acme)
 
     api("operator").post(of(waiting, "cancel"))
@@ -250,7 +312,11 @@ def test_failed_work_is_tried_again_with_all_its_attempts(api: Any, engine: Engi
     again = api("operator").post(of(one, "retry"))
     engine.drain()
 
-    assert (failed["status"], failed["allowed_actions"], failed["error"]["message"]) == ("failed", ["retry", "cancel"], "no")
+    assert (failed["status"], failed["allowed_actions"], failed["error"]["message"]) == (
+        "failed",
+        ["retry", "cancel"],
+        "no",
+    )
     assert (again.status_code, again.json()["status"], again.json()["attempts"]) == (200, "created", 0)
     assert engine.status(acme, one) == "done"
     problem(api("operator").post(of(one, "retry")), 409, "transition_refused")
@@ -286,7 +352,9 @@ def test_a_change_is_offered_to_its_own_tenant_alone(
         ("complete", "viewer", "reviewer"), ("cancel", "reviewer", "operator"), ("retry", "reviewer", "operator"),
     ],
 )  # fmt: skip
-def test_each_change_names_the_role_that_it_needs(api: Any, engine: Engine, acme: Tenant, verb: str, too_low: str, needed: str) -> None:
+def test_each_change_names_the_role_that_it_needs(
+    api: Any, engine: Engine, acme: Tenant, verb: str, too_low: str, needed: str
+) -> None:
     task = a_task(api())
 
     assert problem(api(too_low).post(of(task, verb), {}), 403, "forbidden")["required_role"] == needed
@@ -345,7 +413,9 @@ def test_a_person_may_ask_for_what_is_theirs(api: Any, engine: Engine, acme: Ten
     assert len(ann.get(INBOX).json()["results"]) == 2
 
 
-def test_many_gates_are_decided_in_one_call_each_with_its_result(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_many_gates_are_decided_in_one_call_each_with_its_result(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     waiting = gated(engine, acme, 4)
     client = api("reviewer", name="Ann")
     first, second, third, _ = gates(client)
@@ -365,7 +435,10 @@ def test_many_gates_are_decided_in_one_call_each_with_its_result(api: Any, engin
     assert [result["id"] for result in results] == [item["id"] for item in items]
     assert [result["ok"] for result in results] == [True, True, False, False, True]
     assert [result["status"] for result in results] == ["approved", "rejected", "approved", None, "approved"]
-    assert (results[2]["problem"]["code"], results[2]["problem"]["decided_by"]) == ("already_decided", "token:Ann")
+    assert (results[2]["problem"]["code"], results[2]["problem"]["decided_by"]) == (
+        "already_decided",
+        "token:Ann",
+    )
     assert results[3]["problem"]["code"] == "not_found"
     assert gates(client) == []
 
@@ -374,20 +447,28 @@ def test_a_hundred_decisions_fit_into_one_call(api: Any, engine: Engine, acme: T
     engine.serve(acme, "qa", max_concurrency=100)
     gated(engine, acme, 100)
     client = api("reviewer")
-    items = [{"id": gate["id"], "decision": "approved"} for gate in client.get(f"{INBOX}?limit=200").json()["results"]]
+    items = [
+        {"id": gate["id"], "decision": "approved"}
+        for gate in client.get(f"{INBOX}?limit=200").json()["results"]
+    ]
 
     results = client.post(DECIDE, {"items": items}).json()["results"]
 
     assert [result["ok"] for result in results] == [True] * 100
 
 
-def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     gated(engine, acme, 6)
     items = [{"id": gate["id"], "decision": "approved"} for gate in gates(api())]
     clients = [api("reviewer", name=f"r{number}") for number in range(3)]
 
     answers = at_once(
-        *[lambda c=client, s=turn: c.post(DECIDE, {"items": items[:: -1 if s % 2 else 1]}) for turn, client in enumerate(clients)]
+        *[
+            lambda c=client, s=turn: c.post(DECIDE, {"items": items[:: -1 if s % 2 else 1]})
+            for turn, client in enumerate(clients)
+        ]
     )
 
     assert [answer.status_code for answer in answers] == [200] * 3
@@ -404,7 +485,9 @@ def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(api
         ({"items": [{"id": str(UUID(int=1)), "decision": "approved", "x": 1}]}, "items[0].x"), ({"items": 5}, "items"),
     ],
 )  # fmt: skip
-def test_a_bulk_decision_that_is_none_is_refused_by_path(api: Any, engine: Engine, acme: Tenant, body: Any, path: str) -> None:
+def test_a_bulk_decision_that_is_none_is_refused_by_path(
+    api: Any, engine: Engine, acme: Tenant, body: Any, path: str
+) -> None:
     refused = problem(api("reviewer").post(DECIDE, body), 400, "validation_failed")
 
     assert path in [fault["path"] for fault in refused["errors"]]
@@ -416,7 +499,9 @@ def test_the_inbox_of_another_tenant_is_empty_and_its_gates_are_not_there(
     (waiting,) = gated(engine, acme)
     client = api("reviewer", tenant=other_tenant)
 
-    (result,) = client.post(DECIDE, {"items": [{"id": str(waiting), "decision": "approved"}]}).json()["results"]
+    (result,) = client.post(DECIDE, {"items": [{"id": str(waiting), "decision": "approved"}]}).json()[
+        "results"
+    ]
 
     assert client.get(INBOX).json()["results"] == []
     assert (result["ok"], result["problem"]["code"]) == (False, "not_found")

@@ -138,8 +138,7 @@ def test_nothing_that_a_lost_worker_reports_counts_while_another_runs_the_work(
     reports = (
         lambda: results.completed(old, Completed(Output(content="late")), needs_approval=False),
         lambda: results.failed(old, results.overdue(1)),
-        lambda: results.handed_back(old, reason="late"),
-        lambda: results.stalled(old, grant="late"),
+        lambda: results.stalled(old),
         lambda: results.accepted(old),
     )
 
@@ -284,6 +283,22 @@ def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme
     assert [release.grant for release in second.releases] == [message["grant"]]
 
 
+def test_a_seat_that_an_accepted_run_could_not_give_back_is_given_back(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    with monkeypatch.context() as away:
+        away.setattr("activities.admission.accept", lambda *slot: False)
+        engine.submit(acme)
+        engine.drain()
+    (before,) = audit(withdraw_orphans=False)
+
+    rebuilding.SlotAudit().compare()
+
+    (after,) = audit(withdraw_orphans=False)
+    assert (before.seated, after.seated, after.grant) == (True, False, before.grant)
+
+
 def test_slots_of_live_runs_that_redis_forgot_are_held_again(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme)
@@ -364,7 +379,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
 
     done = engine.get(acme, killed_run.activity_id)
     assert after_one_look == "in_progress"
-    assert (done.status, done.stalls, done.attempts) == ("done", 0, 1)
+    assert (done.status, done.stalls, done.attempts) == ("done", 1, 1)
 
 
 def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(

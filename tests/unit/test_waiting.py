@@ -49,9 +49,16 @@ def test_a_role_that_nobody_serves_has_no_worker(standing: dict[str, Any]) -> No
 def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -> None:
     reason = of_standing(waiting("ready", taken=2), role="seo")
 
-    assert (reason.code, reason.holder, reason.estimate_seconds) == ("queued", "2 of 2 seats taken at the workers of seo", 6.0)
+    assert (reason.code, reason.holder, reason.estimate_seconds) == (
+        "queued",
+        "2 of 2 seats taken at the workers of seo",
+        6.0,
+    )
 
 
-@pytest.mark.parametrize("standing", [{"state": "closed"}, {"state": "unknown"}, {"state": "held", "started": False, "grant": "g-1"}])
+@pytest.mark.parametrize(
+    "standing",
+    [{"state": "closed"}, {"state": "unknown"}, {"state": "held", "started": False, "grant": "g-1"}],
+)
 def test_what_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
     assert of_standing(standing, role="seo").code == "queued"

@@ -1,7 +1,7 @@
 -- Charges running work for the time it has taken so far, and lists every slot for comparison with PostgreSQL.
 -- KEYS[1]  the pointer
 -- ARGV[1]  give back grants that nobody started and whose role has no worker any more: 1, else 0
--- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role]...]
+-- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role, seated 0 or 1]...]
 
 if not open() then
     return CLOSED
@@ -23,7 +23,8 @@ for i = 1, #slots, 2 do
         release(id, slot.grant)
         enqueue(id, parts.tenant, parts.role, parts.band, score, parts.group)
     else
-        result[#result + 1] = { id, slot.grant, slot.started > 0 and 1 or 0, now - slot.granted, parts.tenant, parts.role }
+        result[#result + 1] = { id, slot.grant, slot.started > 0 and 1 or 0, now - slot.granted, parts.tenant, parts.role,
+            slot.pool ~= "" and 1 or 0 }
     end
 end
 if #result == 0 then

@@ -22,7 +22,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, metavar="FILE", help="YAML, or JSON if its name ends in .json")
-        parser.add_argument("--tenant", metavar="SLUG", help="whose pipeline it is; may be left out if there is one tenant")
+        parser.add_argument(
+            "--tenant", metavar="SLUG", help="whose pipeline it is; may be left out if there is one tenant"
+        )
 
     def handle(self, *args: Any, file: Path, tenant: str | None, **options: Any) -> None:
         text = _read(file)
@@ -55,6 +57,8 @@ def _tenant(slug: str | None) -> Tenant:
     with system_scope():
         found = list(Tenant.objects.order_by("slug")[:20])
     if len(found) != 1:
-        known = ", ".join(tenant.slug for tenant in found) or "none; make one with: manage.py create_tenant SLUG"
+        known = (
+            ", ".join(tenant.slug for tenant in found) or "none; make one with: manage.py create_tenant SLUG"
+        )
         raise CommandError(f"Say whose pipeline it is with --tenant SLUG. There are: {known}")
     return found[0]

@@ -1,0 +1,61 @@
+"""The admin as a person uses it: lists, pages, actions, and what they are told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.messages import get_messages
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import include, path, reverse
+
+#: The addresses of the console and the admin, for tests that need no others.
+urlpatterns = [path("", include("console.urls")), path("admin/", admin.site.urls)]
+
+#: A pipeline whose second step awaits approval.
+BRIEF = {
+    "key": "brief",
+    "name": "Brief",
+    "steps": [
+        {"id": "research", "agent_role": "qa"},
+        {"id": "write", "agent_role": "dev", "depends_on": ["research"], "requires_approval": True},
+    ],
+}
+
+
+def list_of(model: type) -> str:
+    """The address of a model's list."""
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")  # type: ignore[attr-defined]
+
+
+def page_of(row: Any) -> str:
+    """The address of a row's page."""
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def act(browser: Client, model: type, action: str, *rows: Any, **answers: str) -> HttpResponse:
+    """Choose an action for rows of a list; with answers, also confirm it."""
+    chosen = {"action": action, "_selected_action": [str(row.pk) for row in rows], **answers}
+    return browser.post(list_of(model), chosen)
+
+
+def told(answer: HttpResponse) -> list[str]:
+    """The messages that the next page shows."""
+    return [str(message) for message in get_messages(answer.wsgi_request)]  # type: ignore[attr-defined]
+
+
+def words(answer: HttpResponse) -> str:
+    """What stands on a page, without its markup."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", "", answer.content.decode(), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", text.replace("</span>", "")).split())
+
+
+def no_inlines(*prefixes: str) -> dict[str, str]:
+    """The management data of formsets that are left alone."""
+    return {
+        f"{prefix}-{name}_FORMS": "0"
+        for prefix in prefixes
+        for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")
+    }

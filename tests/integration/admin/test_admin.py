@@ -1,0 +1,126 @@
+"""The platform's admin is for superusers alone, shows everything, and changes nothing that the engine owns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+
+from activities.models import Activity
+from pipelines.models import Pipeline, PipelineRun
+from tenants import tokens
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Membership, Tenant
+from tests.browsing import list_of, page_of
+
+OURS = {"tenants", "agents", "activities", "pipelines"}
+
+
+def test_every_model_of_ours_is_in_the_admin() -> None:
+    missing = [
+        model.__name__
+        for model in apps.get_models()
+        if model._meta.app_label in OURS and not admin.site.is_registered(model)
+    ]
+
+    assert missing == []
+
+
+def test_only_superusers_get_in(tenant: Tenant, client: Client) -> None:
+    staff = User.objects.create_user("staff", password="a long password", is_staff=True)
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=staff, role="admin")
+    assert client.get("/admin/").status_code == 302
+
+    client.force_login(staff)
+
+    assert client.get("/admin/").status_code == 403
+    assert client.get(list_of(Activity)).status_code == 403
+
+
+def test_staff_with_every_permission_see_no_model(database: None) -> None:
+    """Were the middleware ever left out, the admin itself would still refuse."""
+    staff = User.objects.create_user("staff", is_staff=True)
+    request = type("Request", (), {"user": staff, "method": "GET"})()
+
+    seen = [
+        model.__name__
+        for model, model_admin in admin.site._registry.items()
+        if model_admin.has_module_permission(request) or model_admin.has_view_permission(request)
+    ]
+
+    assert seen == []
+
+
+def _all_rows() -> list[tuple[type, Any]]:
+    with system_scope():
+        return [(model, model._default_manager.first()) for model in admin.site._registry]
+
+
+def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Client, tenant: Tenant) -> None:
+    tokens.create(tenant, "viewer", "reader")
+    opened = 0
+
+    for model, row in _all_rows():
+        pages = [list_of(model)]
+        if admin.site._registry[model].has_add_permission(root.get("/admin/").wsgi_request):
+            pages.append(f"{list_of(model)}add/")
+        if row is not None:
+            pages += [page_of(row), f"{list_of(model)}{row.pk}/history/"]
+        for page in pages:
+            assert root.get(page).status_code == 200, page
+            opened += 1
+
+    assert opened > 60
+
+
+def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
+    for model, model_admin in admin.site._registry.items():
+        if model_admin.search_fields:
+            assert root.get(list_of(model), {"q": "acme"}).status_code == 200, model
+            assert root.get(list_of(model), {"q": str(run.pk)}).status_code == 200, model
+    for situation in ("queued", "running", "people", "trouble"):
+        assert (
+            root.get(list_of(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
+            == 200
+        )
+
+
+def test_what_the_engine_owns_can_neither_be_made_nor_changed_nor_deleted(
+    run: PipelineRun, failed: Activity, root: Client
+) -> None:
+    owned = {
+        "activity",
+        "activityrun",
+        "activityevent",
+        "wake",
+        "outputspool",
+        "workerprocess",
+        "pipelineversion",
+        "pipelinerun",
+        "steprun",
+    }
+    tried = set()
+
+    for model, row in _all_rows():
+        if model._meta.model_name in owned:  # type: ignore[attr-defined]
+            tried.add(model._meta.model_name)  # type: ignore[attr-defined]
+            assert root.get(f"{list_of(model)}add/").status_code == 403
+            assert root.post(page_of(row), {"status": "done"}).status_code == 403
+            assert root.post(f"{list_of(model)}{row.pk}/delete/", {"post": "yes"}).status_code == 403
+            assert "delete_selected" not in root.get(list_of(model)).content.decode()
+
+    assert tried == owned
+
+
+def test_nothing_is_fetched_from_outside(root: Client, waiting: Activity) -> None:
+    for page in ("/admin/", list_of(Activity), page_of(waiting), f"{list_of(Pipeline)}add/"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', root.get(page).content.decode()
+        )
+        assert loaded
+        assert [each for each in loaded if not each.startswith(("/", "data:"))] == []

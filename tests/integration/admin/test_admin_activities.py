@@ -1,0 +1,196 @@
+"""Activities in the admin: what they are, why they wait, what happened, and an operator's deeds."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from activities import approvals
+from activities.admin.decisions import possible
+from activities.models import Activity
+from activities.states import Status
+from agents.contracts import Completed, Output
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.browsing import act, list_of, page_of, told, words
+from tests.engine import Engine
+
+
+def test_the_list_shows_all_tenants_with_what_each_waits_for(
+    waiting: Activity, engine: Engine, other_tenant: Tenant, root: Client
+) -> None:
+    engine.submit(other_tenant, "strategy-writer")
+
+    text = words(root.get(list_of(Activity)))
+
+    assert "work 0 awaiting approval acme" in text
+    assert "work 0 created globex smart_toystrategy-writer 10 queued" in text
+
+
+def test_a_filter_shows_one_tenants_rows(
+    waiting: Activity, engine: Engine, other_tenant: Tenant, root: Client
+) -> None:
+    engine.submit(other_tenant, "strategy-writer")
+
+    found = root.get(list_of(Activity), {"tenant": "globex"}).context["cl"].result_list
+
+    assert {activity.tenant_id for activity in found} == {other_tenant.pk}
+
+
+def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> None:
+    with CaptureQueriesContext(connections[SYSTEM]) as asked:
+        root.get(list_of(Activity))
+
+    assert not [
+        query["sql"] for query in asked if "COUNT(" in query["sql"] and "activities_activity" in query["sql"]
+    ]
+
+
+def test_an_activitys_page_tells_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
+    text = words(root.get(page_of(waiting)))
+
+    assert "human - Somebody decides about the result. Held by reviewer." in text
+    assert "request_approval in_progress → awaiting_approval by worker" in text
+    assert "Run attempt 1 completed" in text
+    assert "bees" in text
+
+
+def test_what_agents_wrote_is_shown_as_text(failed: Activity, root: Client) -> None:
+    page = root.get(page_of(failed)).content.decode()
+
+    assert "The page <b>is</b> gone." not in page
+    assert "&lt;b&gt;is&lt;/b&gt;" in page
+
+
+def test_an_output_can_be_read(waiting: Activity, root: Client) -> None:
+    page = root.get(reverse("admin:activities_activity_output", args=[waiting.pk, waiting.output_ref]))
+
+    assert "work 0: done" in page.content.decode()
+    assert (
+        root.get(reverse("admin:activities_activity_output", args=[waiting.pk, waiting.pk])).status_code
+        == 200
+    )
+    assert (
+        root.get(reverse("admin:activities_activity_output", args=[UUID(int=1), waiting.pk])).status_code
+        == 404
+    )
+
+
+def test_a_button_asks_first_and_changes_nothing_by_itself(
+    waiting: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    asked = root.get(f"/admin/activities/activity/{waiting.pk}/approve/")
+
+    assert "Notes for the record" in asked.content.decode()
+    assert engine.status(tenant, waiting.pk) == "awaiting_approval"
+
+
+def test_the_buttons_are_those_that_would_do_something(
+    waiting: Activity, failed: Activity, root: Client
+) -> None:
+    def buttons(activity: Activity) -> set[str]:
+        page = root.get(page_of(activity)).content.decode()
+        return set(re.findall(rf"/admin/activities/activity/{activity.pk}/(\w+)/\"", page)) - {
+            "history",
+            "change",
+        }
+
+    assert buttons(waiting) == {"approve", "reject", "cancel"}
+    assert buttons(failed) == {"retry", "cancel"}
+
+
+@pytest.mark.parametrize("status", Status)
+def test_no_button_is_offered_for_what_has_ended_for_good(status: Status) -> None:
+    final = {"done", "approved", "rejected", "reassigned", "cancelled"}
+
+    assert (possible(Activity(status=status)) == set()) == (status in final)
+
+
+def test_approving_lets_the_work_go_on_under_the_operators_name(
+    waiting: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    answer = act(root, Activity, "approve_selected", waiting, confirmed="1", back="1", notes="fine")
+
+    assert answer["Location"] == page_of(waiting)
+    assert told(answer) == ["Approved: work 0."]
+    decided = engine.get(tenant, waiting.pk)
+    assert (decided.status, decided.decided_by, decided.reviewer_notes) == ("approved", "user:root", "fine")
+    with system_scope():
+        assert LogEntry.objects.get(object_id=str(waiting.pk)).get_change_message() == "Approved. fine"
+
+
+def test_rejecting_needs_words_for_the_agent(
+    waiting: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    answer = act(root, Activity, "reject_selected", waiting, confirmed="1", notes="")
+    assert "This field is required." in answer.content.decode()
+    assert engine.status(tenant, waiting.pk) == "awaiting_approval"
+
+    act(root, Activity, "reject_selected", waiting, confirmed="1", notes="shorter")
+
+    assert engine.status(tenant, waiting.pk) == "rejected"
+    with tenant_scope(tenant.pk):
+        assert Activity.objects.get(parent=waiting, link_kind="revision_of").reviewer_notes == "shorter"
+
+
+def test_each_row_is_done_by_itself_and_skipped_ones_say_why(
+    waiting: Activity, failed: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    approvals.approve(tenant.pk, waiting.pk, actor="user:mia")
+    engine.agent.behaviour = lambda request: done()
+    (second,) = engine.submit(tenant, "dev", requires_approval=True)
+    engine.drain()
+
+    answer = act(
+        root, Activity, "approve_selected", waiting, failed, engine.get(tenant, second), confirmed="1"
+    )
+
+    told = told(answer)
+    assert engine.status(tenant, second) == "approved"
+    assert any(message.startswith("Skipped work 0: user:mia approved this at") for message in told)
+    assert any("is failed; nothing waits for a decision there." in message for message in told)
+    assert "Approved: work 0." in told
+
+
+def test_rows_of_several_tenants_are_each_done_in_their_own(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, root: Client
+) -> None:
+    (ours,), (theirs,) = engine.submit(tenant, "blog-writer"), engine.submit(other_tenant, "blog-writer")
+
+    answer = act(
+        root,
+        Activity,
+        "cancel_selected",
+        engine.get(tenant, ours),
+        engine.get(other_tenant, theirs),
+        confirmed="1",
+        notes="not needed",
+    )
+
+    assert told(answer) == ["Cancelled: work 0, work 0."]
+    assert (
+        engine.get(tenant, ours).cancel_reason
+        == engine.get(other_tenant, theirs).cancel_reason
+        == "not needed"
+    )
+
+
+def test_a_failed_activity_is_tried_again(
+    failed: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    engine.agent.behaviour = lambda request: done()
+
+    act(root, Activity, "retry_selected", failed, confirmed="1")
+    engine.drain()
+
+    assert engine.status(tenant, failed.pk) == "done"
+
+
+def done() -> Completed:
+    return Completed(Output(content="done"))

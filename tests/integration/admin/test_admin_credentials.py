@@ -1,0 +1,172 @@
+"""Secrets in the admin go in or are shown once; and who may do what for which tenant."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from django.test import Client
+
+from agents import credentials
+from agents.models import Agent, AgentConfig
+from tenants import tokens
+from tenants.context import system_scope
+from tenants.models import ApiToken, Membership, Tenant
+from tests.browsing import act, list_of, no_inlines, page_of
+
+SECRET = "sk-very-secret"
+
+
+@pytest.fixture
+def qa_agent() -> Any:
+    """The role of the registry, put back as migrations made it."""
+    with system_scope():
+        before = Agent.objects.get(role="qa")
+    yield
+    with system_scope():
+        before.save()
+
+
+def test_credentials_go_in_sealed_and_never_come_out(root: Client, qa_agent: None) -> None:
+    answer = _agent_form(root, auth=f'{{"type": "bearer", "token": "{SECRET}"}}')
+
+    assert answer.status_code == 302
+    with system_scope():
+        agent = Agent.objects.get(role="qa")
+        log = LogEntry.objects.get(object_id="qa")
+    assert SECRET not in agent.auth_sealed
+    assert credentials.unseal(agent.auth_sealed, context=credentials.agent_context("qa"))["token"] == SECRET
+    assert SECRET not in log.change_message
+    page = root.get(page_of(agent)).content.decode()
+    assert "Yes, sealed with the key" in page
+    assert SECRET not in page
+    assert agent.auth_sealed not in page
+
+
+def test_credentials_stay_when_nothing_is_typed_and_go_when_asked(root: Client, qa_agent: None) -> None:
+    _agent_form(root, auth='{"type": "bearer", "token": "x"}')
+    _agent_form(root, name="Another name")
+    with system_scope():
+        assert Agent.objects.get(role="qa").auth_sealed != ""
+
+    _agent_form(root, forget_auth="on")
+
+    with system_scope():
+        assert Agent.objects.get(role="qa").auth_sealed == ""
+
+
+@pytest.mark.parametrize("typed", ["no json", '["a"]', '{"token": 5}', '{"token": {"a": "b"}}', SECRET])
+def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Client, qa_agent: None) -> None:
+    page = _agent_form(root, auth=typed).content.decode()
+
+    assert "Please correct the error" in page
+    assert SECRET not in page
+
+
+def test_a_tenants_own_credentials_open_for_that_tenant_and_role_alone(tenant: Tenant, root: Client) -> None:
+    fields = {
+        "tenant": str(tenant.pk),
+        "agent": "qa",
+        "enabled": "on",
+        "retry": "{}",
+        "rate": "{}",
+        "auth": '{"token": "t"}',
+    }
+
+    assert root.post(f"{list_of(AgentConfig)}add/", fields).status_code == 302
+
+    with system_scope():
+        config = AgentConfig.objects.get()
+    context = credentials.config_context(tenant.pk, "qa")
+    assert credentials.unseal(config.auth_sealed, context=context) == {"token": "t"}
+    assert (
+        root.post(
+            page_of(config), {"enabled": "on", "retry": "{}", "rate": "{}", "max_concurrency": "3"}
+        ).status_code
+        == 302
+    )
+    with system_scope():
+        changed = AgentConfig.objects.get()
+    assert (changed.max_concurrency, changed.version, changed.auth_sealed) == (3, 2, config.auth_sealed)
+
+
+def test_a_token_is_shown_once_and_works(tenant: Tenant, root: Client) -> None:
+    address = f"/admin/tenants/tenant/{tenant.pk}/create-token/"
+    assert root.get(address).status_code == 200
+
+    answer = root.post(address, {"name": "ci", "role": "operator", "days": "30", "scopes": "activities:read"})
+
+    secret = re.search(r"orc_[A-Za-z0-9_-]{43}", answer.content.decode())
+    assert secret
+    assert "no-store" in answer["Cache-Control"]
+    assert tokens.principal_of(secret[0]).scopes == ("activities:read",)
+    with system_scope():
+        token = ApiToken.objects.get()
+        assert secret[0] not in "".join(LogEntry.objects.values_list("change_message", flat=True))
+    for page in (page_of(token), list_of(ApiToken), page_of(tenant)):
+        shown = root.get(page).content.decode()
+        assert secret[0] not in shown
+        assert token.secret_hash not in shown
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"role": "operator"},
+        {"name": "x", "role": "king"},
+        {"name": "x", "role": "viewer", "scopes": "everything"},
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(
+    fields: dict[str, str], tenant: Tenant, root: Client
+) -> None:
+    assert root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", fields).status_code == 200
+
+    with system_scope():
+        assert not ApiToken.objects.exists()
+
+
+def test_a_revoked_token_opens_nothing(tenant: Tenant, root: Client) -> None:
+    token, secret = tokens.create(tenant, "viewer", "reader")
+    assert "reader" in root.get(f"/admin/tenants/apitoken/{token.pk}/revoke/").content.decode()
+
+    act(root, ApiToken, "revoke_selected", token, confirmed="1")
+
+    with pytest.raises(tokens.TokenRefused):
+        tokens.principal_of(secret)
+
+
+def test_a_member_is_added_with_human_roles_as_words(tenant: Tenant, root: Client) -> None:
+    mia = User.objects.create_user("mia")
+
+    answer = root.post(
+        f"{list_of(Membership)}add/",
+        {"tenant": str(tenant.pk), "user": str(mia.pk), "role": "reviewer", "human_roles": "editor, legal ,"},
+    )
+
+    assert answer.status_code == 302
+    with system_scope():
+        assert Membership.objects.get().human_roles == ["editor", "legal"]
+
+
+def test_a_tenant_keeps_its_slug(tenant: Tenant, root: Client) -> None:
+    root.post(
+        page_of(tenant),
+        {"slug": "other", "name": "Acme Inc.", "is_active": "on", "weight": "2", "timezone": "UTC"},
+    )
+
+    with system_scope():
+        kept = Tenant.objects.get()
+    assert (kept.slug, kept.name, kept.weight) == ("acme", "Acme Inc.", 2)
+
+
+def _agent_form(browser: Client, **fields: str) -> HttpResponse:
+    page = reverse("admin:agents_agent_change", args=["qa"])
+    form = browser.get(page).context["adminform"].form
+    sent = {name: value for name, value in form.initial.items() if value is not None and value is not False}
+    sent |= {"options": "{}", "retry": "{}", "input_schema": "null"} | no_inlines("deployments")
+    return browser.post(page, sent | fields)

@@ -1,0 +1,121 @@
+"""Pipelines in the admin: edited as text, version by version, and their runs as pictures."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import Client
+
+from activities.models import Activity
+from pipelines import versions
+from pipelines.models import Pipeline, PipelineRun, PipelineVersion
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import BRIEF, act, list_of, no_inlines, page_of, told
+
+
+def test_a_run_shows_where_its_steps_stand(run: PipelineRun, root: Client) -> None:
+    page = root.get(page_of(run)).content.decode()
+
+    assert '<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture"' in page
+    assert "Needs approval" in page
+    assert re.search(r'<a href="/admin/activities/activity/[0-9a-f-]+/change/">', page), (
+        "steps lead to their activities"
+    )
+
+
+def test_a_run_is_cancelled_with_all_its_work(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+    act(root, PipelineRun, "cancel_selected", run, confirmed="1", notes="stop")
+
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.get(pk=run.pk).status == "cancelled"
+        assert not Activity.objects.filter(pipeline_run_id=run.pk, status="awaiting_approval").exists()
+    assert "Cancel the run" not in root.get(page_of(run)).content.decode()
+
+
+def test_a_pipeline_is_made_from_text(tenant: Tenant, root: Client) -> None:
+    text = "key: fresh\nname: Fresh\nsteps:\n  - {id: one, agent_role: qa}\n"
+
+    answer = root.post(
+        f"{list_of(Pipeline)}add/", {"tenant": str(tenant.pk), "enabled": "on", "definition": text}
+    )
+
+    assert answer.status_code == 302
+    made = _pipeline(tenant)
+    assert (made.key, made.name, made.latest, made.enabled) == ("fresh", "Fresh", 1, True)
+    with tenant_scope(tenant.pk):
+        assert PipelineVersion.objects.get().created_by == "user:root"
+
+
+def test_every_fault_of_a_definition_is_named_by_its_path(
+    run: PipelineRun, tenant: Tenant, root: Client
+) -> None:
+    text = "key: brief\nname: Brief\nsteps:\n  - {id: a, agent_role: nobody}\n  - {id: b, agent_role: qa, depends_on: [c]}\n"
+
+    page = _save(root, _pipeline(tenant), text).content.decode()
+
+    assert "steps[0].agent_role: unknown" in page
+    assert "steps[1].depends_on[0]" in page
+    assert _pipeline(tenant).latest == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("steps: [", "definition.yaml: line "),
+        ("{", "definition.json: line "),
+        ("key: other\nname: Other\nsteps:\n  - {id: a, agent_role: qa}\n", "key: must stay"),
+    ],
+)
+def test_a_text_that_is_no_definition_of_this_pipeline_is_refused(
+    text: str, fault: str, run: PipelineRun, tenant: Tenant, root: Client
+) -> None:
+    assert fault in _save(root, _pipeline(tenant), text).content.decode()
+
+
+def test_a_changed_definition_is_a_new_version_and_an_equal_one_is_not(
+    run: PipelineRun, tenant: Tenant, root: Client
+) -> None:
+    pipeline = _pipeline(tenant)
+    text = root.get(page_of(pipeline)).context["adminform"].form.initial["definition"]
+    assert "depends_on: [research]" in text
+
+    assert _save(root, pipeline, text).status_code == 302
+    assert _pipeline(tenant).latest == 1
+
+    assert _save(root, pipeline, text.replace("name: Brief", "name: Better brief")).status_code == 302
+    assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Better brief")
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.get(pk=run.pk).version.number == 1, "a run keeps its version"
+
+
+def test_of_two_editors_at_once_the_second_is_told(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+    pipeline = _pipeline(tenant)
+    text = root.get(page_of(pipeline)).context["adminform"].form.initial["definition"]
+    versions.save(tenant.pk, {**BRIEF, "name": "Theirs"}, actor="user:mia")
+
+    answer = _save(root, pipeline, text.replace("name: Brief", "name: Mine"), expected="1")
+
+    assert answer.status_code == 302
+    assert "The pipeline is at version 2 by now, not 1." in told(answer)[0]
+    assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Theirs")
+
+
+def test_a_pipeline_is_switched_off_from_the_list(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+    act(root, Pipeline, "disable_selected", _pipeline(tenant))
+
+    assert _pipeline(tenant).enabled is False
+
+
+def _save(browser: Client, pipeline: Pipeline, definition: str, **fields: Any) -> HttpResponse:
+    form = browser.get(page_of(pipeline)).context["adminform"].form
+    sent = {"enabled": "on", "definition": definition, "expected": form.initial["expected"], **fields}
+    return browser.post(page_of(pipeline), sent | no_inlines("versions"))
+
+
+def _pipeline(tenant: Tenant) -> Pipeline:
+    with tenant_scope(tenant.pk):
+        return Pipeline.objects.get()

@@ -1,0 +1,210 @@
+"""The OpenAPI schema of the whole API: complete, valid, and true; and the pages that show it without a network."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from django.core.management import call_command
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+from rest_framework.test import APIClient
+
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("database")
+
+DOCUMENT = "urn:openapi"
+PROBLEM = "application/problem+json"
+CALLBACKS = "/api/v1/agent-runs/"
+
+
+@cache
+def schema() -> dict[str, Any]:
+    out = io.StringIO()
+    call_command("spectacular", "--validate", "--fail-on-warn", stdout=out)
+    found: dict[str, Any] = yaml.safe_load(out.getvalue())
+    return found
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for address, methods in schema()["paths"].items():
+        for method, operation in methods.items():
+            yield method, address, operation
+
+
+def filled(address: str) -> str:
+    """The address with ids that there are not."""
+    kinds = {"role": "qa", "agent_role": "qa", "key": "flow", "tool": "report_blocker"}
+    return re.sub(r"\{(\w+)\}", lambda found: kinds.get(found[1], str(uuid4())), address)
+
+
+def faults_of(answer: Any, address: str, method: str = "get") -> list[str]:
+    """How the answer differs from what the schema says about this operation."""
+    promised = schema()["paths"][address][method]["responses"][str(answer.status_code)]["content"]
+    kind = answer["Content-Type"].partition(";")[0]
+    registry: Registry[Any] = Registry().with_resource(DOCUMENT, Resource(schema(), DRAFT202012))
+    resolved = _absolute(promised[kind]["schema"])
+    return [
+        error.message
+        for error in Draft202012Validator(resolved, registry=registry).iter_errors(answer.json())
+    ]
+
+
+def _absolute(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {
+            key: f"{DOCUMENT}{value}" if key == "$ref" else _absolute(value) for key, value in part.items()
+        }
+    return [_absolute(item) for item in part] if isinstance(part, list) else part
+
+
+def test_the_schema_is_valid_and_made_without_a_warning() -> None:
+    assert schema()["openapi"].startswith("3.1")
+    assert len(list(operations())) > 40
+
+
+def test_every_operation_says_what_it_does_answers_and_refuses() -> None:
+    for method, address, operation in operations():
+        assert operation["summary"], (method, address)
+        assert operation["tags"], (method, address)
+        refusals = {
+            status
+            for status, answer in operation["responses"].items()
+            if PROBLEM in answer.get("content", {})
+        }
+        assert {"401", "403", "429"} <= refusals, (method, address)
+        assert any(status.startswith("2") for status in operation["responses"]), (method, address)
+        if "{" in address and (method, address) != ("put", "/api/v1/pipelines/{key}/"):
+            assert "404" in refusals, (method, address)
+
+
+def test_every_post_of_people_and_programs_takes_an_idempotency_key() -> None:
+    without = {
+        address
+        for method, address, operation in operations()
+        if method == "post"
+        and "Idempotency-Key" not in {parameter["name"] for parameter in operation.get("parameters", ())}
+    }
+
+    assert {address for address in without if not address.startswith(CALLBACKS)} == set()
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+
+    assert len(names) == len(set(names))
+
+
+def test_nobody_gets_anywhere_without_a_credential(tenant: Tenant) -> None:
+    client = APIClient()
+
+    for method, address, _ in operations():
+        problem(getattr(client, method)(filled(address)), 401, "not_authenticated")
+
+
+def test_whatever_is_not_there_is_a_404_that_tells_nothing(api: Any, tenant: Tenant, engine: Engine) -> None:
+    client = api("admin")
+
+    for method, address, operation in operations():
+        if (
+            method == "get"
+            and re.search(r"\{(id|activity_id|run_id|key)\}", address)
+            and not address.startswith(CALLBACKS)
+        ):
+            body = problem(client.get(filled(address)), 404, "not_found")
+            assert body["detail"] == "Not found.", operation["operationId"]
+
+
+def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
+    client = api("viewer")
+    activity = api().post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}).json()["id"]
+    lists = [
+        (address, operation)
+        for method, address, operation in operations()
+        if method == "get" and operation["operationId"].endswith("_list")
+    ]
+
+    assert len(lists) >= 11
+    for address, _ in lists:
+        place = address.replace("{activity_id}", activity).replace("{agent_role}", "qa")
+        page = client.get(f"{place}?limit=1")
+        assert page.json().keys() == {"next", "previous", "results"}, address
+        assert len(page.json()["results"]) <= 1, address
+        assert faults_of(page, address) == [], address
+        problem(client.get(f"{place}?no_such_filter=1"), 400, "validation_failed")
+
+
+def test_answers_are_as_the_schema_says(api: Any, tenant: Tenant, engine: Engine) -> None:
+    engine.serve(tenant)
+    client = api("admin")
+    client.post("/api/v1/templates/", {"key": "t", "name": "T", "agent_role": "qa"})
+    made = client.post(
+        "/api/v1/pipelines/",
+        {"key": "p", "name": "P", "steps": [{"id": "a", "agent_role": "qa", "requires_approval": True}]},
+    )
+    run = client.post("/api/v1/pipelines/p/runs/")
+    engine.drain()
+    activity = run.json()["steps"][0]["activity"]
+    gate = client.get("/api/v1/inbox/").json()["results"][0]["id"]
+    base = {"id": activity, "activity_id": activity, "key": "p", "role": "qa"}
+
+    def at(address: str, **ids: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda found: {**base, **ids}[found[1]], address)
+
+    checked = [
+        (made, "/api/v1/pipelines/", "post"), (run, "/api/v1/pipelines/{key}/runs/", "post"),
+        *((client.get(at(address)), address, "get") for address in (
+            "/api/v1/activities/{id}/", "/api/v1/activities/{activity_id}/output/", "/api/v1/activities/{activity_id}/runs/",
+            "/api/v1/activities/{activity_id}/timeline/", "/api/v1/activities/{activity_id}/why/", "/api/v1/inbox/", "/api/v1/queues/",
+            "/api/v1/workers/", "/api/v1/agents/", "/api/v1/agents/{role}/", "/api/v1/agent-configs/", "/api/v1/agent-configs/{role}/",
+            "/api/v1/pipelines/", "/api/v1/pipelines/{key}/", "/api/v1/pipeline-runs/", "/api/v1/templates/",
+        )),
+        (client.get(at("/api/v1/pipeline-runs/{id}/", id=run.json()["id"])), "/api/v1/pipeline-runs/{id}/", "get"),
+        (client.get("/api/v1/templates/t/"), "/api/v1/templates/{key}/", "get"),
+        (client.post("/api/v1/inbox/decide/", {"items": [{"id": gate, "decision": "approved"}] * 2}), "/api/v1/inbox/decide/", "post"),
+        (client.post(at("/api/v1/activities/{id}/approve/")), "/api/v1/activities/{id}/approve/", "post"),
+        (client.post("/api/v1/activities/", {}), "/api/v1/activities/", "post"),
+        (client.post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}), "/api/v1/activities/", "post"),
+        (client.post("/api/v1/activities/", [{"name": "x", "agent_role": "qa"}]), "/api/v1/activities/", "post"),
+        (client.post("/api/v1/queues/qa/pause/"), "/api/v1/queues/{role}/pause/", "post"),
+        (client.put("/api/v1/agent-configs/qa/", {"auth": {"type": "bearer", "token": "t"}}), "/api/v1/agent-configs/{role}/", "put"),
+    ]  # fmt: skip
+
+    assert {
+        (address, method): faults_of(answer, address, method)
+        for answer, address, method in checked
+        if faults_of(answer, address, method)
+    } == {}
+
+
+def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenant) -> None:
+    client = APIClient()
+
+    document, page = client.get("/api/v1/schema/"), client.get("/api/v1/docs/")
+    script = client.get("/api/v1/docs/?script")
+
+    assert document.status_code == page.status_code == script.status_code == 200
+    assert b"Submit one activity" in document.content
+    assert client.get("/api/v1/schema/?format=json").json()["info"]["title"] == "Orchestrator API"
+    sources = re.findall(r'(?:src|href)="([^"]+)"', page.content.decode())
+    assert sources
+    assert not [source for source in sources if source.startswith(("http:", "https:", "//"))]
+    style = client.get(next(source for source in sources if source.endswith(".css")))
+    assert b".swagger-ui" in b"".join(style.streaming_content)
+    style.close()
+    assert client.get("/api/v1/docs/redoc/").status_code == 404
+
+
+def test_an_address_that_there_is_not_reads_like_an_object_that_is_not_there(tenant: Tenant) -> None:
+    problem(APIClient().get("/api/v1/no-such-thing/"), 404, "not_found")
+    problem(APIClient().post("/api/v1/activities"), 404, "not_found")

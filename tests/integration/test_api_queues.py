@@ -1,0 +1,211 @@
+"""Queues and workers over the API: what waits, what runs, and the switch that holds a role back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from activities.admission import limits
+from agents.contracts import Accepted
+from agents.models import Agent, AgentConfig
+from agents.routing import queue_of
+from tenants.context import APP, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+QUEUES, WORKERS = "/api/v1/queues/", "/api/v1/workers/"
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant, max_concurrency=2)
+    return tenant
+
+
+def queue(client: Any, role: str) -> dict[str, Any]:
+    (found,) = (item for item in client.get(f"{QUEUES}?limit=200").json()["results"] if item["role"] == role)
+    return dict(found)
+
+
+def test_there_is_a_queue_for_every_role_in_use(api: Any, engine: Engine, acme: Tenant) -> None:
+    found = api("viewer").get(f"{QUEUES}?limit=200").json()
+
+    assert {item["role"] for item in found["results"]} == set(
+        Agent.objects.filter(enabled=True).values_list("role", flat=True)
+    )
+    assert found["results"][0].keys() == {
+        "role", "queue", "waiting", "granted", "running", "delayed", "oldest_wait_seconds", "workers", "paused",
+    }  # fmt: skip
+    assert queue(api(), "seo")["queue"] == queue_of("seo") == "agent__seo"
+
+
+def test_what_waits_is_counted_by_band_and_what_is_put_off_apart(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    for priority, count in ((1, 1), (4, 1), (5, 2), (9, 1), (10, 3), (19, 1), (20, 2)):
+        engine.submit(acme, "ba", count, priority=priority)
+    engine.submit(acme, "ba", 4, not_before=datetime.now(UTC) + timedelta(hours=1))
+
+    found = queue(api(), "ba")
+
+    assert found["waiting"] == {"urgent": 2, "gated": 3, "normal": 4, "background": 2}
+    assert (found["delayed"], found["running"], found["granted"], found["workers"]) == (4, 0, 0, 0)
+    assert 0 <= found["oldest_wait_seconds"] < 60
+
+
+def test_an_empty_queue_has_no_oldest_wait(api: Any, engine: Engine, acme: Tenant) -> None:
+    assert queue(api(), "ba")["oldest_wait_seconds"] is None
+
+
+def test_what_runs_and_what_is_granted_are_told_apart(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(acme, "qa", 3)
+    engine.deliver()
+
+    found = queue(api(), "qa")
+
+    assert (found["running"], found["granted"], found["waiting"]["normal"], found["workers"]) == (1, 1, 2, 1)
+
+
+def test_a_redis_that_does_not_answer_costs_the_grants_and_nothing_else(
+    api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(acme, "ba", 2)
+    client = api()
+
+    def silent(self: Any, name: Any) -> Any:
+        raise redis.TimeoutError("no answer")
+
+    monkeypatch.setattr(redis.Redis, "get", silent)
+
+    assert queue(client, "ba")["waiting"]["normal"] == 2
+
+
+def test_another_tenants_work_is_not_counted(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    engine.submit(acme, "ba", 2)
+
+    found = queue(api(tenant=other_tenant), "ba")
+
+    assert (sum(found["waiting"].values()), found["oldest_wait_seconds"]) == (0, None)
+
+
+def test_queues_cost_the_same_however_many_there_are(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+
+    def statements(limit: int) -> int:
+        with CaptureQueriesContext(connections[APP]) as captured:
+            assert len(client.get(f"{QUEUES}?limit={limit}").json()["results"]) == limit
+        return len(captured)
+
+    statements(1)
+    assert statements(1) == statements(30) <= 9
+
+
+def test_a_paused_role_starts_nothing_until_it_is_resumed(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api("operator")
+
+    paused = client.post(f"{QUEUES}qa/pause/")
+    limits.refresh()
+    engine.submit(acme, "qa")
+    assert (paused.status_code, paused.json()) == (200, {"role": "qa", "queue": "agent__qa", "paused": True})
+    assert queue(client, "qa")["paused"] is True
+    assert engine.drain() == 0
+
+    resumed = client.post(f"{QUEUES}qa/resume/")
+    limits.refresh()
+    engine.submit(acme, "qa")
+    assert resumed.json()["paused"] is False
+    assert engine.drain() == 2
+
+
+def test_pausing_changes_the_version_of_the_settings_once(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+
+    def version() -> int:
+        with tenant_scope(acme.pk):
+            return AgentConfig.objects.get(agent_id="qa").version
+
+    before = version()
+    client.post(f"{QUEUES}qa/pause/")
+    client.post(f"{QUEUES}qa/pause/")
+
+    assert version() == before + 1
+
+
+def test_a_role_without_settings_can_be_paused_and_other_tenants_go_on(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    assert api().post(f"{QUEUES}ba/pause/").status_code == 200
+
+    assert (queue(api(), "ba")["paused"], queue(api(tenant=other_tenant), "ba")["paused"]) == (True, False)
+
+
+@pytest.fixture
+def a_paused_agent(database: None) -> Iterator[str]:
+    Agent.objects.filter(role="ba").update(paused=True)
+    yield "ba"
+    Agent.objects.filter(role="ba").update(paused=False)
+
+
+def test_a_role_that_the_platform_paused_is_paused(
+    api: Any, engine: Engine, acme: Tenant, a_paused_agent: str
+) -> None:
+    assert queue(api(), a_paused_agent)["paused"] is True
+
+
+def test_everything_of_a_paused_tenant_is_paused(api: Any, engine: Engine, acme: Tenant) -> None:
+    with tenant_scope(acme.pk):
+        Tenant.objects.filter(pk=acme.pk).update(paused=True)
+
+    assert {item["paused"] for item in api().get(QUEUES).json()["results"]} == {True}
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_the_switches_need_an_operator_and_a_role_that_there_is(
+    api: Any, engine: Engine, acme: Tenant, verb: str
+) -> None:
+    assert (
+        problem(api("reviewer").post(f"{QUEUES}qa/{verb}/"), 403, "forbidden")["required_role"] == "operator"
+    )
+    problem(api("operator").post(f"{QUEUES}no-such/{verb}/"), 404, "not_found")
+    problem(api("operator").post(f"{QUEUES}qa/{verb}/", {"why": "x"}), 400, "validation_failed")
+
+
+def test_live_workers_are_listed_with_what_they_serve(api: Any, engine: Engine, acme: Tenant) -> None:
+    (worker,) = api("viewer").get(WORKERS).json()["results"]
+
+    assert (worker["roles"], worker["concurrency"]) == (["qa", "dev", "seo"], 10)
+    assert worker.keys() == {
+        "id",
+        "host",
+        "pid",
+        "roles",
+        "concurrency",
+        "taken",
+        "started_at",
+        "beat_age_seconds",
+    }
+    assert 0 <= worker["beat_age_seconds"] < 60
+
+
+def test_a_worker_that_has_ended_is_not_listed(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.lease.end()
+
+    assert api().get(WORKERS).json()["results"] == []
+    assert queue(api(), "qa")["workers"] == 0
+
+
+@pytest.mark.parametrize("address", [QUEUES, WORKERS])
+def test_unknown_parameters_are_refused(api: Any, engine: Engine, acme: Tenant, address: str) -> None:
+    problem(api().get(f"{address}?role=qa"), 400, "validation_failed")

@@ -1,0 +1,261 @@
+"""The first page for people: how things are, in one sentence with its reasons, for those who may see it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import include, path
+
+from activities.submission import NewActivity, submit
+from console.durations import in_words
+from console.overview import overview
+from orchestrator.settings import unfold
+from tenants.context import tenant_scope
+from tenants.models import Membership, Tenant
+from tests.engine import Engine
+
+PASSWORD = "correct horse battery"
+
+urlpatterns = [path("", include("console.urls")), path("admin/", admin.site.urls)]
+
+
+@pytest.fixture(autouse=True)
+def addresses(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    for name in ("UNFOLD", "ORCHESTRATOR_FLOWER_URL", "FORMAT_MODULE_PATH"):
+        setattr(settings, name, getattr(unfold, name))
+
+
+@pytest.fixture
+def member(tenant: Tenant) -> Client:
+    """A browser in which a member of the tenant has signed in."""
+    return _signed_in("mia", tenant)
+
+
+@pytest.fixture
+def superuser(database: None) -> Client:
+    browser = Client()
+    browser.force_login(User.objects.create_superuser("root", "root@example.com", PASSWORD))
+    return browser
+
+
+def _signed_in(name: str, *tenants: Tenant) -> Client:
+    user = User.objects.create_user(name, password=PASSWORD)
+    for tenant in tenants:
+        with tenant_scope(tenant.pk):
+            Membership.objects.create(tenant=tenant, user=user)
+    browser = Client()
+    browser.force_login(user)
+    return browser
+
+
+def _text(browser: Client, address: str = "/") -> str:
+    answer = browser.get(address)
+    assert answer.status_code == 200
+    return " ".join(re.sub(r"<[^>]+>", " ", answer.content.decode()).split())
+
+
+def test_a_stranger_is_asked_to_sign_in_and_comes_back(database: None, client: Client) -> None:
+    User.objects.create_user("mia", password=PASSWORD)
+
+    answer = client.get("/?tenant=acme", follow=True)
+    assert answer.redirect_chain == [("/login/?next=/%3Ftenant%3Dacme", 302)]
+
+    answer = client.post("/login/", {"username": "mia", "password": PASSWORD, "next": "/?tenant=acme"})
+    assert (answer.status_code, answer["Location"]) == (302, "/?tenant=acme")
+
+
+def test_a_wrong_password_is_refused_with_a_word_and_without_the_password(
+    database: None, client: Client
+) -> None:
+    answer = client.post("/login/", {"username": "mia", "password": "guessed-secret"})
+
+    assert answer.status_code == 200
+    assert b"correct username and password" in answer.content
+    assert b"guessed-secret" not in answer.content
+
+
+def test_signing_in_leads_nowhere_outside(database: None, client: Client) -> None:
+    User.objects.create_user("mia", password=PASSWORD)
+
+    answer = client.post(
+        "/login/", {"username": "mia", "password": PASSWORD, "next": "https://evil.example/"}
+    )
+
+    assert answer["Location"] == "/"
+
+
+def test_signing_out_is_a_post(member: Client) -> None:
+    assert member.get("/logout/").status_code == 405
+    assert member.post("/logout/").status_code == 302
+    assert member.get("/").status_code == 302
+
+
+@pytest.mark.parametrize("address", ["/", "/login/"])
+def test_pages_may_load_nothing_from_outside(address: str, superuser: Client, client: Client) -> None:
+    answer = (superuser if address == "/" else client).get(address)
+
+    policy = answer["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    loaded = re.findall(
+        r'(?:src|href)="([^"]+)"', re.sub(r"<a .*?</a>", "", answer.content.decode(), flags=re.DOTALL)
+    )
+    assert loaded
+    assert all(each.startswith("/static/") for each in loaded)
+    assert b"<script" not in answer.content
+    assert b"style=" not in answer.content
+
+
+def test_the_style_sheets_load_nothing_from_outside() -> None:
+    folder = Path(django_settings.BASE_DIR) / "console" / "static" / "console"
+
+    for sheet in folder.glob("*.css"):
+        assert "url(" not in sheet.read_text(encoding="utf-8")
+        assert "@import" not in sheet.read_text(encoding="utf-8")
+
+
+def test_a_member_sees_the_work_of_their_tenant_alone(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, member: Client
+) -> None:
+    engine.submit(tenant, "blog-writer", count=2)
+    engine.submit(other_tenant, "blog-writer", count=5)
+    engine.submit(other_tenant, "strategy-writer")
+
+    text = _text(member)
+
+    assert "blog-writer (2 waiting)" in text
+    assert "strategy-writer (1 waiting)" not in text
+    assert other_tenant.slug not in text
+
+
+def test_a_member_cannot_ask_for_another_tenant(other_tenant: Tenant, member: Client) -> None:
+    assert member.get(f"/?tenant={other_tenant.slug}").status_code == 404
+    assert member.get("/?tenant=there-is-none").status_code == 404
+
+
+def test_who_belongs_to_several_tenants_chooses(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+    engine.submit(other_tenant, "blog-writer", count=5)
+    both = _signed_in("bo", tenant, other_tenant)
+
+    assert "blog-writer (5 waiting)" not in _text(both)
+    assert "blog-writer (5 waiting)" in _text(both, f"/?tenant={other_tenant.slug}")
+
+
+def test_who_belongs_to_no_tenant_is_told_so(database: None) -> None:
+    assert "You are not a member of any tenant." in _text(_signed_in("nobody"))
+
+
+def test_a_superuser_sees_everybodys_work_or_one_tenants(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, superuser: Client
+) -> None:
+    engine.submit(tenant, "blog-writer", count=2)
+    engine.submit(other_tenant, "blog-writer", count=5)
+
+    assert "blog-writer (7 waiting)" in _text(superuser)
+    assert "blog-writer (5 waiting)" in _text(superuser, f"/?tenant={other_tenant.slug}")
+
+
+def test_all_is_well_when_it_is(engine: Engine, superuser: Client) -> None:
+    text = _text(superuser)
+
+    assert "All is well." in text
+    assert "Nobody is asked for anything." in text
+    assert "postgresql ok" in text
+
+
+def test_work_that_nobody_serves_is_a_reason(engine: Engine, tenant: Tenant, superuser: Client) -> None:
+    engine.submit(tenant, "blog-writer", count=3)
+
+    text = _text(superuser)
+
+    assert "Degraded. No worker serves blog-writer (3 waiting)." in text
+
+
+def test_many_roles_without_workers_are_one_reason(engine: Engine, tenant: Tenant) -> None:
+    for role in (
+        "blog-writer",
+        "strategy-writer",
+        "site-auditor",
+        "report-writer",
+        "email-writer",
+        "ba",
+        "architect",
+    ):
+        engine.submit(tenant, role)
+
+    (reason,) = overview(None).reasons
+
+    assert reason.endswith("and 2 other roles.")
+
+
+def test_what_waits_for_people_is_counted_by_kind(engine: Engine, tenant: Tenant, member: Client) -> None:
+    with tenant_scope(tenant.pk):
+        submit(
+            [
+                NewActivity(name="decide", human_role="editor", is_approval_gate=True),
+                NewActivity(name="call the customer", human_role="sales"),
+                NewActivity(name="write to the customer", human_role="sales"),
+            ],
+            actor="test",
+        )
+
+    text = _text(member)
+
+    assert "approvals 1" in text
+    assert "tasks 2" in text
+
+
+def test_the_page_says_what_is_known_when_postgresql_goes_away(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import OperationalError
+
+    from console import overview as page
+
+    def gone() -> None:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(page, "standing", gone)
+
+    assert overview(None).sentence == "Unavailable."
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize(
+    ("known", "leads_to"),
+    [
+        ("/admin/scheduler/schedules", "/admin/django_celery_beat/periodictask/"),
+        ("/admin/scheduler/pipelines", "/admin/pipelines/pipeline/"),
+    ],
+)
+def test_known_addresses_lead_to_the_lists_of_the_admin(
+    known: str, leads_to: str, slash: str, superuser: Client
+) -> None:
+    answer = superuser.get(known + slash)
+
+    assert (answer.status_code, answer["Location"]) == (302, leads_to)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "now"),
+        (0.9, "now"),
+        (8, "8 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (3601, "1 h"),
+        (7500, "2 h 5 min"),
+        (90061, "1 d 1 h"),
+    ],
+)
+def test_durations_are_said_in_two_units(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words

@@ -1,0 +1,341 @@
+"""What machines ask: is the process alive, what can it do, and how things stand, whatever is broken behind it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client, override_settings
+from django.urls import path
+from prometheus_client.parser import text_string_to_metric_families
+
+from activities import invariants, standing
+from activities.invariants import Report
+from activities.models import WorkerProcess
+from activities.submission import NewActivity, submit
+from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.exceptions import RetryableAgentError
+from console import dependencies
+from console.probes import Probe, ask
+from orchestrator import health, metrics
+from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+
+NOWHERE = 1  # a port where nobody listens
+
+urlpatterns = [
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("metrics", metrics.metrics),
+]
+
+
+@pytest.fixture(autouse=True)
+def addresses(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+
+
+@pytest.fixture
+def mute_server() -> Iterator[int]:
+    """A server that takes connections and never says a word; its port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
+        yield listening.getsockname()[1]
+
+
+@contextmanager
+def _redis_at(address: str) -> Iterator[None]:
+    with override_settings(REDIS_URL=f"redis://{address}/0"):
+        yield
+
+
+@pytest.fixture
+def without_postgresql(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New connections lead nowhere. Probes make new ones, so that they tell about now."""
+    for alias in ("default", "system"):
+        monkeypatch.setitem(connections.settings[alias], "PORT", str(NOWHERE))
+
+
+def _ready(client: Client) -> tuple[int, dict[str, Any]]:
+    answer = client.get("/readyz")
+    return answer.status_code, answer.json()
+
+
+def _figures(client: Client) -> dict[tuple[str, ...], float]:
+    """Every sample: (name, label values in the order of their names) -> value."""
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    families = text_string_to_metric_families(answer.content.decode())
+    return {
+        (
+            sample.name.removeprefix("orchestrator_"),
+            *(sample.labels[name] for name in sorted(sample.labels)),
+        ): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_the_process_says_that_it_lives_without_asking_any_server(client: Client) -> None:
+    """No database fixture: pytest would refuse any access to one."""
+    answer = client.get("/healthz")
+
+    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+    assert "no-store" in answer["Cache-Control"]
+
+
+@pytest.mark.parametrize("address", ["/healthz", "/readyz", "/metrics"])
+def test_what_machines_ask_can_only_be_read(address: str, client: Client) -> None:
+    assert client.post(address).status_code == 405
+
+
+def test_everything_is_ready(engine: Engine, client: Client) -> None:
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (200, "ready")
+    assert {name: check["state"] for name, check in body["checks"].items()} == {
+        "postgresql": "ok",
+        "redis": "ok",
+        "admission": "open",
+        "mongodb": "ok",
+    }
+    assert all(check["milliseconds"] >= 0 for check in body["checks"].values())
+
+
+def test_a_redis_that_was_wiped_makes_it_degraded(database: None, client: Client) -> None:
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (200, "degraded")
+    assert body["checks"]["admission"]["state"] == "closed"
+
+
+def test_without_redis_submissions_still_work_so_it_is_degraded(engine: Engine, client: Client) -> None:
+    with _redis_at(f"user:hunter2@127.0.0.1:{NOWHERE}"):
+        answer = client.get("/readyz")
+
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    assert answer.json()["checks"]["redis"]["state"] == "failing"
+    assert b"hunter2" not in answer.content
+    assert b"127.0.0.1" not in answer.content
+
+
+def test_without_mongodb_it_is_degraded(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies, "PROBES", _with(Probe("mongodb", _refuse)))
+
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (200, "degraded")
+    assert body["checks"]["mongodb"] == {
+        "state": "failing",
+        "milliseconds": body["checks"]["mongodb"]["milliseconds"],
+        "detail": "OSError",
+    }
+
+
+def test_without_postgresql_it_is_unavailable(without_postgresql: None, client: Client) -> None:
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (503, "unavailable")
+    assert body["checks"]["postgresql"]["detail"] == "OperationalError"
+    assert body["checks"]["redis"]["state"] == "ok"
+
+
+def test_a_database_behind_its_migrations_is_unavailable(engine: Engine, client: Client) -> None:
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM django_migrations WHERE app = 'tenants' AND name = '0001_roles' RETURNING applied"
+        )
+        (applied,) = cursor.fetchone()
+        try:
+            status, body = _ready(client)
+        finally:
+            cursor.execute(
+                "INSERT INTO django_migrations (app, name, applied) VALUES ('tenants', '0001_roles', %s)",
+                [applied],
+            )
+
+    assert (status, body["status"]) == (503, "unavailable")
+    assert body["checks"]["migrations"] == {"state": "behind", "milliseconds": 0.0, "detail": "1 not applied"}
+
+
+def test_a_server_that_is_silent_keeps_nobody_waiting(
+    engine: Engine, client: Client, mute_server: int
+) -> None:
+    with _redis_at(f"127.0.0.1:{mute_server}"):
+        status, body = _ready(client)
+
+    assert (status, body["status"]) == (200, "degraded")
+    assert body["checks"]["redis"]["state"] in ("failing", "silent")
+    assert body["checks"]["admission"]["state"] in ("failing", "silent")
+    assert body["checks"]["postgresql"]["state"] == "ok"
+
+
+def test_a_question_that_hangs_has_one_thread_however_often_it_is_asked() -> None:
+    released, asked = threading.Event(), []
+    probe = Probe("hanging", lambda: asked.append(1) or released.wait())  # type: ignore[func-returns-value]
+
+    answers = [ask([probe], patience_seconds=0.01)["hanging"] for _ in range(5)]
+
+    assert {answer.fault for answer in answers} == {"no answer"}
+    assert len(asked) == 1
+    released.set()
+    assert ask([probe], patience_seconds=10)["hanging"].fault == ""
+
+
+def test_after_it_answered_a_question_is_asked_anew() -> None:
+    answers = iter([1, 2])
+    probe = Probe("counting", lambda: next(answers))
+
+    assert [ask([probe], patience_seconds=10)["counting"].value for _ in range(2)] == [1, 2]
+
+
+def test_metrics_count_what_waits_runs_and_works(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, client: Client
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.serve(tenant, "qa")
+    engine.submit(tenant, "qa")
+    engine.drain()
+    engine.submit(tenant, "blog-writer", count=2, priority=1)
+    engine.submit(other_tenant, "blog-writer", priority=20)
+    engine.submit(tenant, "blog-writer", not_before=datetime.now(UTC) + timedelta(hours=1))
+    with tenant_scope(tenant.pk):
+        submit([NewActivity(name="decide", human_role="editor", is_approval_gate=True)], actor="test")
+
+    found = _figures(client)
+
+    assert found["queue_waiting", "urgent", "blog-writer"] == 2
+    assert found["queue_waiting", "background", "blog-writer"] == 1
+    assert found["queue_delayed", "normal", "blog-writer"] == 1
+    assert found["queue_waiting", "normal", "seo"] == 0
+    assert (found["queue_running", "qa"], found["queue_accepted", "qa"]) == (1, 1)
+    assert (found["workers", "qa"], found["worker_seats", "qa"]) == (1, 10)
+    assert found[("worker_processes",)] == 1
+    assert found["people_waiting", "approval"] == 1
+    assert found[("database_up",)] == found[("admission_open",)] == 1
+
+
+def test_metrics_tell_how_long_the_oldest_has_waited(engine: Engine, tenant: Tenant, client: Client) -> None:
+    engine.submit(tenant, "blog-writer")
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '5 minutes'")
+
+    assert 300 <= _figures(client)["queue_oldest_wait_seconds", "blog-writer"] < 360
+
+
+def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
+    engine: Engine, tenant: Tenant
+) -> None:
+    def fail(request: AgentRequest) -> AgentResult:
+        raise RetryableAgentError("not yet")
+
+    engine.agent.behaviour = fail
+    engine.serve(tenant, "qa")
+    engine.submit(tenant, "qa", retry={"base_seconds": 0.0})
+    engine.deliver()
+    engine.make_due(tenant)
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '1 hour'")
+
+    with system_scope():
+        roles = {role.role: role for role in standing.standing().roles}
+
+    assert roles["qa"].depth == 1
+    assert 0 < roles["qa"].oldest_seconds < 60
+
+
+def test_metrics_see_workers_that_fell_silent_or_were_lost(engine: Engine, client: Client) -> None:
+    known = {"host": "elsewhere", "boot": "b", "pid": 1, "pid_started": 1, "roles": ["dev"], "concurrency": 4}
+    with system_scope():
+        now = datetime.now(UTC)
+        WorkerProcess.objects.create(**known, beat_at=now - timedelta(minutes=5))
+        WorkerProcess.objects.create(**known, ended_at=now, end_reason="lost")
+        WorkerProcess.objects.create(**known, ended_at=now - timedelta(days=1), end_reason="lost")
+
+    found = _figures(client)
+
+    assert found[("workers_silent",)] == 1
+    assert found[("workers_lost",)] == 1
+    assert found["workers", "dev"] == 1, "the engine's own; the silent one does not count"
+
+
+def test_metrics_never_name_a_tenant(engine: Engine, tenant: Tenant, client: Client) -> None:
+    engine.submit(tenant, "qa", count=3)
+
+    text = client.get("/metrics").content.decode()
+
+    assert "tenant" not in text
+    assert str(tenant.pk) not in text
+    assert tenant.slug not in text
+
+
+def test_metrics_do_without_redis(engine: Engine, tenant: Tenant, client: Client) -> None:
+    engine.submit(tenant, "blog-writer")
+
+    with _redis_at(f"127.0.0.1:{NOWHERE}"):
+        found = _figures(client)
+
+    assert found["queue_waiting", "normal", "blog-writer"] == 1
+    assert ("admission_open",) not in found
+
+
+def test_metrics_without_postgresql_say_so_and_nothing_else_about_it(
+    without_postgresql: None, client: Client
+) -> None:
+    found = _figures(client)
+
+    assert found[("database_up",)] == 0
+    assert not [name for name, *_ in found if name.startswith("queue_")]
+
+
+def test_metrics_show_the_last_check_of_the_invariants(engine: Engine, client: Client) -> None:
+    assert not [name for name, *_ in _figures(client) if name == "invariant_violations"]
+    report = Report(held=["I01"])
+    report.note("I04", 3, ("some-id",))
+
+    invariants.remember(report)
+
+    found = _figures(client)
+    assert (found["invariant_violations", "I01"], found["invariant_violations", "I04"]) == (0, 3)
+    assert found[("invariants_checked_timestamp_seconds",)] > 1_700_000_000
+
+
+def test_metrics_ask_a_fixed_number_of_questions(engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, "qa", count=5)
+    engine.submit(tenant, "dev", count=5)
+    asked = []
+
+    def count(execute: Any, *arguments: Any) -> Any:
+        asked.append(arguments[0])
+        return execute(*arguments)
+
+    with system_scope(), connections[SYSTEM].execute_wrapper(count):
+        standing.standing()
+
+    assert len(asked) == 6
+
+
+def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+    engine.submit(tenant, "blog-writer", count=2)
+    engine.submit(other_tenant, "blog-writer", count=5)
+
+    with tenant_scope(tenant.pk):
+        own = {role.role: role.depth for role in standing.standing().roles}
+
+    assert own["blog-writer"] == 2
+
+
+def _refuse() -> None:
+    raise OSError("mongodb://root:hunter2@10.0.0.1 refused")
+
+
+def _with(replacement: Probe) -> tuple[Probe, ...]:
+    return tuple(replacement if probe.name == replacement.name else probe for probe in dependencies.PROBES)
