@@ -1,7 +1,7 @@
 """Approval gates: an agent's result waits for a person, who approves it or sends it back.
 
 The gate is an activity of its own, the inbox item; the agent's activity waits in `awaiting_approval` until it closes. One decision moves
-both in one transaction (D3). Of several decisions at once one wins; the others learn who decided what and when. A rejection makes a
+both in one transaction. Of several decisions at once one wins; the others learn who decided what and when. A rejection makes a
 revision: the same work again, with the rejected output and the notes, as the next round.
 """
 

@@ -38,7 +38,7 @@ def _let_go(tenant_id: UUID, activity_id: UUID) -> None:
 
 
 def _close_open_gates(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
-    """Nobody shall be asked about what is no longer wanted (D9)."""
+    """Nobody shall be asked about what is no longer wanted."""
     gates = Activity.objects.for_tenant(tenant_id).filter(
         parent_id=activity_id, link_kind=LinkKind.GATE, status__in=(Status.CREATED, Status.IN_PROGRESS)
     )

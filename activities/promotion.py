@@ -1,4 +1,4 @@
-"""Promotion: delays and retries live in PostgreSQL, and what is due is offered (001-057..059).
+"""Promotion: delays and retries live in PostgreSQL, and what is due is offered.
 
 One statement takes at most so many due wakes and clears their delay; two promoters at once take different ones. A crash before the
 offer loses nothing: the wake is pending and due, so recovery offers it.

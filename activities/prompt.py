@@ -1,4 +1,4 @@
-"""The prompt of a run: one template per wake reason, so the agent never guesses why it was started (000-073).
+"""The prompt of a run: one template per wake reason, so the agent never guesses why it was started.
 
 Text from outside (earlier outputs, notes, parameters) stands in blocks whose marker is random for each run, so no text can pretend that
 its block has ended. The templates are ours; nothing from outside is ever compiled as a template.

@@ -1,4 +1,4 @@
-"""When to try again: pure arithmetic over a policy (C3)."""
+"""When to try again: pure arithmetic over a policy."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class RunStatus(StrEnum):
 
 
 class WakeReason(StrEnum):
-    """Why an agent is started (000-058). The prompt differs by reason."""
+    """Why an agent is started. The prompt differs by reason."""
 
     NEW_TASK = "new_task"
     REJECTION = "rejection"
@@ -146,5 +146,5 @@ class LinkKind(StrEnum):
     REASSIGNED_FROM = "reassigned_from"
 
 
-#: Named bands of the one priority scale, 1..20, lower first (C1).
+#: Named bands of the one priority scale, 1..20, lower first.
 BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}

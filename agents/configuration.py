@@ -19,7 +19,7 @@ from agents.exceptions import RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from tenants.context import tenant_scope
 
-DEFAULT_ATTEMPTS = 3  # C3
+DEFAULT_ATTEMPTS = 3
 KEPT_SECONDS = 1.0
 
 

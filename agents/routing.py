@@ -1,4 +1,4 @@
-"""Which Celery queue an agent's role has. One queue per role, shared by all tenants (000-013)."""
+"""Which Celery queue an agent's role has. One queue per role, shared by all tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's conversation is found by (tenant, deliverable, role) and continued by revisions and wakes (C25)."""
+"""An agent's conversation is found by (tenant, deliverable, role) and continued by revisions and wakes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _roles: list[str] = []
 
 @signals.celeryd_init.connect
 def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str, Any], **kwargs: Any) -> None:
-    """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE> (004-023), unless the command line sets it."""
+    """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE>, unless the command line sets it."""
     from agents.routing import roles_of
 
     if options.get("concurrency"):

@@ -1,4 +1,4 @@
-"""Priorities as callers write them: on our scale, by the name of a band, or on a scale that they say they use (C1).
+"""Priorities as callers write them: on our scale, by the name of a band, or on a scale that they say they use.
 
 The stored scale is 1..20, lower first. Other scales are only read when named, since 5 means something else on each of them.
 """

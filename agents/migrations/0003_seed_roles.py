@@ -1,6 +1,6 @@
 """The roles that the platform starts with: rows, not code, so that an admin can change and extend them.
 
-Concurrency is per tenant (requirements 000-189..213 and 004-024). CPU-heavy roles have 1.
+Concurrency is per tenant. CPU-heavy roles have 1.
 """
 
 from django.db import migrations

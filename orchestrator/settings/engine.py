@@ -14,13 +14,13 @@ ORCHESTRATOR_WATCHDOG_SECONDS = _env.float("ORCHESTRATOR_WATCHDOG_SECONDS", defa
 
 # How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
-ORCHESTRATOR_PROMOTE_PER_TICK = 100  # 001-058
+ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass
 # A grant that no worker has taken up is published again after this long; duplicates are refused at the claim.
 ORCHESTRATOR_REPUBLISH_SECONDS = _env.float("ORCHESTRATOR_REPUBLISH_SECONDS", default=10.0)
 
-ORCHESTRATOR_MAX_STALLS = 2  # 000-117: a third stall is final
-ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS = 660  # C4
-ORCHESTRATOR_MAX_ROUNDS = 5  # D5: revisions of one step before people must intervene
+ORCHESTRATOR_MAX_STALLS = 2  # a third stall is final
+ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS = 660
+ORCHESTRATOR_MAX_ROUNDS = 5  # revisions of one step before people must intervene
 
 # Fairness. Waiting longer than the ageing bound lifts work of a lower band into a guaranteed share of the grants.
 ORCHESTRATOR_AGEING_SECONDS = _env.float("ORCHESTRATOR_AGEING_SECONDS", default=30.0)

@@ -51,7 +51,7 @@ class PipelineRun(TenantOwned):
 
 
 class StepRun(TenantPart):
-    """Where one step of a run stands. All of them exist from the start (002-094)."""
+    """Where one step of a run stands. All of them exist from the start."""
 
     run = models.ForeignKey(
         PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client
-from django.urls import include, path
 
 from activities.submission import NewActivity, submit
 from console.durations import in_words
@@ -23,12 +21,10 @@ from tests.engine import Engine
 
 PASSWORD = "correct horse battery"
 
-urlpatterns = [path("", include("console.urls")), path("admin/", admin.site.urls)]
-
 
 @pytest.fixture(autouse=True)
 def addresses(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
+    settings.ROOT_URLCONF = "tests.browsing"
     for name in ("UNFOLD", "ORCHESTRATOR_FLOWER_URL", "FORMAT_MODULE_PATH"):
         setattr(settings, name, getattr(unfold, name))
 

@@ -10,6 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
+from django.urls import reverse
 
 from agents import credentials
 from agents.models import Agent, AgentConfig
