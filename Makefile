@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint bench requirements clean
+.PHONY: help demo up test lint docs bench requirements clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -30,6 +30,10 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 	trap '$(RUN) -m orchestrator.embedded stop >/dev/null' EXIT; trap 'exit 130' INT TERM; \
 	$(RUN) -m orchestrator.embedded start --fast >/dev/null && \
 	$(RUN) manage.py makemigrations --check --dry-run
+
+docs: $(VENV)/.dev ## Renew the generated parts of the documentation
+	$(RUN) manage.py draw_lifecycle
+	$(RUN) -m tests.architecture.house_plan
 
 bench: $(VENV)/.run ## Measure the engine
 	$(RUN) -m benchmarks.engine

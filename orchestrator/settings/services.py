@@ -12,6 +12,7 @@ from orchestrator import embedded
 
 # Commands that are of use without any server.
 NEEDS_NO_SERVER = {
+    "draw_lifecycle",
     "help",
     "makemigrations",
     "collectstatic",
