@@ -93,7 +93,9 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
 def _give_back_unless_held(grant: Grant) -> None:
     """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its."""
     with tenant_scope(grant.tenant_id):
-        runs = ActivityRun.objects.for_tenant(grant.tenant_id).filter(activity_id=grant.activity_id, grant=grant.grant)
+        runs = ActivityRun.objects.for_tenant(grant.tenant_id).filter(
+            activity_id=grant.activity_id, grant=grant.grant
+        )
         held = runs.filter(status="running").exists()
     if not held:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))

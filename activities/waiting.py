@@ -22,6 +22,7 @@ from activities.states import LinkKind, Status, WakeState
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tenants.remembered import Remembered
 
 QUEUED = "It is ready and will start when its turn comes."
 
@@ -78,9 +79,14 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
 
 
 def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
-    """What PostgreSQL alone knows, for a whole page of activities in at most two queries. In the caller's `tenant_scope`."""
+    """What PostgreSQL alone knows, for a whole page of activities in at most two queries. In the caller's `tenant_scope`.
+
+    Pauses may be a second old here: lists are read often, and pausing itself takes two seconds to act.
+    """
     ready = [activity for activity in activities if _may_start(activity)]
-    delays, pauses = _delays(ready), _pauses(tenant_id, ready)
+    # What has not moved since its submission still has the one wake of it, which the activity itself tells.
+    delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
+    pauses = _recent_pauses(tenant_id, ready)
     return {
         activity.pk: _known(activity, delays, pauses) or Waiting("queued", QUEUED) for activity in activities
     }
@@ -141,19 +147,37 @@ def _with_child(found: Waiting | None, activity: Activity) -> Waiting | None:
     return replace(found, holder=_person(child) if code == "human" else f"{child.name} ({child.status})")
 
 
-def _delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
+def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
     """The earliest wake of those whose every wake is put off."""
     ids = [activity.pk for activity in activities if _may_start(activity)]
     earliest: dict[UUID, Wake] = {}
     if not ids:
         return earliest
-    tenant_id = next(iter(activities)).tenant_id
+    tenant_id = activities[0].tenant_id
     pending = Wake.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=WakeState.PENDING)
     for wake in pending.only("activity_id", "due_at", "cause"):
         known = earliest.setdefault(wake.activity_id, wake)
         if known.due_at is not None and (wake.due_at is None or wake.due_at < known.due_at):
             earliest[wake.activity_id] = wake
     return {activity_id: wake for activity_id, wake in earliest.items() if wake.due_at is not None}
+
+
+def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
+    now = datetime.now(UTC)
+    return {
+        activity.pk: Wake(due_at=activity.not_before, cause="wake")
+        for activity in activities
+        if activity.version == 1 and activity.not_before is not None and activity.not_before > now
+    }
+
+
+_recent: Remembered[dict[str, str]] = Remembered(seconds=1.0, entries=10_000)
+
+
+def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> dict[str, str]:
+    key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
+    known = _recent.recall(key)
+    return known if known is not None else _recent.keep(key, _pauses(tenant_id, activities))
 
 
 def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:

@@ -39,7 +39,8 @@ def _tenant(
         AgentConfig.objects.update_or_create(
             tenant=tenant, agent_id=ROLE,
             defaults={
-                "adapter": "inline", "endpoint": f"benchmarks.agents:{agent}", "max_concurrency": cap, "max_concurrency_per_group": per_group
+                "adapter": "inline", "endpoint": f"benchmarks.agents:{agent}", "max_concurrency": cap,
+                "max_concurrency_per_group": per_group,
             },
         )  # fmt: skip
     return tenant

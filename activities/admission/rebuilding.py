@@ -118,7 +118,9 @@ class SlotAudit:
         for slot in slots:
             run = runs.get(slot.activity_id)
             if slot.seated and run is not None and run.accepted_at and run.grant == slot.grant:
-                scripts.accept(slot.activity_id, slot.grant)  # its worker could not say that it no longer waits
+                scripts.accept(
+                    slot.activity_id, slot.grant
+                )  # its worker could not say that it no longer waits
         missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
         if missing:
             _restore("", hold=[_held(run) for run in missing])

@@ -2,9 +2,9 @@
 
 `ORCHESTRATOR_EGRESS_ALLOW` names exact `host:port` places that are exempt from the rules, for agents inside
 the own network. `ORCHESTRATOR_EGRESS_DENY` names addresses and networks of this installation, for those that
-are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT` opens every port of loopback but those of
-our own servers; unset, as everywhere else, it opens none. `ORCHESTRATOR_EGRESS_CA_FILE` names further certificate authorities to trust. Settings are read at
-each call.
+are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT` opens every port of loopback but
+those of our own servers; unset, as everywhere else, it opens none. `ORCHESTRATOR_EGRESS_CA_FILE` names further
+certificate authorities to trust. Settings are read at each call.
 """
 
 from __future__ import annotations

@@ -76,10 +76,9 @@ def _connected(drafts: list[Draft], faults: Faults) -> tuple[StepDefinition, ...
     ids = dict.fromkeys(draft.step.id for draft in drafts if draft.step.id)
     steps: list[StepDefinition] = []
     for draft in drafts:
-        if draft.depends_on is None:
-            depends_on = _implied(draft.step, steps[-1] if steps else None)
-        else:
-            depends_on = _named(draft, ids, faults)
+        previous = steps[-1] if steps else None
+        said = draft.depends_on is not None
+        depends_on = _named(draft, ids, faults) if said else _implied(draft.step, previous)
         steps.append(replace(draft.step, depends_on=depends_on))
     if sum(len(step.depends_on) for step in steps) > MAX_DEPENDENCIES:
         faults.add("steps", f"must have at most {MAX_DEPENDENCIES:,} dependencies together")

@@ -65,12 +65,16 @@ def test_second_delivery_of_the_same_message_does_not_run_the_agent_twice(
     assert len(engine.agent.calls) == 1
 
 
-def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(engine: Engine, acme: Tenant) -> None:
+def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
 
     def delivered_again(request: object) -> Completed:
         elsewhere(lambda: tasks.run(**message))
-        return Completed(Output(content=f"{len(engine.agent.calls)} at once, {engine.messages()} more granted"))
+        return Completed(
+            Output(content=f"{len(engine.agent.calls)} at once, {engine.messages()} more granted")
+        )
 
     engine.agent.behaviour = delivered_again
     first, _ = engine.submit(acme, count=2)

@@ -240,7 +240,7 @@ def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
     engine.agent.behaviour = fail
     engine.serve(tenant, "qa")
     engine.submit(tenant, "qa", retry={"base_seconds": 0.0})
-    engine.deliver()
+    engine.drain()
     engine.make_due(tenant)
     with connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '1 hour'")
