@@ -17,7 +17,7 @@ import redis
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
-from activities import admission, leases, outputs, prompt, relay, results, run_tokens, transitions
+from activities import admission, leases, outputs, pacing, prompt, relay, results, run_tokens, transitions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Release
 from activities.exceptions import OutputUnavailable, RunSuperseded
@@ -45,7 +45,9 @@ def work(grant: Grant) -> None:
     while following is not None:
         with relay.collecting() as gathered:
             _run(following, lease)
-        go_on = time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.ended.is_set()
+        go_on = (
+            time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
+        )
         following = relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
 
 
@@ -69,7 +71,9 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
     run_id = uuid7()
     with lease.holding(run_id):
         try:
-            claimed = results.persistently(lambda: _claim(grant, lease, run_id))
+            claimed = None
+            if pacing.may_start(grant):
+                claimed = results.persistently(lambda: _claim(grant, lease, run_id))
         except AgentError as error:
             logger.warning(
                 "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}

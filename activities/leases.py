@@ -48,6 +48,7 @@ class Lease:
     runs: set[UUID] = field(default_factory=set)
     doubtful: set[UUID] = field(default_factory=set)
     beaten: float = field(default_factory=time.monotonic)
+    draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -85,8 +86,14 @@ class Lease:
             roles=self.roles, concurrency=self.concurrency,
         )  # fmt: skip
 
+    def drain(self) -> None:
+        """Take nothing new: no seat of this process is granted any more. What runs goes on under the lease."""
+        self.draining.set()
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(concurrency=0)
+
     def end(self, reason: str = "stopped") -> None:
         """Give the lease up: nothing more is granted on behalf of this process."""
+        self.draining.set()
         self.ended.set()
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
             ended_at=Now(), end_reason=reason

@@ -116,16 +116,21 @@ def _known(activity: Activity, delays: Mapping[UUID, Wake], pauses: Mapping[str,
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
-        return _delayed(activity, delay.due_at, again=delay.cause == "retry")
+        return _delayed(activity, delay.due_at, delay.cause)
     if (who := pauses.get(activity.agent_role or "")) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
 
 
-def _delayed(activity: Activity, due_at: datetime, *, again: bool) -> Waiting:
+def _delayed(activity: Activity, due_at: datetime, cause: str) -> Waiting:
     seconds = max(0.0, (due_at - datetime.now(UTC)).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"
-    if again:
+    if cause == "rate":
+        detail = f"The rate of {activity.agent_role} allows its next start at {at}."
+        return Waiting(
+            "provider_limit", detail, holder=activity.agent_role, estimate_seconds=round(seconds, 1)
+        )
+    if cause == "retry":
         detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {at}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
     return Waiting(

@@ -46,6 +46,12 @@ def hand_back_unattended(lease: leases.Lease) -> None:
     lease.doubtful = unattended
 
 
+def drain() -> None:
+    """The process has been told to stop: it takes nothing new, and what it runs may end."""
+    leases.current().drain()
+    _tell_admission()
+
+
 def end() -> None:
     """Stop: no further grants for this process. What it still runs ends or is taken over."""
     leases.end()

@@ -30,6 +30,7 @@ class RoleSettings:
     adapter: AdapterSettings
     timeout_seconds: int
     retry: Mapping[str, Any]
+    rate: Mapping[str, float]  # `capacity` and `per_second` of starts; empty for no limit
     enabled: bool
     input_schema: Mapping[str, Any] | None
 
@@ -90,6 +91,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
         or agent.timeout_seconds
         or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
         retry={**agent.retry, **config.retry},
+        rate=config.rate,
         enabled=agent.enabled and config.enabled,
         input_schema=agent.input_schema,
     )

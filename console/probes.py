@@ -40,7 +40,7 @@ class Probe:
     """One question. Threads may share it."""
 
     def __init__(self, name: str, question: Callable[[], Any]) -> None:
-        self.name, self._question = name, question
+        self.name, self.question = name, question
         self._lock = threading.Lock()
         self._flight: _Flight | None = None
 
@@ -57,7 +57,7 @@ class Probe:
 
     def _fly(self, flight: _Flight) -> None:
         try:
-            flight.answer = Answer(self._question(), "", _since(flight))
+            flight.answer = Answer(self.question(), "", _since(flight))
         except Exception as error:  # noqa: BLE001  # whatever it was, it keeps the server from answering
             logger.info(
                 "Probe failed",

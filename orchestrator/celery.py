@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any
 
 from celery import Celery, signals
@@ -71,6 +72,15 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     from activities import workers
 
     workers.begin(roles=list(_roles), concurrency=1)
+
+
+@signals.worker_shutting_down.connect
+def drain_worker(sender: Any = None, **kwargs: Any) -> None:
+    """Sent from within a signal handler, where a database connection must not be touched: a thread does it."""
+    from activities import workers
+
+    if _roles:
+        threading.Thread(target=workers.drain, name="drain", daemon=True).start()
 
 
 @signals.worker_process_shutdown.connect

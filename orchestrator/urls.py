@@ -22,6 +22,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", readyz),
     path("metrics", metrics),
     path("api/v1/", include(api)),
+    # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
+    path("", include("console.urls")),
     path("admin/", admin.site.urls),
 ]
 

@@ -116,7 +116,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     ) -> HttpResponse:
         """An output as text, from wherever it is. Its own page, since MongoDB may take its time."""
         activity = self.get_object(request, str(activity_id))
-        if activity is None:
+        if activity is None or not self.has_view_permission(request, activity):
             raise Http404
         context = {
             **self.admin_site.each_context(request),

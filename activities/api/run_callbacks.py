@@ -26,6 +26,7 @@ LONGEST_WAIT = 86_400  # seconds
 # A text of \u escapes has three bytes for each byte that it means.
 ESCAPED = 3
 ENVELOPE_BYTES = 64 * 1024
+HEARTBEAT_BYTES = 32 * 1024  # they come often, and progress is for people to read
 STOP = "The run is over; `stop` is true."
 
 
@@ -114,11 +115,13 @@ class RunJob(RunView):
 
 
 class RunHeartbeat(RunView):
+    max_body_bytes = HEARTBEAT_BYTES
+
     @operation(
         "A sign of life",
         request=HeartbeatSerializer,
         answer=StopSerializer,
-        refusals=(400, 404, 409),
+        refusals=(400, 404, 409, 413),
         notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:

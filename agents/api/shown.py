@@ -1,13 +1,13 @@
 """Objects as the API shows them: declared once, for the answer and for the OpenAPI schema.
 
-Values go out as they are, since the renderer knows times, ids and decimals; converting each of them twice is
-what makes long lists slow.
+Values go out as they are, since the renderer knows times, ids and decimals; converting each of them twice, and copying every field for
+every answer, is what makes REST framework's own serializers slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -18,14 +18,19 @@ class Shown(serializers.Serializer[Any]):
     """An object of an answer. Plain fields are read as attributes, `SerializerMethodField`s are called."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
-        return {name: value_of(instance) for name, value_of in self._getters}
+        return {
+            name: getattr(self, reader)(instance) if isinstance(reader, str) else reader(instance)
+            for name, reader in _readers(type(self))
+        }
 
-    @cached_property
-    def _getters(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        return [(name, self._getter(field)) for name, field in self.fields.items()]
 
-    def _getter(self, field: serializers.Field[Any, Any, Any, Any]) -> Callable[[Any], Any]:
-        if isinstance(field, serializers.SerializerMethodField):
-            found: Callable[[Any], Any] = getattr(self, field.method_name or "")
-            return found
-        return attrgetter(field.source or "")
+@cache
+def _readers(kind: type[Shown]) -> tuple[tuple[str, str | Callable[[Any], Any]], ...]:
+    """How each member of a kind of object is found: by the method of this name, or by this function."""
+    return tuple((name, _reader(name, field)) for name, field in kind._declared_fields.items())
+
+
+def _reader(name: str, field: serializers.Field[Any, Any, Any, Any]) -> str | Callable[[Any], Any]:
+    if isinstance(field, serializers.SerializerMethodField):
+        return field.method_name or f"get_{name}"
+    return attrgetter(field.source or name)

@@ -152,4 +152,6 @@ SESSION_COOKIE_SAMESITE = "Lax"
 
 PORT = int(os.environ.get("PORT", "8000"))
 FLOWER_PORT = int(os.environ.get("FLOWER_PORT", "5555"))
+# Where the console's link to Flower leads.
+ORCHESTRATOR_FLOWER_URL = env("ORCHESTRATOR_FLOWER_URL", default=f"http://127.0.0.1:{FLOWER_PORT}")
 UNFOLD = {"SITE_TITLE": "Orchestrator", "SITE_HEADER": "Orchestrator", "SITE_URL": "/", "SHOW_HISTORY": True}

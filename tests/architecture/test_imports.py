@@ -93,8 +93,8 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
     assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
 
 
-def test_the_limiter_belongs_to_the_door_and_the_governor() -> None:
-    home = {"tenants.limiter", "tenants.api", "agents.governor"}
+def test_the_limiter_belongs_to_the_door_and_to_pacing() -> None:
+    home = {"tenants.limiter", "tenants.api", "activities.pacing"}
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}
 

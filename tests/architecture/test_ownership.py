@@ -57,6 +57,7 @@ STARTS_THREADS = {
     "activities.keeper": "upkeep in every worker and beat",
     "activities.leases": "heartbeat and watchdog",
     "activities.relay": "the relay of this process",
+    "orchestrator.celery": "a signal handler must not touch the database, so draining happens beside it",
     "console.probes": "a server that does not answer must not hold a request",
     "agents.outbound.resolution": "a name service that does not answer must not hold a worker",
 }

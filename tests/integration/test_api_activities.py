@@ -10,6 +10,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from activities import waiting
 from activities.api.priorities import stored
 from activities.models import Activity, ActivityRun, Wake
 from agents import configuration
@@ -457,6 +458,7 @@ def test_a_page_costs_the_same_whatever_is_on_it(api, tenant):
     client = api()
 
     def statements() -> int:
+        waiting._recent.clear()
         with CaptureQueriesContext(connections[APP]) as captured:
             assert client.get(ACTIVITIES).status_code == 200
         return len(captured)

@@ -363,6 +363,12 @@ def test_a_usage_that_is_none_is_refused(engine: Engine, acme: Tenant) -> None:
     assert refused["errors"][0]["path"] == "usage.output_tokens"
 
 
+def test_a_heartbeat_is_short(engine: Engine, acme: Tenant) -> None:
+    _, agent = accepted(engine, acme)
+
+    problem(agent.post("heartbeat", {"progress": "x" * 40_000}), 413, "body_too_large")
+
+
 # The job again
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from activities import cancellation, outputs, results, tasks, wakes
+from activities import cancellation, outputs, results, tasks, waiting, wakes
+from activities.admission import limits
 from activities.exceptions import RunSuperseded
-from activities.models import ActivityEvent, Wake
+from activities.models import Activity, ActivityEvent, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
@@ -284,3 +286,30 @@ def test_a_relay_that_breaks_after_the_commit_fails_nobody(
         (activity_id,) = engine.submit(acme)
 
     assert engine.status(acme, activity_id) == "created"
+
+
+def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "qa", rate={"capacity": 2, "per_second": 0.01})
+    engine.submit(acme, count=3)
+
+    engine.drain()
+
+    with tenant_scope(acme.pk):
+        (late,) = Activity.objects.filter(status="created")
+        (wake,) = Wake.objects.filter(state="pending")
+    assert len(engine.agent.calls) == 2
+    assert (wake.cause, wake.activity_id) == ("rate", late.pk)
+    assert wake.due_at > datetime.now(UTC) + timedelta(seconds=60)
+    assert waiting.why(acme.pk, late.pk).code == "provider_limit"
+
+
+def test_a_worker_that_drains_goes_on_with_nothing(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 60
+    engine.serve(acme, "qa", max_concurrency=1)
+    engine.submit(acme, count=3)
+
+    engine.lease.drain()
+    limits.refresh()
+    engine.deliver()
+
+    assert (len(engine.agent.calls), engine.messages()) == (1, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 from django.test import Client, override_settings
 from django.urls import path
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,7 +26,9 @@ from agents.exceptions import RetryableAgentError
 from console import dependencies
 from console.probes import Probe, ask
 from orchestrator import health, metrics
+from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
+from tenants.exceptions import RowSecurityMissing
 from tenants.models import Tenant
 from tests.engine import Engine
 
@@ -40,6 +44,15 @@ urlpatterns = [
 @pytest.fixture(autouse=True)
 def addresses(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
+
+
+@pytest.fixture(autouse=True)
+def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the answer to what another test asked."""
+    for module in (dependencies, metrics):
+        monkeypatch.setattr(
+            module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
+        )
 
 
 @pytest.fixture
@@ -176,6 +189,18 @@ def test_a_server_that_is_silent_keeps_nobody_waiting(
     assert body["checks"]["redis"]["state"] in ("failing", "silent")
     assert body["checks"]["admission"]["state"] in ("failing", "silent")
     assert body["checks"]["postgresql"]["state"] == "ok"
+
+
+def test_a_postgresql_that_is_silent_keeps_nobody_waiting(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, mute_server: int
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "PORT", str(mute_server))
+
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (503, "unavailable")
+    assert body["checks"]["postgresql"]["state"] == "silent"
+    assert body["checks"]["redis"]["state"] == "ok"
 
 
 def test_a_question_that_hangs_has_one_thread_however_often_it_is_asked() -> None:
@@ -331,6 +356,27 @@ def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, oth
         own = {role.role: role.depth for role in standing.standing().roles}
 
     assert own["blog-writer"] == 2
+
+
+def test_a_web_process_refuses_a_database_that_does_not_keep_tenants_apart(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_security, "faults", lambda tables: ["table x has no forced row-level security"])
+
+    with pytest.raises(RowSecurityMissing, match="table x"):
+        importlib.import_module("orchestrator.wsgi")
+
+
+def test_a_web_process_starts_while_postgresql_is_away(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(tables: list[str]) -> list[str]:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(row_security, "faults", away)
+
+    assert callable(importlib.import_module("orchestrator.wsgi").application)
+    del sys.modules["orchestrator.wsgi"]
 
 
 def _refuse() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from activities.models import Activity
@@ -45,6 +45,7 @@ def test_only_superusers_get_in(tenant: Tenant, client: Client) -> None:
 def test_staff_with_every_permission_see_no_model(database: None) -> None:
     """Were the middleware ever left out, the admin itself would still refuse."""
     staff = User.objects.create_user("staff", is_staff=True)
+    staff.user_permissions.set(Permission.objects.all())
     request = type("Request", (), {"user": staff, "method": "GET"})()
 
     seen = [

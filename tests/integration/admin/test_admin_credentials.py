@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from agents import credentials
 from agents.models import Agent, AgentConfig
@@ -152,6 +153,34 @@ def test_a_member_is_added_with_human_roles_as_words(tenant: Tenant, root: Clien
     assert answer.status_code == 302
     with system_scope():
         assert Membership.objects.get().human_roles == ["editor", "legal"]
+
+
+def test_a_person_is_added_and_can_sign_in(tenant: Tenant, root: Client) -> None:
+    password = "a long enough password"
+    made = {"username": "mia", "usable_password": "true", "password1": password, "password2": password}
+
+    assert root.post("/admin/auth/user/add/", made).status_code == 302
+
+    assert Client().login(username="mia", password=password)
+
+
+def test_a_periodic_task_is_added_in_the_theme(root: Client) -> None:
+    with system_scope():
+        every = IntervalSchedule.objects.create(every=1, period="hours")
+    task = {
+        "name": "hourly",
+        "task": "activities.run",
+        "enabled": "on",
+        "interval": str(every.pk),
+        "args": "[]",
+        "kwargs": "{}",
+        "headers": "{}",
+    }
+
+    assert root.post("/admin/django_celery_beat/periodictask/add/", task).status_code == 302
+
+    with system_scope():
+        assert PeriodicTask.objects.get(name="hourly").interval == every
 
 
 def test_a_tenant_keeps_its_slug(tenant: Tenant, root: Client) -> None:
