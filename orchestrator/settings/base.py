@@ -11,6 +11,7 @@ from orchestrator.settings.drf import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
 from orchestrator.settings.logging import *  # noqa: F403
 from orchestrator.settings.services import BASE_DIR, HOME, endpoints
+from orchestrator.settings.unfold import *  # noqa: F403
 
 env = environ.Env()
 ORCHESTRATOR_HOME = HOME
@@ -152,6 +153,3 @@ SESSION_COOKIE_SAMESITE = "Lax"
 
 PORT = int(os.environ.get("PORT", "8000"))
 FLOWER_PORT = int(os.environ.get("FLOWER_PORT", "5555"))
-# Where the console's link to Flower leads.
-ORCHESTRATOR_FLOWER_URL = env("ORCHESTRATOR_FLOWER_URL", default=f"http://127.0.0.1:{FLOWER_PORT}")
-UNFOLD = {"SITE_TITLE": "Orchestrator", "SITE_HEADER": "Orchestrator", "SITE_URL": "/", "SHOW_HISTORY": True}

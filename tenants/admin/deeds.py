@@ -100,6 +100,8 @@ class DeedsAdmin(KeptAdmin):
         return True
 
     def _ask(self, request: HttpRequest, rows: list[Any], deed: Deed, form: NotesForm) -> HttpResponse:
+        from_page = bool(rows) and (request.method != "POST" or BACK in request.POST)
+        list_url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -107,11 +109,12 @@ class DeedsAdmin(KeptAdmin):
             "deed": deed,
             "form": form,
             "rows": rows,
-            "from_page": request.method != "POST" or BACK in request.POST,
+            "from_page": from_page,
+            "came_from": page_of(rows[0], rows[0].pk) if from_page else list_url,
             "confirmed": CONFIRMED,
             "back": BACK,
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
-            "list_url": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"),
+            "list_url": list_url,
         }
         return TemplateResponse(request, "admin/deed.html", context)
 
