@@ -108,6 +108,8 @@ class _Relay:
         self._thread: threading.Thread | None = None
 
     def put(self, what: Exchange) -> None:
+        if not what:
+            return
         with self._changed:
             if len(self._waiting.offers) + len(self._waiting.releases) < KEPT_AT_MOST:
                 self._waiting.add(what)

@@ -146,9 +146,11 @@ class DecisionActions:
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, pk: UUID) -> Response:
         body = read(CompletionSerializer, request.data)
+        self._unchanged(pk)
+        self.get_object()  # An output is kept before the move, so whose it is must be certain before.
         completed = people.complete(
             self.tenant_id,
-            self._unchanged(pk),
+            pk,
             actor=self.principal.actor,
             output=body.get("output"),
             note=body.get("note", ""),

@@ -454,6 +454,7 @@ class Migration(migrations.Migration):
                 ("end_reason", models.CharField(blank=True, default="", max_length=20)),
             ],
             options={
+                "verbose_name_plural": "worker processes",
                 "indexes": [
                     models.Index(
                         condition=models.Q(("ended_at__isnull", True)), fields=["id"], name="live_workers"

@@ -87,6 +87,7 @@ class WorkerProcess(models.Model):
     end_reason = models.CharField(max_length=20, blank=True, default="")
 
     class Meta:
+        verbose_name_plural = "worker processes"
         indexes = (
             models.Index(fields=("id",), condition=models.Q(ended_at__isnull=True), name="live_workers"),
         )

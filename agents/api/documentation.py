@@ -22,9 +22,14 @@ MEANINGS = {
     409: "The object is not in a state in which this can happen.",
     412: "The object has changed since it was read.",
     413: "The body is too large.",
+    415: "The body is not `application/json`, or it is compressed.",
+    422: "The `Idempotency-Key` was used for another request.",
     429: "Too much at once; try again after `Retry-After` seconds.",
     503: "A server that is needed for this does not answer; try again after `Retry-After` seconds.",
 }
+
+ANYWHERE = (401, 403, 429, 503)
+WITH_A_BODY = (400, 413, 415)
 
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -64,7 +69,7 @@ def problems(*statuses: int, notes: Mapping[int, str] | None = None) -> dict[Any
     meanings = {**MEANINGS, **(notes or {})}
     return {
         (status, PROBLEM): OpenApiResponse(ProblemSerializer, description=meanings[status])
-        for status in sorted({401, 403, 429, *statuses})
+        for status in sorted({*ANYWHERE, *statuses})
     }
 
 
@@ -79,10 +84,16 @@ def operation(
     parameters: tuple[OpenApiParameter, ...] = (),
     **more: Any,
 ) -> Callable[[Decorated], Decorated]:
-    """`extend_schema` in the terms of this API: one good answer, and the refusals to expect beside it."""
+    """`extend_schema` in the terms of this API: one good answer, and the refusals to expect beside it.
+
+    Those that come with a body, an Idempotency-Key or an If-Match need not be named.
+    """
+    implied: tuple[int, ...] = WITH_A_BODY if more.get("request") is not None else ()
+    implied += (409, 422) if IDEMPOTENCY_KEY in parameters else ()
+    implied += (412,) if IF_MATCH in parameters else ()
     decorate: Callable[[Decorated], Decorated] = extend_schema(
         summary=summary,
-        responses={**(answers or {status: answer}), **problems(*refusals, notes=notes)},
+        responses={**(answers or {status: answer}), **problems(*implied, *refusals, notes=notes)},
         parameters=list(parameters),
         **more,
     )

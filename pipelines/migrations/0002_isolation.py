@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
     operations = [
         *[IsolateTenant(f"pipelines_{name}") for name in TABLES],
         TenantKey("pipelines_pipelineversion", "pipeline_id", "pipelines_pipeline"),
-        TenantKey("pipelines_pipelinerun", "version_id", "pipelines_pipelineversion"),
+        TenantKey("pipelines_pipelinerun", "version_id", "pipelines_pipelineversion", on_delete="NO ACTION"),
         TenantKey("pipelines_steprun", "run_id", "pipelines_pipelinerun"),
         # The activity's model knows nothing of pipelines; its table does.
         TenantKey("activities_activity", "pipeline_run_id", "pipelines_pipelinerun"),

@@ -337,7 +337,7 @@ def test_a_change_is_offered_to_its_own_tenant_alone(
 ) -> None:
     (waiting,) = gated(engine, acme)
     client = api(tenant=other_tenant)
-    body = {"notes": "x"} if verb == "reject" else {}
+    body = {"reject": {"notes": "x"}, "complete": {"output": {"content": "x"}}}.get(verb, {})
 
     problem(client.post(of(waiting, verb), body), 404, "not_found")
     problem(client.post(of(waiting, verb), body, headers={"If-Match": "*"}), 404, "not_found")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -14,19 +13,11 @@ from django.test import Client
 from activities.submission import NewActivity, submit
 from console.durations import in_words
 from console.overview import overview
-from orchestrator.settings import unfold
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
 
 PASSWORD = "correct horse battery"
-
-
-@pytest.fixture(autouse=True)
-def addresses(settings: Any) -> None:
-    settings.ROOT_URLCONF = "tests.browsing"
-    for name in ("UNFOLD", "ORCHESTRATOR_FLOWER_URL", "FORMAT_MODULE_PATH"):
-        setattr(settings, name, getattr(unfold, name))
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 from django.test import Client, override_settings
-from django.urls import path
 from prometheus_client.parser import text_string_to_metric_families
 
 from activities import invariants, standing
@@ -25,7 +24,7 @@ from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
 from console import dependencies
 from console.probes import Probe, ask
-from orchestrator import health, metrics
+from orchestrator import metrics
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
@@ -33,17 +32,6 @@ from tenants.models import Tenant
 from tests.engine import Engine
 
 NOWHERE = 1  # a port where nobody listens
-
-urlpatterns = [
-    path("healthz", health.healthz),
-    path("readyz", health.readyz),
-    path("metrics", metrics.metrics),
-]
-
-
-@pytest.fixture(autouse=True)
-def addresses(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
 
 
 @pytest.fixture(autouse=True)

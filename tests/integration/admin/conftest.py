@@ -10,19 +10,11 @@ from django.test import Client
 
 from activities.models import Activity
 from agents.exceptions import PermanentAgentError
-from orchestrator.settings import unfold
 from pipelines import submission, versions
 from pipelines.models import PipelineRun
 from tenants.models import Tenant
 from tests.browsing import BRIEF
 from tests.engine import Engine
-
-
-@pytest.fixture(autouse=True)
-def addresses(settings: Any) -> None:
-    settings.ROOT_URLCONF = "tests.browsing"
-    for name in ("UNFOLD", "ORCHESTRATOR_FLOWER_URL", "FORMAT_MODULE_PATH"):
-        setattr(settings, name, getattr(unfold, name))
 
 
 @pytest.fixture
