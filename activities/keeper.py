@@ -150,7 +150,7 @@ class Keeper:
 
     def _copy_outputs(self) -> None:
         for _ in range(10):
-            if outputs.copy_waiting() < outputs.COPIED_AT_ONCE:
+            if outputs.copy_waiting(older_than=outputs.KEPT_AT_HAND) < outputs.COPIED_AT_ONCE:
                 return
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ import orjson
 import pymongo
 from django.conf import settings
 from django.db import transaction
+from django.db.models.functions import Now
 from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 
@@ -28,6 +29,8 @@ from tenants.context import SYSTEM, system_scope, tenant_scope
 logger = logging.getLogger(__name__)
 
 COPIED_AT_ONCE = 200
+# The next step reads its input from the spool while it is there, in the statement that claims it.
+KEPT_AT_HAND = timedelta(seconds=15)
 TIMEOUT_MS = 2_000  # Server selection. A reader waits at most this long for a MongoDB that is away.
 
 
@@ -58,10 +61,11 @@ def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:
     return _from_document(document) if document else None
 
 
-def copy_waiting(limit: int = COPIED_AT_ONCE) -> int:
+def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedelta(0)) -> int:
     """Move the oldest outputs of all tenants to MongoDB; returns how many. Raises `PyMongoError` when it is away."""
     with system_scope(), transaction.atomic(using=SYSTEM):
-        rows = list(OutputSpool.objects.select_for_update(skip_locked=True).order_by("created_at")[:limit])
+        waiting = OutputSpool.objects.filter(created_at__lte=Now() - older_than).order_by("created_at")
+        rows = list(waiting.select_for_update(skip_locked=True)[:limit])
         ids = [row.pk for row in rows]
     if not rows:
         return 0

@@ -116,7 +116,7 @@ WITH before AS (
     FOR UPDATE
 ), moved AS (
     UPDATE activities_activity a SET status = %(target)s, version = a.version + 1{changes}
-    FROM before WHERE a.id = before.id
+    FROM before WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
     RETURNING a.*, before.status AS source
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)

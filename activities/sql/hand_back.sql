@@ -11,7 +11,7 @@ WITH before AS (
     UPDATE activities_activity a
     SET status = %(target)s, version = a.version + 1, attempts = greatest(a.attempts + %(attempts)s, 0),
         stalls = a.stalls + %(stalls)s, error = %(error)s
-    FROM before WHERE a.id = before.id
+    FROM before WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
     RETURNING a.*, before.status AS source
 ), run AS (
     UPDATE activities_activityrun r SET status = %(run_status)s, ended_at = clock_timestamp(), error = %(error)s

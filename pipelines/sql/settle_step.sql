@@ -1,6 +1,7 @@
 -- Locks the run, then notes that one of its steps has settled.
 -- Parameters  tenant, run, step, branch, state, output
 -- Returns     the run as it is now, with `settled`: 1, or 0 when the step was not active (this was noted before).
+-- Plan        rows are found by parameters, not by joins: a plan made while the tables were small stays good.
 -- Guarantee   steps of one run that settle at once do so one after the other, each seeing those before it in the
 --             statements that follow.
 WITH locked AS (
@@ -8,9 +9,9 @@ WITH locked AS (
 ), step AS (
     UPDATE pipelines_steprun s SET status = %(state)s, settled_at = clock_timestamp(), output_ref = %(output)s
     FROM locked
-    WHERE s.run_id = locked.id AND s.step = %(step)s AND s.branch = %(branch)s AND s.status = 'active'
+    WHERE s.run_id = %(run)s AND s.step = %(step)s AND s.branch = %(branch)s AND s.status = 'active'
     RETURNING s.id
 )
 UPDATE pipelines_pipelinerun r SET unsettled = r.unsettled - (SELECT count(*) FROM step)
-FROM locked WHERE r.id = locked.id
+FROM locked WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s
 RETURNING r.*, (SELECT count(*) FROM step) AS settled
