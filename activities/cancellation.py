@@ -11,6 +11,7 @@ from uuid import UUID
 from activities import relay, transitions, wakes
 from activities.admission import Exchange
 from activities.admission.exchange import Release
+from activities.exceptions import TransitionRefused
 from activities.models import Activity, Wake
 from activities.signals import activity_reopened
 from activities.states import LinkKind, Status, WakeReason
@@ -20,12 +21,25 @@ from tenants.context import tenant_scope
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
     """Raises `TransitionRefused` when it has ended already, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
+        _refuse_gate(tenant_id, activity_id)
         transitions.apply(
             activity_id, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
         )
         _let_go(tenant_id, activity_id)
         _close_open_gates(tenant_id, activity_id, actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def _refuse_gate(tenant_id: UUID, activity_id: UUID) -> None:
+    """Without its gate, what waits behind it could never be decided."""
+    gate = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id, link_kind=LinkKind.GATE).first()
+    if gate is not None and gate.status in (Status.CREATED, Status.IN_PROGRESS):
+        raise TransitionRefused(
+            activity_id,
+            "cancel",
+            gate.status,
+            f"Decide this gate, or cancel activity {gate.parent_id}, which waits behind it.",
+        )
 
 
 def _let_go(tenant_id: UUID, activity_id: UUID) -> None:

@@ -59,6 +59,12 @@ class SubmissionInvalid(ActivityError):
         self.faults = faults
 
 
+class SubmissionRaced(ActivityError):
+    """What was submitted equals something that comes and goes too fast to tell which."""
+
+    code = "submission_raced"
+
+
 class OutputUnavailable(ActivityError):
     """The output exists, but the store that keeps it does not answer."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import transitions
-from activities.exceptions import TransitionRefused
+from activities.exceptions import ActivityNotFound, TransitionRefused
 from activities.models import Activity, OutputSpool
 from activities.results import output_of
 from tenants.context import tenant_scope
@@ -28,7 +28,7 @@ def complete(
     """A person is done, perhaps with an output of their own. Gates are decided instead."""
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
-        if activity is not None and activity.is_approval_gate:
+        if activity.is_approval_gate:
             raise TransitionRefused(
                 activity_id,
                 "finish",
@@ -59,9 +59,11 @@ def _keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID
     return row.pk
 
 
-def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity | None:
+def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:
     activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if activity is not None and activity.assignee_type != "human":
+    if activity is None:
+        raise ActivityNotFound(f"There is no activity {activity_id}.")
+    if activity.assignee_type != "human":
         raise TransitionRefused(
             activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent."
         )

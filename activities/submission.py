@@ -17,11 +17,14 @@ import orjson
 from activities import relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
+from activities.exceptions import SubmissionRaced
 from activities.models import Activity
 from agents import configuration
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+
+TRIES = 3  # An equal activity may end between the insert that it refuses and the look at it.
 
 _SUBMIT = Statement.load(Path(__file__).parent / "sql", "submit")
 
@@ -79,16 +82,31 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
     tenant_id = current_tenant()
     if tenant_id is None:
         raise RuntimeError("submit needs a tenant_scope")
-    rows = orjson.dumps([_row(item) for item in items], default=str).decode()
-    created = {
-        row.id: row.created_at
-        for row in _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
-    }
+    outcome: dict[UUID, Submitted] = {}
+    created: dict[UUID, datetime] = {}
+    for _ in range(TRIES):
+        created |= _insert(tenant_id, [item for item in items if item.id not in outcome], actor)
+        outcome |= {item.id: Submitted(item.id, True) for item in items if item.id in created}
+        outcome |= {
+            item.id: Submitted(existing, False)
+            for item in items
+            if item.id not in outcome and (existing := _existing(tenant_id, item))
+        }
+        if len(outcome) == len(items):
+            break
+    else:
+        raise SubmissionRaced(
+            "An equal activity began and ended at the same moment, again and again. Submit it again."
+        )
     _offer(tenant_id, [item for item in items if item.id in created], created)
-    return [
-        Submitted(item.id, True) if item.id in created else Submitted(_existing(tenant_id, item), False)
-        for item in items
-    ]
+    return [outcome[item.id] for item in items]
+
+
+def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, datetime]:
+    """What could be created, and when. The rest collided with something that exists."""
+    rows = orjson.dumps([_row(item) for item in items], default=str).decode()
+    inserted = _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
+    return {row.id: row.created_at for row in inserted}
 
 
 def _row(item: NewActivity) -> dict[str, Any]:
@@ -113,8 +131,8 @@ def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID,
         relay.after_commit(Exchange(offers=offers))
 
 
-def _existing(tenant_id: UUID, item: NewActivity) -> UUID:
-    """The activity that stood in the way of this one."""
+def _existing(tenant_id: UUID, item: NewActivity) -> UUID | None:
+    """The activity that stood in the way of this one, unless it has ended since."""
     same = Activity.objects.for_tenant(tenant_id)
     if item.dedup_key:
         found = same.filter(dedup_key=item.dedup_key, status__in=states.LIVE)
@@ -122,7 +140,4 @@ def _existing(tenant_id: UUID, item: NewActivity) -> UUID:
         found = same.filter(
             pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round
         )
-    return found.values_list("id", flat=True)[0]
-
-
-__all__ = ("NewActivity", "Submitted", "submit")
+    return found.values_list("id", flat=True).first()

@@ -15,6 +15,7 @@ from agents.contracts import Completed, Output, Usage
 from agents.exceptions import PermanentAgentError
 
 MAX_SESSION_ID = 200
+MAX_CONTENT_TYPE = 100
 MAX_MODEL = 200
 MAX_TOKENS = 10**12  # sums of a million such runs still fit 64 bits
 MAX_COST_USD = Decimal(1_000_000)  # per run; more is a mistake of units
@@ -76,6 +77,8 @@ def _output(output: Any, faults: list[tuple[str, str]]) -> Output:
         return Output(content=content, data=output.get("data"))
     if not isinstance(content_type, str) or not _CONTENT_TYPE.fullmatch(content_type):
         faults.append(("output.content_type", "must be a media type such as text/markdown"))
+    elif len(content_type) > MAX_CONTENT_TYPE:
+        faults.append(("output.content_type", f"must have at most {MAX_CONTENT_TYPE} characters"))
     return Output(content=content, data=output.get("data"), content_type=content_type)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 from django.conf import settings
 
-from agents.answers import MAX_TOKENS, InvalidAnswer
+from agents.answers import MAX_CONTENT_TYPE, MAX_TOKENS, InvalidAnswer
 from agents.contracts import Accepted, Completed, Output, Usage
 from tenants import strict_json
 
@@ -31,7 +31,8 @@ def _require_output(output: Output) -> None:
     size = 0
     if output.content is not None:
         size += _require_text(output.content, "output.content")
-    _require_text(output.content_type, "output.content_type")
+    if _require_text(output.content_type, "output.content_type") > MAX_CONTENT_TYPE:
+        raise InvalidAnswer(("output.content_type", f"must have at most {MAX_CONTENT_TYPE} characters"))
     if output.data is not None:
         _require_storable(output.data, "output.data")
         size += len(orjson.dumps(output.data))

@@ -89,7 +89,7 @@ def steps(folder: Path, scale: float) -> Figures:
     with setting.our_workers(folder / "ours.log"):
         _wait_for_workers(2)
         cpu = setting.cpu_seconds(folder)
-        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0)
+        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0, pause=0.25)
         cpu = setting.cpu_seconds(folder) - cpu
     with tenant_scope(tenant.pk):
         rate = _rate(list(Activity.objects.filter(tenant=tenant).values_list("finished_at", flat=True)))
@@ -104,7 +104,9 @@ def _bare_steps(folder: Path, count: int) -> tuple[float, float]:
     bare.submit(count)
     with setting.bare_workers(folder / "bare.log"):
         cpu = setting.cpu_seconds(folder)
-        setting.wait(lambda: _bare("SELECT count(*) FROM bare_run WHERE finished_at IS NULL")[0][0] == 0)
+        setting.wait(
+            lambda: _bare("SELECT count(*) FROM bare_run WHERE finished_at IS NULL")[0][0] == 0, pause=0.25
+        )
         cpu = setting.cpu_seconds(folder) - cpu
     return _rate([row[0] for row in _bare("SELECT at FROM bare_step")]), cpu
 

@@ -79,7 +79,7 @@ class Workers:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def our_workers(log: Path, *, processes: int = 2, threads: int = 4, roles: str = "agent__qa") -> Workers:
+def our_workers(log: Path, *, processes: int = 2, threads: int = 2, roles: str = "agent__qa") -> Workers:
     command = [
         "celery",
         "-A",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from typing import Any
 
@@ -58,9 +57,6 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     """The main process keeps things going; with threads it also runs the agents."""
     from activities import keeper, workers
 
-    # Threads hand the interpreter over after this time. With the default of 5 ms a short piece of work waits for
-    # the consumer's loop longer than it takes itself.
-    sys.setswitchinterval(0.0005)
     if not _forks(sender.controller):
         workers.begin(roles=list(_roles), concurrency=sender.controller.concurrency)
     keeper.begin()

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities import cancellation, outputs, results, tasks, waiting, wakes
+from activities import cancellation, outputs, results, submission, tasks, waiting, wakes
 from activities.admission import limits
-from activities.exceptions import RunSuperseded
+from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.models import Activity, ActivityEvent, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
@@ -313,3 +313,35 @@ def test_a_worker_that_drains_goes_on_with_nothing(engine: Engine, acme: Tenant,
     engine.deliver()
 
     assert (len(engine.agent.calls), engine.messages()) == (1, 0)
+
+
+def test_a_duplicate_that_ends_while_we_look_is_submitted_after_all(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = engine.submit(acme, dedup_key="once")
+    look = submission._existing
+
+    def too_late(*asked: Any) -> Any:
+        elsewhere(lambda: cancellation.cancel(acme.pk, first, actor="test"))
+        monkeypatch.setattr(submission, "_existing", look)
+        return look(*asked)
+
+    monkeypatch.setattr(submission, "_existing", too_late)
+
+    (second,) = engine.submit(acme, dedup_key="once")
+
+    assert second != first
+    assert engine.status(acme, second) == "created"
+
+
+def test_a_gate_cannot_be_cancelled_away_from_what_waits_behind_it(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, requires_approval=True)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        gate = Activity.objects.get(parent_id=activity_id)
+
+    with pytest.raises(TransitionRefused, match="Decide this gate"):
+        cancellation.cancel(acme.pk, gate.pk, actor="test")
+    cancellation.cancel(acme.pk, activity_id, actor="test")
+
+    assert engine.status(acme, gate.pk) == "cancelled"
