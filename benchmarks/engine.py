@@ -52,7 +52,7 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-engine.json"
         previous = json.loads(path.read_text()) if path.exists() else {}
-        document["figures"] = previous.get("figures", {}) | document["figures"]
+        document["scenarios"] = previous.get("scenarios", {}) | document["scenarios"]
         path.write_text(json.dumps(document, indent=2) + "\n")
         console.print(
             f"stored in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}"
@@ -67,36 +67,37 @@ def _measure(
 
 
 def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
-    figures = {
-        name: {
-            figure: {
-                "median": round(statistics.median(values), 4),
-                "min": round(min(values), 4),
-                "max": round(max(values), 4),
-            }
-            for figure, values in rows.items()
-        }
-        for name, rows in measured.items()
-    }
+    """What is stored: each scenario with the command and the commit that gave its figures."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    return {
-        "command": f"python -m benchmarks.engine --repeats {options.repeats}"
-        + (f" --only {options.only}" if options.only else ""),
+    origin = {
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "commit": commit,
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
         "repeats": options.repeats,
-        "figures": figures,
     }
+    scenarios = {
+        name: {
+            "command": f"python -m benchmarks.engine --repeats {options.repeats} --only {name}",
+            **origin,
+            "figures": {
+                figure: {
+                    "median": round(statistics.median(values), 4),
+                    "min": round(min(values), 4),
+                    "max": round(max(values), 4),
+                }
+                for figure, values in rows.items()
+            },
+        }
+        for name, rows in measured.items()
+    }
+    return {"python": platform.python_version(), "processors": os.cpu_count(), "scenarios": scenarios}
 
 
 def _table(document: dict[str, Any]) -> Table:
-    table = Table("scenario", "figure", "median", "min", "max", title=f"commit {document['commit']}")
-    for name, rows in document["figures"].items():
-        for figure, values in rows.items():
+    table = Table("scenario", "figure", "median", "min", "max", title="the engine")
+    for name, scenario in document["scenarios"].items():
+        for figure, values in scenario["figures"].items():
             table.add_row(name, figure, *(f"{values[key]:,.3f}" for key in ("median", "min", "max")))
     return table
 
