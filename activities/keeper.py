@@ -52,6 +52,7 @@ class Keeper:
 
     stopped: threading.Event = field(default_factory=threading.Event)
     watch: recovery.LivenessWatch = field(default_factory=recovery.LivenessWatch)
+    heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     leads: bool = False
     lead_session: int = 0
@@ -59,6 +60,7 @@ class Keeper:
     sweep_from: UUID | None = None
     audit_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
     sweep_due: Every = field(default_factory=lambda: Every(SWEEP_SECONDS))
+    silence_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
     copy_due: Every = field(default_factory=lambda: Every(COPY_SECONDS))
     tidy_due: Every = field(default_factory=lambda: Every(TIDY_SECONDS))
 
@@ -89,6 +91,8 @@ class Keeper:
                 _try(self._audit_slots)
             if self.sweep_due.due(now):
                 _try(self._offer_forgotten)
+        if self.silence_due.due(now):
+            _try(self._find_silent_agents)
         if self.copy_due.due(now):
             _try(self._copy_outputs)
         if self.tidy_due.due(now):
@@ -112,6 +116,9 @@ class Keeper:
         recovery.reclaim_runs_of_ended_workers()
         recovery.end_overdue_runs()
         recovery.expire_stale()
+
+    def _find_silent_agents(self) -> None:
+        recovery.reclaim_silent_runs(self.heartbeats)
 
     def _admission_is_open(self, now: float) -> bool:
         try:

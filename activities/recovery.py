@@ -62,6 +62,34 @@ class LivenessWatch:
         return (worker.counter, now if counter != worker.counter else since)
 
 
+@dataclass(slots=True)
+class HeartbeatWatch:
+    """Tells which accepted runs have gone silent: their agent has sent heartbeats, and then none for too long.
+
+    An agent that never sends one is bounded by its deadline alone.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
+
+    def silent(self) -> list[ActivityRun]:
+        """Compare with what was seen before. The first look only takes note."""
+        now = self.clock()
+        with system_scope():
+            runs = list(ActivityRun.objects.filter(status="running", accepted_at__isnull=False, beats__gt=0))
+        before, self.seen = self.seen, {}
+        for run in runs:
+            beats, since = before.get(run.pk, (run.beats, now))
+            self.seen[run.pk] = (run.beats, since if beats == run.beats else now)
+        patience = settings.ORCHESTRATOR_AGENT_SILENT_SECONDS
+        return [run for run in runs if now - self.seen[run.pk][1] >= patience]
+
+
+def reclaim_silent_runs(watch: HeartbeatWatch) -> int:
+    """Start the work of agents that have gone silent anew, or give it up after too many stalls."""
+    return _each(watch.silent(), lambda run: results.stalled(_token(run)))
+
+
 def declare_lost(worker: WorkerProcess) -> bool:
     """End the worker's lease unless it has beaten again since it was looked at."""
     with system_scope():

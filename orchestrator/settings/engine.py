@@ -12,6 +12,9 @@ ORCHESTRATOR_LOST_AFTER_SECONDS = _env.float("ORCHESTRATOR_LOST_AFTER_SECONDS", 
 # A process that could not beat for this long ends itself. Must stay below LOST_AFTER, or two may work on the same run.
 ORCHESTRATOR_WATCHDOG_SECONDS = _env.float("ORCHESTRATOR_WATCHDOG_SECONDS", default=25.0)
 
+# An accepted run whose agent has sent heartbeats and then none for this long is lost. Too small: a slow agent runs twice.
+ORCHESTRATOR_AGENT_SILENT_SECONDS = _env.float("ORCHESTRATOR_AGENT_SILENT_SECONDS", default=60.0)
+
 # How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass

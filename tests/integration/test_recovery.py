@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models import F
 from django.db.models.functions import Now
 
 from activities import admission, keeper, leases, publishing, recovery, relay, results, tasks, workers
@@ -268,6 +269,31 @@ def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(
 
     failed = engine.get(acme, activity_id)
     assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
+
+
+def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_AGENT_SILENT_SECONDS = 60
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    (other_id,) = engine.submit(acme)  # its agent never sends a heartbeat: only the deadline bounds it
+    engine.drain()
+    clock = iter([0.0, 59.0, 60.0, 119.9, 120.0])
+    watch = recovery.HeartbeatWatch(clock=lambda: next(clock))
+
+    def beat() -> None:
+        with tenant_scope(acme.pk):
+            ActivityRun.objects.filter(activity_id=activity_id).update(beats=F("beats") + 1)
+
+    beat()
+    found = [recovery.reclaim_silent_runs(watch), recovery.reclaim_silent_runs(watch)]
+    beat()
+    found += [recovery.reclaim_silent_runs(watch) for _ in range(3)]
+
+    assert found == [0, 0, 0, 0, 1]
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"]
+    assert [run.status for run in engine.runs(acme, other_id)] == ["running"]
 
 
 def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme: Tenant) -> None:
