@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from django.db import connections
 from agents.models import Agent
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
+from orchestrator.embedded.errors import HomeBusy
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 
 SAMPLE_ROLES = ("keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer")
@@ -75,10 +76,7 @@ class LocalStack:
                     Addresses(web, f"http://127.0.0.1:{self.flower_port}", password, flower_login, agents),
                 )
         finally:
-            connections.close_all()
-            if owns_servers():
-                self.tell("Stopping the servers")
-                embedded.stop(self.home)
+            stop_servers(self.home, self.tell)
 
     def _processes(self) -> list[ProcessSpec]:
         return standard_processes(port=self.port, flower_port=self.flower_port, concurrency=self.concurrency)
@@ -112,6 +110,16 @@ class LocalStack:
 def owns_servers() -> bool:
     """Whether this process has started the embedded servers and shall stop them."""
     return os.environ.get("ORCHESTRATOR_START_SERVICES") == "1"
+
+
+def stop_servers(home: ServiceHome, tell: Callable[[str], None]) -> None:
+    """Stop the embedded servers that this process has started, unless another stack of this home works on them."""
+    connections.close_all()
+    if not owns_servers() or embedded.find(home) is None:
+        return
+    with suppress(HomeBusy), home.locked("supervisor.lock", seconds=0):
+        tell("Stopping the servers")
+        embedded.stop(home)
 
 
 def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ from orchestrator.demo import display, story
 from orchestrator.demo.client import ApiClient, ApiRefused
 from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
-from orchestrator.local.stack import Addresses, LocalStack
+from orchestrator.local.stack import Addresses, LocalStack, stop_servers
 from orchestrator.processes.errors import SupervisorError
 from pipelines import definition
 from tenants import tokens
@@ -41,7 +41,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         console, began = Console(), time.monotonic()
-        text = _read(options["input"])
         home = ServiceHome(settings.ORCHESTRATOR_HOME)
         stack = LocalStack(
             home=home,
@@ -50,12 +49,15 @@ class Command(BaseCommand):
             tell=lambda line: console.print(f"[dim]{line}[/]"),
         )
         try:
+            text = _read(options["input"])
             with stack.running() as (_, addresses):
                 agencies = _agencies(addresses)
                 _play(console, agencies, text)
                 _tell_results(console, agencies, home.path / "demo", addresses)
         except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
+        finally:
+            stop_servers(home, stack.tell)
         console.print(
             f"[bold green]Done in {time.monotonic() - began:.1f} s.[/] `make up` keeps everything running."
         )
