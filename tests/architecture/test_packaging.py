@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tomllib
@@ -59,7 +58,6 @@ def test_the_licence_and_the_readme_that_the_project_names_are_there() -> None:
     assert "Apache License" in (tree.ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
 def test_a_wheel_that_is_built_holds_all_of_it(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
