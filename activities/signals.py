@@ -10,3 +10,6 @@ activity_settled = Signal()
 
 #: An operator started a failed activity anew. Carries `activity`, a `transitions.Moved`.
 activity_reopened = Signal()
+
+#: An activity has failed for good and was put among the dead letters. Carries `activity`, a row of Activity, and `dead_letter_id`.
+activity_buried = Signal()

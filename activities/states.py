@@ -24,8 +24,8 @@ class Status(StrEnum):
     APPROVED = "approved"  # Final.
     REJECTED = "rejected"  # Final; a revision takes its place.
     REASSIGNED = "reassigned"  # Final; an heir takes its place.
-    FAILED = "failed"  # Escalated to needs_review, or tried again by an operator.
-    NEEDS_REVIEW = "needs_review"  # An operator tries again or cancels.
+    FAILED = "failed"  # Escalated to needs_review, or tried again or reassigned by an operator.
+    NEEDS_REVIEW = "needs_review"  # An operator tries again, reassigns or cancels.
     CANCELLED = "cancelled"  # Final.
 
 
@@ -54,8 +54,16 @@ TRANSITIONS: dict[str, Transition] = {
     "block": _from(_S.IN_PROGRESS, to=_S.BLOCKED),
     "await_subtask": _from(_S.IN_PROGRESS, to=_S.AWAITING_SUBTASK),
     "await_review": _from(_S.IN_PROGRESS, to=_S.AWAITING_REVIEW),
-    "reassign": _from(_S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.REASSIGNED),
+    "reassign": _from(
+        _S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW,
+        _S.FAILED, _S.NEEDS_REVIEW, to=_S.REASSIGNED,
+    ),
     "wake": _from(_S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.CREATED),
+    # What others decide about it: to wait for an approval that it is linked to; to stop after waking without progress.
+    "hold": _from(_S.CREATED, to=_S.AWAITING_REVIEW),
+    "trip": _from(
+        _S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.NEEDS_REVIEW,
+    ),
     # A person's path.
     "take_up": _from(_S.CREATED, to=_S.IN_PROGRESS),
     "finish": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.DONE),
@@ -138,6 +146,7 @@ class LinkKind(StrEnum):
     """What an activity is to its parent."""
 
     GATE = "gate"
+    APPROVAL = "approval"
     SUBTASK = "subtask"
     RESOLUTION = "resolution"
     REVIEW = "review"

@@ -59,6 +59,7 @@ class NewActivity:
     timeout_seconds: int | None = None
     retry: Mapping[str, Any] = field(default_factory=dict)
     max_attempts: int | None = None
+    decision_rules: Mapping[str, Any] | None = None
     reviewer_notes: str | None = None
     wake_reason: str = states.WakeReason.NEW_TASK
     wake_payload: Mapping[str, Any] = field(default_factory=dict)

@@ -1,9 +1,25 @@
 """Activities and what belongs to them. Import from here; the files are an inner matter."""
 
 from activities.models.activity import Activity
+from activities.models.dead_letter import DeadLetter
+from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
 from activities.models.output import OutputSpool
 from activities.models.run import ActivityRun, WorkerProcess
+from activities.models.tool_call import ToolCall
 from activities.models.wake import Wake
 
-__all__ = ("Activity", "ActivityEvent", "ActivityRun", "OutputSpool", "Wake", "WorkerProcess")
+__all__ = (
+    "Activity",
+    "ActivityEvent",
+    "ActivityRun",
+    "Approval",
+    "ApprovalLink",
+    "DeadLetter",
+    "Deadline",
+    "OutputSpool",
+    "ToolCall",
+    "Vote",
+    "Wake",
+    "WorkerProcess",
+)

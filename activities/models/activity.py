@@ -78,6 +78,11 @@ class Activity(TenantOwned):
     wake_reason = models.CharField(max_length=20, null=True, blank=True)
     error = models.JSONField(null=True, blank=True)
 
+    decision_rules = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="How people decide it: options, quorum, who may not, what happens when nobody does.",
+    )
     reviewer_notes = models.TextField(null=True, blank=True)
     chosen_option = models.CharField(max_length=200, null=True, blank=True)
     decided_by = models.CharField(max_length=200, null=True, blank=True)

@@ -41,6 +41,12 @@ class ActivityRun(TenantPart):
     session_id = models.CharField(max_length=200, blank=True, default="")
     usage = models.JSONField(null=True)
     progress = models.JSONField(null=True)
+    ended_by_tool = models.CharField(
+        max_length=32,
+        blank=True,
+        db_default="",
+        help_text="The tool with which the agent put its work aside. Such a run has no output.",
+    )
     error = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True)

@@ -1,0 +1,69 @@
+"""Work that failed for good, and what became of it."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
+
+class BurialReason(models.TextChoices):
+    EXHAUSTED = "exhausted"  # the last attempt failed
+    PERMANENT = "permanent"  # an error that another attempt would only repeat
+    STALLED = "stalled"  # lost with its worker once too often
+    WAKE_BUDGET = "wake_budget"  # woken again and again without progress
+
+
+class DeadLetterState(models.TextChoices):
+    OPEN = "open"
+    REPLAYED = "replayed"
+    CLOSED = "closed"  # cancelled, reassigned or dismissed by people
+
+
+class DeadLetter(TenantOwned):
+    """One terminal failure of an activity. A replay that fails again makes a further one."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="dead_letters",
+        db_constraint=False,
+        db_index=False,
+    )
+    run_id = models.UUIDField(null=True, help_text="The run that failed last.")
+    agent_role = models.CharField(max_length=63)
+    reason = models.CharField(max_length=12, choices=BurialReason.choices)
+    fingerprint = models.CharField(max_length=64, help_text="Equal for failures that look alike.")
+    error = models.JSONField(default=dict)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    stalls = models.PositiveSmallIntegerField(default=0)
+    cost_usd = models.DecimalField(
+        max_digits=14, decimal_places=6, default=0, help_text="Reported by all runs so far."
+    )
+    pipeline_run_id = models.UUIDField(null=True)
+    state = models.CharField(max_length=8, choices=DeadLetterState.choices, default=DeadLetterState.OPEN)
+    escalation_id = models.UUIDField(null=True, help_text="The activity that asks a person about it.")
+    handled_at = models.DateTimeField(null=True, help_text="When people were told.")
+    closed_at = models.DateTimeField(null=True)
+    closed_by = models.CharField(max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("activity",), condition=models.Q(state="open"), name="one_open_dead_letter"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("tenant", "-created_at", "-id"), name="dead_letter_newest"),
+            models.Index(fields=("tenant", "fingerprint", "state"), name="dead_letter_groups"),
+            models.Index(
+                fields=("id",), condition=models.Q(handled_at__isnull=True), name="dead_letters_unhandled"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_role}: {self.reason}"

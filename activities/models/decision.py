@@ -1,0 +1,128 @@
+"""What people decide beside the activity that asks them: approvals over many activities, votes, and deadlines."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantPart
+
+
+class Approval(TenantPart):
+    """A question to people whose answer wakes every activity that is linked to it.
+
+    It extends an activity of a person, with the same id: what that activity is decided to be, the approval is.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    type = models.CharField(max_length=63, help_text="For example content_direction or brand_direction.")
+    options = models.JSONField(
+        default=list, blank=True, help_text="What may be chosen from. Empty: yes or no."
+    )
+    requested_by = models.CharField(max_length=200)
+    requested_identity = models.CharField(
+        max_length=100, help_text="Of the caller who asked; unlike names, nobody can choose it."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="approval_of_tenant"),)
+        indexes = (models.Index(fields=("tenant", "-created_at", "-id"), name="approval_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id}"
+
+
+class LinkState(models.TextChoices):
+    WAITING = "waiting"  # for the decision
+    WOKEN = "woken"
+    SKIPPED = "skipped"  # it did not wait any more
+
+
+class ApprovalLink(TenantPart):
+    """An activity that an approval is about."""
+
+    approval = models.ForeignKey(
+        Approval, on_delete=models.CASCADE, related_name="links", db_constraint=False, db_index=False
+    )
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="approval_links",
+        db_constraint=False,
+        db_index=False,
+    )
+    state = models.CharField(max_length=8, choices=LinkState.choices, default=LinkState.WAITING)
+    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was skipped.")
+
+    class Meta:
+        db_table = "approval_linked_activities"
+        ordering = ("approval", "activity")
+        constraints = (models.UniqueConstraint(fields=("approval", "activity"), name="linked_once"),)
+        indexes = (models.Index(fields=("activity", "state"), name="approvals_of_activity"),)
+
+    def __str__(self) -> str:
+        return f"{self.activity_id}: {self.state}"
+
+
+class Vote(TenantPart):
+    """One person's word on something that several must agree to."""
+
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="votes",
+        db_constraint=False,
+        db_index=False,
+    )
+    voter = models.CharField(max_length=100, help_text="Identity of the caller, so that nobody votes twice.")
+    actor = models.CharField(max_length=200)
+    decision = models.CharField(max_length=8, choices=[("approve", "approve"), ("reject", "reject")])
+    chosen_option = models.CharField(max_length=200, null=True)
+    notes = models.TextField(blank=True, default="")
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = (models.UniqueConstraint(fields=("activity", "voter"), name="one_vote_each"),)
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.decision}"
+
+
+class DeadlineKind(models.TextChoices):
+    REMINDER = "reminder"  # those who are asked are told again
+    ESCALATION = "escalation"  # somebody else is asked
+    DUE = "due"  # the time is over: the default outcome, if there is one
+
+
+class Deadline(TenantPart):
+    """Something that happens at a time unless a person has decided before. Each happens once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="deadlines",
+        db_constraint=False,
+        db_index=False,
+    )
+    kind = models.CharField(max_length=10, choices=DeadlineKind.choices)
+    at = models.DateTimeField()
+    human_role = models.CharField(
+        max_length=63, blank=True, default="", help_text="Who is reminded, or asked from then on."
+    )
+    happened_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = (models.UniqueConstraint(fields=("activity", "kind", "at"), name="deadline_once"),)
+        indexes = (
+            models.Index(
+                fields=("at", "id"), condition=models.Q(happened_at__isnull=True), name="deadlines_ahead"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at:%Y-%m-%d %H:%M}"
