@@ -3,3 +3,8 @@ from django.apps import AppConfig
 
 class ActivitiesConfig(AppConfig):
     name = "activities"
+
+    def ready(self) -> None:
+        from activities import receivers
+
+        receivers.connect()

@@ -16,10 +16,11 @@ from uuid import UUID
 import redis
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
+from django.db.models import Q
 
 from activities import admission, leases, outputs, pacing, prompt, relay, results, run_tokens, transitions
 from activities.admission import Closed, Exchange, Grant
-from activities.admission.exchange import Release
+from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutputUnavailable, RunSuperseded
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
@@ -91,7 +92,20 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
                 "Result of a superseded run refused",
                 extra={"action": "run_superseded", "run": str(run.run_id)},
             )
-            relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+            relay.hand_over(_turned_over(grant))
+
+
+def _turned_over(grant: Grant) -> Exchange:
+    """The slot of a run that was over before its call was. An activity that was woken meanwhile could not be granted again until now."""
+    with tenant_scope(grant.tenant_id):
+        ActivityRun.objects.for_tenant(grant.tenant_id).filter(
+            activity_id=grant.activity_id, grant=grant.grant
+        ).exclude(status="running").update(worker_id=None)
+        woken = Activity.objects.for_tenant(grant.tenant_id).filter(
+            pk=grant.activity_id, status="created", wakes__state="pending", wakes__due_at=None
+        )
+        offers = [Offer.of(activity) for activity in woken.distinct()]
+    return Exchange(releases=[Release(grant.activity_id, grant.grant)], offers=offers)
 
 
 def _give_back_unless_held(grant: Grant) -> None:
@@ -166,10 +180,14 @@ def _answered(run: RunToken, claimed: _Claimed, result: AgentResult) -> None:
     if isinstance(result, Accepted):
         results.persistently(lambda: results.accepted(run))
         _leave_seat(claimed.grant)
-    else:
+        return
+    try:
         results.persistently(
             lambda: results.completed(run, result, needs_approval=claimed.row.requires_approval)
         )
+    except RunSuperseded:
+        results.persistently(lambda: results.note_after_putting_aside(run, result))
+        raise
 
 
 def _leave_seat(grant: Grant) -> None:
@@ -233,9 +251,7 @@ def _read_input(tenant_id: Any, reference: Any) -> dict[str, Any]:
 
 
 def _is_cancelled(run: RunToken) -> bool:
+    """Whether nobody wants the answer any more. An agent that put its work aside may still end its call in its own time."""
     with tenant_scope(run.tenant_id):
-        return (
-            not Activity.objects.for_tenant(run.tenant_id)
-            .filter(pk=run.activity_id, fence=run.fence, status="in_progress")
-            .exists()
-        )
+        runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id)
+        return not runs.filter(Q(status="running") | ~Q(ended_by_tool="")).exists()

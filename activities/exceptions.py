@@ -70,3 +70,28 @@ class OutputUnavailable(ActivityError):
 
     code = "output_unavailable"
     status = 503
+
+
+class QuotaExceeded(ActivityError):
+    """An agent asked for more than its run, its activity or its tree may have. `quota` names which."""
+
+    code = "quota_exceeded"
+    status = 429
+
+    def __init__(self, quota: str, message: str) -> None:
+        super().__init__(message)
+        self.problem_members = {"quota": quota}
+
+
+class ToolRefused(ActivityError):
+    """The agent may not do this with what it names."""
+
+    code = "tool_refused"
+    status = 403
+
+
+class DecisionForbidden(ActivityError):
+    """The item is not this caller's to decide."""
+
+    code = "forbidden"
+    status = 403

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
 import redis
@@ -18,8 +19,9 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
 
-from activities import outputs, promotion, publishing, recovery, relay
+from activities import deadletters, deadlines, errands, outputs, promotion, publishing, recovery, relay
 from activities.admission import Closed, Exchange, limits, rebuilding
+from tenants import channels
 from tenants.api import idempotency
 from tenants.context import SYSTEM
 
@@ -29,7 +31,11 @@ LEADER_LOCK = 0x6F726368  # "orch"; never change it: old and new code must agree
 AUDIT_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
 COPY_SECONDS = 1.0
+REMIND_SECONDS = 1.0
+CHANNEL_SECONDS = 60.0
 TIDY_SECONDS = 600.0
+LETTER_SECONDS = 5.0
+LETTER_PATIENCE = timedelta(seconds=15)
 
 
 @dataclass(slots=True)
@@ -54,6 +60,7 @@ class Keeper:
     watch: recovery.LivenessWatch = field(default_factory=recovery.LivenessWatch)
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
+    reminder: errands.Reminder = field(default_factory=errands.Reminder)
     leads: bool = False
     lead_session: int = 0
     closed_since: float | None = None
@@ -62,6 +69,9 @@ class Keeper:
     sweep_due: Every = field(default_factory=lambda: Every(SWEEP_SECONDS))
     silence_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
     copy_due: Every = field(default_factory=lambda: Every(COPY_SECONDS))
+    remind_due: Every = field(default_factory=lambda: Every(REMIND_SECONDS))
+    letters_due: Every = field(default_factory=lambda: Every(LETTER_SECONDS))
+    channels_due: Every = field(default_factory=lambda: Every(CHANNEL_SECONDS))
     tidy_due: Every = field(default_factory=lambda: Every(TIDY_SECONDS))
 
     def run(self) -> None:
@@ -82,7 +92,7 @@ class Keeper:
     def tick(self) -> None:
         """Everything that is due. A part that fails does not keep the others from their turn."""
         now = time.monotonic()
-        for part in (self._find_lost_workers, promotion.promote):
+        for part in (self._find_lost_workers, promotion.promote, deadlines.pass_due):
             _try(part)
         if self._admission_is_open(now):
             _try(limits.refresh)
@@ -95,6 +105,12 @@ class Keeper:
             _try(self._find_silent_agents)
         if self.copy_due.due(now):
             _try(self._copy_outputs)
+        if self.remind_due.due(now):
+            _try(self.reminder.remind)
+        if self.letters_due.due(now):
+            _try(self._tell_of_dead_letters)
+        if self.channels_due.due(now):
+            _try(channels.expire_due)
         if self.tidy_due.due(now):
             _try(rebuilding.forget_old_generations)
             _try(idempotency.purge)
@@ -116,6 +132,11 @@ class Keeper:
         recovery.reclaim_runs_of_ended_workers()
         recovery.end_overdue_runs()
         recovery.expire_stale()
+
+    def _tell_of_dead_letters(self) -> None:
+        # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
+        if deadletters.unhandled_since(LETTER_PATIENCE):
+            deadletters.handle_waiting()
 
     def _find_silent_agents(self) -> None:
         recovery.reclaim_silent_runs(self.heartbeats)

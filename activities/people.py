@@ -1,4 +1,4 @@
-"""Work that a person does: taking it up and completing it."""
+"""Work that a person does: taking it up and completing it. Whoever takes over an agent's work may approve it as it is or do it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from activities import transitions
+from activities import families, transitions
 from activities.exceptions import ActivityNotFound, TransitionRefused
 from activities.models import Activity, OutputSpool
 from activities.results import output_of
+from activities.states import LinkKind
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -28,13 +29,14 @@ def complete(
     """A person is done, perhaps with an output of their own. Gates are decided instead."""
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
-        if activity.is_approval_gate:
+        if activity.is_approval_gate and activity.link_kind != LinkKind.REASSIGNED_FROM:
             raise TransitionRefused(
                 activity_id,
                 "finish",
                 activity.status,
                 f"Activity {activity_id} is a gate: approve or reject it.",
             )
+        families.lock(tenant_id, (activity_id, families.origin_of(tenant_id, activity)[0]))
         changes: dict[str, Any] = {
             "decided_by": actor,
             "decided_at": transitions.NOW,

@@ -1,4 +1,4 @@
-"""How a grant becomes a Celery message on the queue of its role.
+"""How a grant becomes a Celery message on the queue of its role, and a waiting errand a hint on the queue of its own.
 
 With Redis as broker the messages of a batch go out in one pipeline, in Celery's message protocol 2; building them here costs a
 fifth of what a producer call does. Any other broker gets them through Celery's own producer.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -35,8 +36,24 @@ def publish(grants: Sequence[Grant]) -> None:
     pipeline = client.pipeline(transaction=False)
     for grant in grants:
         queue = queue_of(grant.role)
-        pipeline.lpush(queue, _envelope(grant, queue))
+        pipeline.lpush(queue, _envelope(RUN_TASK, _arguments(grant), queue))
     pipeline.execute()
+
+
+def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: timedelta) -> bool:
+    """Send a message that only says that there is something to do. Raises the broker's error; losing it loses nothing.
+
+    A hint that nobody has taken from the queue says so already, so without a worker there never is more than one: then False.
+    """
+    client = _redis_broker(os.getpid())
+    expires = datetime.now(UTC) + expires_after
+    if client is None:
+        current_app.send_task(task, kwargs=dict(arguments), queue=queue, expires=expires, ignore_result=True)
+        return True
+    if client.llen(queue):
+        return False
+    client.lpush(queue, _envelope(task, arguments, queue, expires=expires.isoformat()))
+    return True
 
 
 def _arguments(grant: Grant) -> dict[str, str]:
@@ -48,14 +65,14 @@ def _arguments(grant: Grant) -> dict[str, str]:
     }
 
 
-def _envelope(grant: Grant, queue: str) -> bytes:
+def _envelope(task: str, arguments: Mapping[str, str], queue: str, *, expires: str | None = None) -> bytes:
     """Celery's task message (protocol 2) as Kombu's Redis transport stores it."""
-    arguments, task_id = _arguments(grant), str(uuid4())
+    task_id = str(uuid4())
     body = base64.b64encode(orjson.dumps([[], arguments, _EMBED])).decode()
     headers: dict[str, Any] = {
-        "lang": "py", "task": RUN_TASK, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
+        "lang": "py", "task": task, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
         "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": True,
-        "retries": 0, "eta": None, "expires": None, "timelimit": [None, None], "shadow": None, "stamps": {},
+        "retries": 0, "eta": None, "expires": expires, "timelimit": [None, None], "shadow": None, "stamps": {},
     }  # fmt: skip
     properties = {
         "correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",

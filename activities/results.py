@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from activities import approvals, relay, transitions, wakes
+from activities import approvals, burial, relay, suspension, transitions, wakes
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import RunSuperseded
-from activities.models import Activity, ActivityRun
+from activities.models import ActivityRun
+from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
 from agents import configuration, sessions
@@ -59,7 +60,7 @@ def completed(
 def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
     """Try again later when that may help and attempts are left; otherwise the activity has failed."""
     with tenant_scope(run.tenant_id):
-        activity = _live(run)
+        activity = suspension.live(run, with_parent=True)
         policy = policy_of(activity)
         if not error.uses_attempt:
             delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else policy.delay(1)
@@ -69,16 +70,17 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
             if error.retry_after is not None:
                 delay = max(delay, timedelta(seconds=error.retry_after))
             return _again(run, error, delay, actor)
-        return _failed_for_good(run, as_dict(error), "failed", actor)
+        reason = BurialReason.EXHAUSTED if error.retryable else BurialReason.PERMANENT
+        return _failed_for_good(run, as_dict(error), reason, actor)
 
 
 def stalled(run: RunToken) -> transitions.Moved:
     """The worker of this run is lost. Another run takes over at once, unless this was one stall too many."""
     error = {"code": "stalled", "message": "The worker that ran this was lost.", "retryable": True}
     with tenant_scope(run.tenant_id):
-        activity = _live(run)
+        activity = suspension.live(run, with_parent=True)
         if activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
-            return _failed_for_good(run, error, "stalled", "recovery")
+            return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
         moved = transitions.hand_back(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=1, actor="recovery",
@@ -152,7 +154,7 @@ def _again(
 
 
 def _failed_for_good(
-    run: RunToken, error: Mapping[str, Any], run_status: str, actor: str
+    run: RunToken, error: Mapping[str, Any], reason: BurialReason, actor: str
 ) -> transitions.Moved:
     moved = transitions.apply(
         run.activity_id,
@@ -162,25 +164,36 @@ def _failed_for_good(
         detail={"error": dict(error)},
         error=dict(error),
     )
+    run_status = "stalled" if reason == BurialReason.STALLED else "failed"
     ended = transitions.end_run(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error
     )
     if ended:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
+    burial.bury(moved, reason=reason, run_id=run.run_id, error=error)
     return moved
 
 
-def _live(run: RunToken) -> Activity:
-    """The activity, locked, if `run` is its live run. Raises `RunSuperseded`."""
-    activity = (
-        Activity.objects.for_tenant(run.tenant_id)
-        .select_for_update()
-        .filter(pk=run.activity_id, fence=run.fence, status__in=("assigned", "in_progress"))
-        .first()
-    )
-    if activity is None:
-        raise RunSuperseded(run.run_id)
-    return activity
+def note_after_putting_aside(run: RunToken, result: Completed) -> bool:
+    """Keep what an agent says after it put its work aside: its session and its usage, never an output. False for any other run."""
+    with tenant_scope(run.tenant_id):
+        aside = (
+            ActivityRun.objects.for_tenant(run.tenant_id)
+            .filter(pk=run.run_id, fence=run.fence)
+            .exclude(ended_by_tool="")
+            .select_related("activity")
+            .first()
+        )
+        if aside is None:
+            return False
+        aside.usage = _usage(result.usage) or aside.usage
+        aside.session_id = result.session_id or aside.session_id
+        aside.save(update_fields=["usage", "session_id"])
+        if result.session_id and aside.activity.deliverable_id:
+            sessions.save(
+                run.tenant_id, aside.activity.deliverable_id, aside.activity.agent_role, result.session_id
+            )
+    return True
 
 
 def _give_back(moved: transitions.Moved) -> None:

@@ -6,7 +6,7 @@ A repeated submission with a live dedup key, or of a pipeline step that has its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import orjson
 from activities import relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
+from activities.decision_rules import DecisionRules
 from activities.exceptions import SubmissionRaced
-from activities.models import Activity
+from activities.models import Activity, Deadline
 from agents import configuration
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
@@ -78,11 +79,23 @@ class Submitted:
     created: bool
 
 
+def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
+    """What is about `parent`, a row of Activity, and belongs to the same deliverable and pipeline run."""
+    return NewActivity(
+        parent_id=parent.id,
+        link_kind=kind,
+        deliverable_id=parent.deliverable_id,
+        pipeline_run_id=parent.pipeline_run_id,
+        **fields,
+    )
+
+
 def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
     """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit."""
     tenant_id = current_tenant()
     if tenant_id is None:
         raise RuntimeError("submit needs a tenant_scope")
+    items = [_with_due_time(item) for item in items]
     outcome: dict[UUID, Submitted] = {}
     created: dict[UUID, datetime] = {}
     for _ in range(TRIES):
@@ -99,7 +112,9 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
         raise SubmissionRaced(
             "An equal activity began and ended at the same moment, again and again. Submit it again."
         )
-    _offer(tenant_id, [item for item in items if item.id in created], created)
+    made = [item for item in items if item.id in created]
+    _plan_deadlines(tenant_id, made, created)
+    _offer(tenant_id, made, created)
     return [outcome[item.id] for item in items]
 
 
@@ -119,6 +134,24 @@ def _row(item: NewActivity) -> dict[str, Any]:
         "wake_id": uuid7(),
         "wake_reason": item.wake_reason if item.agent_role else None,
     }
+
+
+def _with_due_time(item: NewActivity) -> NewActivity:
+    if item.human_role is None or item.decision_rules is None or item.due_at is not None:
+        return item
+    return replace(item, due_at=DecisionRules.read(item.decision_rules).due_at(datetime.now(UTC)))
+
+
+def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, datetime]) -> None:
+    """What will happen to questions that nobody answers, in the transaction that asks them."""
+    planned = [
+        Deadline(tenant_id=tenant_id, activity_id=item.id, kind=kind, at=at, human_role=human_role)
+        for item in items
+        if item.human_role and item.decision_rules
+        for kind, at, human_role in DecisionRules.read(item.decision_rules).deadlines(created[item.id])
+    ]
+    if planned:
+        Deadline.objects.bulk_create(planned, ignore_conflicts=True)
 
 
 def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, datetime]) -> None:

@@ -8,7 +8,7 @@ transaction. When an activity settles, the signal goes out in the same transacti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -25,8 +25,9 @@ from tenants.context import APP, current_tenant
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).parent / "sql"
-_CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN = (
-    Statement.load(_FOLDER, name) for name in ("claim", "start", "finish", "hand_back", "end_run")
+_CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
+    Statement.load(_FOLDER, name)
+    for name in ("claim", "start", "finish", "hand_back", "end_run", "put_aside")
 )
 
 #: A named tuple: the activity's row after the move, with `source`, the status it came from.
@@ -59,6 +60,36 @@ def apply(
     Must run inside `tenant_scope`. Raises `TransitionRefused` when the activity is in another state than the verb starts from,
     and `ActivityNotFound` when the tenant has no such activity.
     """
+    rows = _moved([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
+    if not rows:
+        tenant_id = current_tenant()
+        current = (
+            Activity.objects.filter(tenant_id=tenant_id, pk=activity_id)
+            .values_list("status", flat=True)
+            .first()
+        )
+        if current is None:
+            raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise TransitionRefused(activity_id, verb, current)
+    return _announced(rows[0])
+
+
+def apply_many(
+    activity_ids: Sequence[UUID],
+    verb: str,
+    *,
+    actor: str,
+    detail: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> list[Moved]:
+    """As `apply` for many in one statement; those that are in another state than the verb starts from are left out."""
+    rows = _moved(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
+    return [_announced(row) for row in rows]
+
+
+def _moved(
+    activity_ids: Sequence[UUID], verb: str, *, actor: str, detail: Mapping[str, Any] | None, run_id: UUID | None, changes: dict[str, Any]
+) -> list[Moved]:  # fmt: skip
     tenant_id = current_tenant()
     if tenant_id is None:
         raise RuntimeError("a transition needs a tenant_scope")
@@ -71,25 +102,15 @@ def apply(
         changes.setdefault("finished_at", None)
     parameters = {
         "tenant": tenant_id,
-        "activity": activity_id,
+        "activities": list(activity_ids),
         "actor": actor,
         "detail": Jsonb(dict(detail or {})),
         "run": run_id,
     }
-    rows = _move(tuple(sorted(changes.items(), key=itemgetter(0)))).run(
+    return _move(tuple(sorted(changes.items(), key=itemgetter(0)))).run(
         parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()},
         using=APP,
     )
-    if not rows:
-        current = (
-            Activity.objects.filter(tenant_id=tenant_id, pk=activity_id)
-            .values_list("status", flat=True)
-            .first()
-        )
-        if current is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
-        raise TransitionRefused(activity_id, verb, current)
-    return _announced(rows[0])
 
 
 #: As a change's value: the time of the move.
@@ -112,11 +133,11 @@ def _move(changes: tuple[tuple[str, Any], ...]) -> Statement:
 _MOVE = """
 WITH before AS (
     SELECT id, status FROM activities_activity
-    WHERE tenant_id = %(tenant)s AND id = %(activity)s AND status = ANY(%(sources)s)
-    FOR UPDATE
+    WHERE tenant_id = %(tenant)s AND id = ANY(%(activities)s) AND status = ANY(%(sources)s)
+    ORDER BY id FOR UPDATE
 ), moved AS (
     UPDATE activities_activity a SET status = %(target)s, version = a.version + 1{changes}
-    FROM before WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
+    FROM before WHERE a.tenant_id = %(tenant)s AND a.id = before.id AND a.id = ANY(%(activities)s)
     RETURNING a.*, before.status AS source
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
@@ -234,6 +255,14 @@ def end_run(
             "error": None if error is None else Jsonb(dict(error)),
         },
         using=APP,
+    )
+    return rows[0] if rows else None
+
+
+def put_aside(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, tool: str) -> Any | None:
+    """End the live run of an activity that this transaction has just moved to where it waits. None when the run was over."""
+    rows = _PUT_ASIDE.run(
+        {"tenant": tenant_id, "activity": activity_id, "run": run_id, "tool": tool}, using=APP
     )
     return rows[0] if rows else None
 

@@ -33,7 +33,9 @@ _SETTLE, _ACTIVATE = (Statement.load(_FOLDER, name) for name in ("settle_step", 
 _ACTOR = "pipeline"
 _GOOD = (Status.DONE, Status.APPROVED)
 #: These are about an activity of a step; they are not the step.
-_ASIDE = (LinkKind.GATE, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION, LinkKind.SUBTASK)
+_ASIDE = (
+    LinkKind.GATE, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION, LinkKind.SUBTASK,
+)  # fmt: skip
 
 
 def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewActivity]:
@@ -43,7 +45,10 @@ def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewAct
 
 def advance(activity: Any) -> None:
     """Move on the run of an activity that has just settled. `activity` is a `transitions.Moved`."""
-    if activity.pipeline_run_id is None or activity.link_kind in _ASIDE:
+    if _is_aside(activity):
+        return
+    if activity.status == Status.REASSIGNED:
+        _go_on_with_heir(activity)
         return
     if activity.status == Status.REJECTED and revisions.follow_rejection(activity):
         return
@@ -68,6 +73,18 @@ def advance(activity: Any) -> None:
     _start(run, plan, following.start, activity)
     if run.unsettled - len(following.skip) == 0:
         finish(run.tenant_id, run.id, plan)
+
+
+def _is_aside(activity: Any) -> bool:
+    """Whether no step of a run hangs on it: it belongs to none, or is about an activity that does."""
+    return activity.pipeline_run_id is None or activity.step is None or activity.link_kind in _ASIDE
+
+
+def _go_on_with_heir(activity: Any) -> None:
+    """The step is the heir's from now on. One that had failed is under way again, and what was skipped because of it waits."""
+    if activity.source in (Status.FAILED, Status.NEEDS_REVIEW):
+        reopen(activity)
+    revisions.go_on_with(LinkKind.REASSIGNED_FROM, activity)
 
 
 def _following(run: Any, plan: Compiled, activity: Any, good: bool) -> Advance:
@@ -176,7 +193,7 @@ def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
 
 def reopen(activity: Any) -> None:
     """An operator tries a failed step again: its run goes on, and what was skipped because of it waits again."""
-    if activity.pipeline_run_id is None or activity.link_kind in _ASIDE:
+    if _is_aside(activity):
         return
     run = (
         PipelineRun.objects.for_tenant(activity.tenant_id)

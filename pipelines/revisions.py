@@ -30,20 +30,20 @@ def follow_rejection(activity: Any) -> bool:
         return True
     if activity.is_approval_gate:
         return _send_back(run, activity)
-    return _go_on_with_revision(run, activity)
+    return go_on_with(LinkKind.REVISION_OF, activity)
 
 
-def _go_on_with_revision(run: PipelineRun, activity: Any) -> bool:
-    revision = (
-        Activity.objects.for_tenant(activity.tenant_id)
-        .filter(parent_id=activity.id, link_kind=LinkKind.REVISION_OF)
-        .first()
+def go_on_with(kind: LinkKind, activity: Any) -> bool:
+    """Let the revision or the heir of an activity take its place in the run; False when there is none. Under the activity's lock."""
+    successor = (
+        Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.id, link_kind=kind).first()
     )
-    if revision is None:
+    if successor is None:
         return False
-    StepRun.objects.filter(run_id=run.pk, step=activity.step, branch=activity.branch).update(
-        activity_id=revision.pk, round=revision.round
+    steps = StepRun.objects.filter(
+        run_id=activity.pipeline_run_id, step=activity.step, branch=activity.branch
     )
+    steps.update(activity_id=successor.pk, round=successor.round)
     return True
 
 

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from activities.admission import keys, limits, scripts
 from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of
-from activities.models import Activity, ActivityRun, Wake
+from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from tenants.context import system_scope
 from tenants.redis import client
 
@@ -99,6 +99,22 @@ def _restore(
         raise scripts.Closed
 
 
+def _calls_going_on(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+    """Slots whose run is over while a living worker still waits for its agent: they are in use until it says otherwise."""
+    if not slots:
+        return set()
+    living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
+    with system_scope():
+        runs = ActivityRun.objects.filter(
+            Exists(living),
+            activity_id__in=[activity for activity, _ in slots],
+            grant__in=[grant for _, grant in slots],
+        )
+        # Put aside or cancelled: the only ends that leave the slot to the end of the call.
+        over = runs.filter(Q(status="cancelled") | ~Q(ended_by_tool="")).values_list("activity_id", "grant")
+        return {*over} & slots
+
+
 @dataclass(slots=True)
 class SlotAudit:
     """Compares held slots with live runs. What differs twice in a row is mended; once may be a matter of timing."""
@@ -113,6 +129,7 @@ class SlotAudit:
             runs = {run.activity_id: run for run in _live_runs()}
         started = {(slot.activity_id, slot.grant) for slot in slots if slot.started}
         orphans = {key for key in started if key[0] not in runs or runs[key[0]].grant != key[1]}
+        orphans -= _calls_going_on(orphans)
         release = Exchange(releases=[Release(*key) for key in orphans & self.suspects])
         self.suspects = orphans - self.suspects
         for slot in slots:

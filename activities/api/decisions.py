@@ -6,18 +6,20 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import UUID
 
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import approvals, people
+from activities import approvals, blockers, people, reviews
 from activities.api.serializers import ActivitySerializer
+from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
 from activities.models import Activity
-from activities.states import LinkKind
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import OPTIONAL, Json, StrictSerializer, Text, read
+from agents.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
+from tenants.principals import Principal
 
 LONGEST_NOTES = 20_000
 
@@ -49,6 +51,27 @@ class CompletionSerializer(StrictSerializer):
     note = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
 
 
+class ResolutionSerializer(StrictSerializer):
+    """How the blocker went away. The agent works by it."""
+
+    note = Text(max_length=LONGEST_NOTES)
+
+
+class ReviewSerializer(StrictSerializer):
+    """A reviewer's answer. Feedback may go with a yes; a no is of no use without it."""
+
+    approved = Flag()
+    feedback = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
+    chosen_option = Text(max_length=200, **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs["approved"] and not attrs.get("feedback"):
+            raise serializers.ValidationError(
+                {"feedback": ["is required for changes: the agent works by it"]}
+            )
+        return attrs
+
+
 class EmptySerializer(StrictSerializer):
     """A body without members, or none at all."""
 
@@ -70,38 +93,62 @@ CHANGE: dict[str, Any] = {
 }
 
 
+def voter_of(principal: Principal) -> Voter:
+    """Who decides. Operators and admins decide whatever is asked; others what their human roles are asked for."""
+    return Voter(
+        principal.actor,
+        identity=principal.identity,
+        human_roles=principal.human_roles,
+        decides_all=principal.role.includes(Role.OPERATOR),
+    )
+
+
 def decide(
-    tenant_id: UUID, activity_id: UUID, decision: str, *, actor: str, body: dict[str, Any]
+    tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
 ) -> Activity:
     """Approve or reject. Raises `Decided` naming who was first. In the caller's `tenant_scope`."""
-    act: Callable[..., Activity] = {"approve": approvals.approve, "reject": approvals.reject}[decision]
-    try:
-        return act(
-            tenant_id,
-            activity_id,
-            actor=actor,
-            notes=body.get("notes", ""),
-            chosen_option=body.get("chosen_option"),
+    notes, option = body.get("notes", ""), body.get("chosen_option")
+    return told_who_was_first(
+        tenant_id,
+        lambda: approvals.decide(
+            tenant_id, activity_id, decision, by=voter_of(by), notes=notes, chosen_option=option
+        ),
+    )
+
+
+def answer(
+    tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
+) -> Activity:
+    """`decide`, or resolve a blocker, or complete a task, by the word for it. In the caller's `tenant_scope`."""
+    note = body.get("notes", "")
+    if decision == "resolve":
+        return told_who_was_first(
+            tenant_id, lambda: blockers.resolve(tenant_id, activity_id, actor=by.actor, note=note)
         )
+    if decision == "complete":
+        return people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+    return decide(tenant_id, activity_id, decision, by=by, body=body)
+
+
+def told_who_was_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activity:
+    """Do it. Raises `Decided` with the facts when somebody was first."""
+    try:
+        return action()
     except AlreadyDecided as error:
         first = Activity.objects.for_tenant(tenant_id).get(pk=error.activity_id)
         raise Decided(first, error) from error
 
 
-def lock_pairs(tenant_id: UUID, ids: set[UUID]) -> None:
-    """Lock activities with their gates, or gates with what waits behind them, in the one order that all use."""
-    rows = Activity.objects.for_tenant(tenant_id)
-    asked = dict(rows.filter(pk__in=ids).values_list("pk", "parent_id"))
-    gates = rows.filter(parent_id__in=ids, link_kind=LinkKind.GATE).values_list("pk", flat=True)
-    pairs = {*asked, *(parent for parent in asked.values() if parent is not None), *gates}
-    list(rows.filter(pk__in=pairs).order_by("pk").select_for_update().values_list("pk", flat=True))
+def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
+    """Lock items with everything that deciding them may move, in the one order that all use."""
+    approvals.lock_concerned_by(tenant_id, ids)
 
 
 class DecisionActions:
     """Actions of an `ActivityViewSet`. A decision is final: a second or late one is told who decided what and when."""
 
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
-        ("approve", "reject", "start", "complete"), Role.REVIEWER
+        ("approve", "reject", "start", "complete", "resolve", "review"), Role.REVIEWER
     )
 
     request: Any
@@ -113,13 +160,13 @@ class DecisionActions:
     def _unchanged(self, pk: UUID) -> UUID:
         """The id, after `If-Match` was found true of the activity, which is locked from then on."""
         if "If-Match" in self.request.headers:
-            lock_pairs(self.tenant_id, {pk})
+            lock_all(self.tenant_id, {pk})
             self.get_object()
         return pk
 
     def _decide(self, decision: str, pk: UUID, kind: type[StrictSerializer]) -> Response:
         body = read(kind, self.request.data)
-        decided = decide(self.tenant_id, self._unchanged(pk), decision, actor=self.principal.actor, body=body)
+        decided = decide(self.tenant_id, self._unchanged(pk), decision, by=self.principal, body=body)
         return Response(self.shown(decided))
 
     @operation("Approve what waits behind a gate", request=ApprovalSerializer, **CHANGE)
@@ -156,3 +203,29 @@ class DecisionActions:
             note=body.get("note", ""),
         )
         return Response(self.shown(completed))
+
+    @operation("Say that a blocker is removed", request=ResolutionSerializer, **CHANGE)
+    @action(detail=True, methods=["post"])
+    def resolve(self, request: Request, pk: UUID) -> Response:
+        """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
+        note = read(ResolutionSerializer, request.data)["note"]
+        self._unchanged(pk)
+        resolved = told_who_was_first(
+            self.tenant_id,
+            lambda: blockers.resolve(self.tenant_id, pk, actor=self.principal.actor, note=note),
+        )
+        return Response(self.shown(resolved))
+
+    @operation("Answer a review that an agent asked for", request=ReviewSerializer, **CHANGE)
+    @action(detail=True, methods=["post"])
+    def review(self, request: Request, pk: UUID) -> Response:
+        """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""
+        body = read(ReviewSerializer, request.data)
+        item = reviews.open_review_of(self.tenant_id, self._unchanged(pk))
+        answered = decide(
+            self.tenant_id, item, "approve" if body["approved"] else "reject", by=self.principal,
+            body={"notes": body.get("feedback", ""), "chosen_option": body.get("chosen_option")},
+        )  # fmt: skip
+        return Response(
+            self.shown(answered if item == pk else Activity.objects.for_tenant(self.tenant_id).get(pk=pk))
+        )

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import selectors, waiting
-from activities.api.decisions import LONGEST_NOTES, decide, lock_pairs
+from activities.api.decisions import LONGEST_NOTES, answer, lock_all
 from activities.api.filters import InboxFilter
 from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
@@ -28,11 +28,14 @@ from tenants.context import APP
 from tenants.models import Role
 
 MOST_AT_ONCE = 500
-DECISIONS = {"approved": "approve", "rejected": "reject", "approve": "approve", "reject": "reject"}
+DECISIONS = {
+    "approved": "approve", "rejected": "reject", "approve": "approve", "reject": "reject",
+    "resolved": "resolve", "resolve": "resolve", "done": "complete", "complete": "complete",
+}  # fmt: skip
 
 
 class ItemSerializer(StrictSerializer):
-    """A decision about one gate; a rejection needs notes."""
+    """A decision about one item; a rejection needs notes, and so does a blocker's resolution."""
 
     id = Identifier()
     decision = OneOf(choices=list(DECISIONS))
@@ -41,8 +44,10 @@ class ItemSerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs["decision"] = DECISIONS[attrs["decision"]]
-        if attrs["decision"] == "reject" and not attrs.get("notes"):
-            raise serializers.ValidationError({"notes": ["is required to reject: the agent works by it"]})
+        if attrs["decision"] in ("reject", "resolve") and not attrs.get("notes"):
+            raise serializers.ValidationError(
+                {"notes": [f"is required to {attrs['decision']}: the agent works by it"]}
+            )
         return attrs
 
 
@@ -90,7 +95,7 @@ class InboxViewSet(TenantViewSet):
         )
 
     @operation(
-        "Decide many gates at once",
+        "Decide many items at once",
         request=DecisionsSerializer,
         answer=DecisionResultsSerializer,
         refusals=(400,),
@@ -102,7 +107,7 @@ class InboxViewSet(TenantViewSet):
         """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""
         items = read(DecisionsSerializer, request.data)["items"]
         # All locks first and in one order: decisions of several people about overlapping items would else wait for each other.
-        lock_pairs(self.tenant_id, {item["id"] for item in items})
+        lock_all(self.tenant_id, {item["id"] for item in items})
         runs = self._pipeline_runs(items)
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
         results = {index: self._result(items[index]) for index in order}
@@ -116,8 +121,8 @@ class InboxViewSet(TenantViewSet):
         shown = {"id": item["id"], "link": link_of(item["id"])}
         try:
             with transaction.atomic(using=APP):
-                decided = decide(
-                    self.tenant_id, item["id"], item["decision"], actor=self.principal.actor, body=dict(item)
+                decided = answer(
+                    self.tenant_id, item["id"], item["decision"], by=self.principal, body=dict(item)
                 )
         except ActivityError as error:
             problem = problems.body_of(problem_of(error), self.request)

@@ -1,4 +1,4 @@
-"""What operators do with any activity: cancel it, or try it again."""
+"""What operators do with any activity: cancel it, try it again, or hand it to somebody else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import cancellation
+from activities import cancellation, reassignment
+from activities.api import backlog
+from activities.api.assignees import ReassignmentSerializer
 from activities.api.decisions import CHANGE, EmptySerializer
+from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
 from activities.states import LinkKind
@@ -27,7 +30,7 @@ class ReasonSerializer(StrictSerializer):
 class OperationActions:
     """Actions of an `ActivityViewSet`."""
 
-    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("cancel", "retry"), Role.OPERATOR)
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("cancel", "retry", "reassign"), Role.OPERATOR)
 
     tenant_id: UUID
     principal: Any
@@ -52,6 +55,21 @@ class OperationActions:
         return Response(
             self.shown(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
+
+    @operation(
+        "Hand an activity to somebody else", request=ReassignmentSerializer, **{**CHANGE, "status": 201}
+    )
+    @action(detail=True, methods=["post"])
+    def reassign(self, request: Request, pk: UUID) -> Response:
+        """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the heir's result."""
+        body = read(ReassignmentSerializer, request.data)
+        if role := body.get("agent_role"):
+            backlog.make_room(self.tenant_id, [role])
+        heir = reassignment.reassign(
+            self.tenant_id, self._unchanged(pk), actor=self.principal.actor, reason=body["reason"],
+            agent_role=body.get("agent_role"), human_role=body.get("human_role"),
+        )  # fmt: skip
+        return Response(self.shown(heir), status=201, headers={"Location": link_of(heir.pk)})
 
     def _refuse_gate(self, pk: UUID) -> None:
         # Without its gate, what waits could be neither approved nor rejected any more.

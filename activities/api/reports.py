@@ -7,15 +7,16 @@ the first outcome again, or it is refused with `RunOver`, which tells the agent 
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Any
 
 import orjson
 from django.conf import settings
 from django.db.models import F, QuerySet
 
-from activities import outputs, results
+from activities import families, outputs, results
 from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
-from activities.models import Activity, ActivityRun
+from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from activities.states import RunStatus
 from agents.contracts import Completed, Usage
@@ -30,6 +31,7 @@ _REASONS = {
     RunStatus.COMPLETED: "The run has been completed already.",
 }
 _SUPERSEDED = "Another run has taken over."
+_PUT_ASIDE = "The agent put the work aside with {tool}; it will be started again when there is something new."
 
 
 class RunOver(ActivityError):
@@ -68,6 +70,20 @@ def live_run(token: RunToken) -> ActivityRun:
     return run
 
 
+def refuse_if_over(token: RunToken) -> None:
+    """Raise `RunOver` unless the run is live, or was ended by a tool whose call may come again."""
+    with tenant_scope(token.tenant_id):
+        run = _runs_of(token).first()
+    if run is None or (run.status != RunStatus.RUNNING and not run.ended_by_tool):
+        raise RunOver(reason_of(run))
+
+
+def run_over(token: RunToken) -> RunOver:
+    """The refusal of a report about a run that is over."""
+    with tenant_scope(token.tenant_id):
+        return RunOver(reason_of(_runs_of(token).first()))
+
+
 def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
     """Note a sign of life; None, or why the agent shall stop. Raises `RunOver` when the run has ended otherwise than by being
     cancelled."""
@@ -80,41 +96,53 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
         if _runs_of(token).filter(status=RunStatus.RUNNING).update(**changes):
             return None
         run = _runs_of(token).first()
-    if run is not None and run.status == RunStatus.CANCELLED:
+    if run is not None and (run.status == RunStatus.CANCELLED or run.ended_by_tool):
         return reason_of(run)
     raise RunOver(reason_of(run))
 
 
-def complete(token: RunToken, result: Completed, *, actor: str) -> bool:
-    """Accept the result; False when it was accepted before. Raises `OutputTooLarge`, `RunOver`, `AlreadyCompleted`."""
+class Receipt(StrEnum):
+    """What became of a report."""
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"  # it was accepted before
+    PUT_ASIDE = "put_aside"  # the agent had put its work aside, so that the report changes nothing
+
+
+def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
+    """Accept the result. Raises `OutputTooLarge`, `RunOver`, `AlreadyCompleted`."""
     _refuse_too_large(result)
     try:
         with tenant_scope(token.tenant_id):
-            asked = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
-            needs_approval = asked.values_list("requires_approval", flat=True).first()
-            results.completed(token, result, needs_approval=bool(needs_approval), actor=actor)
+            activity = families.lock_with_parent(token.tenant_id, token.activity_id)
+            needs_approval = activity is not None and activity.requires_approval
+            results.completed(token, result, needs_approval=needs_approval, actor=actor)
     except RunSuperseded as error:
+        if results.note_after_putting_aside(token, result):
+            return Receipt.PUT_ASIDE
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
         if run is None or run.status != RunStatus.COMPLETED:
             raise RunOver(reason_of(run)) from error
         if not _is_same(token, result):
             raise AlreadyCompleted from error
-        return False
-    return True
+        return Receipt.REPEATED
+    return Receipt.ACCEPTED
 
 
-def fail(token: RunToken, fault: AgentError, *, actor: str) -> bool:
-    """Record the failure; False when the same one was recorded before. Raises `RunOver`."""
+def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
+    """Record the failure. Raises `RunOver`."""
     try:
         results.failed(token, fault, actor=actor)
     except RunSuperseded as error:
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
+        if run is not None and run.ended_by_tool:
+            return Receipt.PUT_ASIDE
         if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(fault):
             raise RunOver(reason_of(run)) from error
-        return False
-    return True
+        return Receipt.REPEATED
+    return Receipt.ACCEPTED
 
 
 def as_dict(usage: Usage) -> dict[str, Any]:
@@ -122,6 +150,8 @@ def as_dict(usage: Usage) -> dict[str, Any]:
 
 
 def reason_of(run: ActivityRun | None) -> str:
+    if run is not None and run.ended_by_tool:
+        return _PUT_ASIDE.format(tool=run.ended_by_tool)
     return _SUPERSEDED if run is None else _REASONS.get(RunStatus(run.status), _SUPERSEDED)
 
 

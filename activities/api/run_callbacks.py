@@ -7,11 +7,11 @@ from uuid import UUID
 
 from django.conf import settings
 from rest_framework import serializers
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api import jobs, reports
+from activities.api.reports import Receipt
 from activities.api.run_authentication import RunCaller, RunPermission, RunTokenAuthentication
 from agents.answers import InvalidAnswer, completed_from, usage_from
 from agents.api.documentation import operation
@@ -75,7 +75,10 @@ class StopSerializer(serializers.Serializer[Any]):
 
 
 class ReceiptSerializer(serializers.Serializer[Any]):
-    accepted = serializers.BooleanField()
+    accepted = serializers.BooleanField(
+        help_text="False after a tool has put the work aside: nothing changes."
+    )
+    stop = serializers.BooleanField(required=False, help_text="True when a tool has ended the run before.")
     duplicate = serializers.BooleanField(help_text="The same report had come before.")
 
 
@@ -174,23 +177,10 @@ class RunFail(RunView):
         return _receipt(reports.fail(self.caller.token, fault, actor=self.caller.actor))
 
 
-class RunTool(RunView):
-    @operation(
-        "A tool of the orchestrator",
-        request=None,
-        answer=None,
-        status=204,
-        refusals=(404, 409),
-        notes={409: STOP},
-    )
-    def post(self, request: Request, run_id: UUID, tool: str) -> Response:
-        """404 with the code `tool_not_available` for a tool that this version does not have."""
-        reports.live_run(self.caller.token)
-        raise NotFound(code="tool_not_available")
-
-
-def _receipt(is_new: bool) -> Response:
-    return Response({"accepted": True, "duplicate": not is_new})
+def _receipt(receipt: Receipt) -> Response:
+    if receipt == Receipt.PUT_ASIDE:
+        return Response({"accepted": False, "duplicate": False, "stop": True})
+    return Response({"accepted": True, "duplicate": receipt == Receipt.REPEATED})
 
 
 def _fault_of(error: dict[str, Any]) -> AgentError:

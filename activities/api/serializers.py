@@ -30,22 +30,32 @@ _ACTIONS = {
     "approve_gate": ("approve", "human"),
     "reject_gate": ("reject", "human"),
     "retry": ("retry", None),
+    "reassign": ("reassign", None),
     "cancel": ("cancel", None),
 }
 
 
 def allowed_actions(activity: Activity) -> list[str]:
     """What may be asked for right now, as the last part of the address to post to."""
-    refused = set()
+    kind, refused = activity.link_kind, set()
     if activity.assignee_type == "human":
-        refused |= {"finish"} if activity.is_approval_gate else {"approve_gate", "reject_gate"}
-    if activity.link_kind == LinkKind.GATE:
+        decided = activity.is_approval_gate or kind == LinkKind.REVIEW
+        refused |= {"finish"} if decided and kind != LinkKind.REASSIGNED_FROM else set()
+        refused |= set() if decided else {"approve_gate", "reject_gate"}
+    if kind == LinkKind.GATE:
         refused.add("cancel")  # Whoever wants it gone cancels what waits behind it.
-    return [
+    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
+        refused.add("reassign")  # Whoever is asked answers it.
+    offered = [
         _ACTIONS[verb][0]
         for verb in states.verbs_from(activity.status)
         if verb in _ACTIONS and verb not in refused and _ACTIONS[verb][1] in (None, activity.assignee_type)
     ]
+    return [_ANSWERS.get((kind, name), name) for name in offered]
+
+
+#: What an answer is called where it is more than completing something.
+_ANSWERS = {(LinkKind.RESOLUTION, "complete"): "resolve"}
 
 
 class WaitingForSerializer(serializers.Serializer[Any]):
@@ -95,6 +105,10 @@ class ActivitySerializer(Shown):
     blocker_type = serializers.CharField(allow_null=True)
     blocker_message = serializers.CharField(allow_null=True)
     cancel_reason = serializers.CharField(allow_null=True)
+    reassign_reason = serializers.CharField(allow_null=True)
+    decision_rules = serializers.DictField(
+        allow_null=True, help_text="Options, quorum, reminders, and what happens when nobody decides."
+    )
     error = serializers.DictField(
         allow_null=True, help_text="`{code, message, retryable}` of the last failure."
     )
@@ -120,17 +134,16 @@ class ActivitySerializer(Shown):
 class InboxItemSerializer(ActivitySerializer):
     """An activity that a person is asked for, with what it is about."""
 
-    kind = serializers.SerializerMethodField(help_text="gate, task, resolution, review or escalation")
+    kind = serializers.SerializerMethodField(
+        help_text="gate, approval, task, resolution, review or escalation"
+    )
     subject = serializers.SerializerMethodField(help_text="The activity that this one is about.")
 
     def get_kind(self, activity: Activity) -> str:
-        if activity.is_approval_gate:
-            return "gate"
-        return (
-            activity.link_kind
-            if activity.link_kind in (LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION)
-            else "task"
-        )
+        named = (LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION)
+        if activity.link_kind in named:
+            return str(activity.link_kind)
+        return "gate" if activity.is_approval_gate else "task"
 
     def get_subject(self, activity: Activity) -> dict[str, Any] | None:
         about = activity.parent

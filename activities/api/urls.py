@@ -1,7 +1,7 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
-from activities.api import details, queues, run_callbacks
+from activities.api import details, queues, run_callbacks, tools
 from activities.api.activities import ActivityViewSet
 from activities.api.inbox import InboxViewSet
 
@@ -21,6 +21,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent-runs/<uuid:run_id>/heartbeat/", run_callbacks.RunHeartbeat.as_view()),
     path("agent-runs/<uuid:run_id>/complete/", run_callbacks.RunComplete.as_view()),
     path("agent-runs/<uuid:run_id>/fail/", run_callbacks.RunFail.as_view()),
-    path("agent-runs/<uuid:run_id>/tools/<str:tool>/", run_callbacks.RunTool.as_view()),
+    path("agent-runs/<uuid:run_id>/tools/<str:tool>/", tools.RunTool.as_view()),
     *router.urls,
 ]

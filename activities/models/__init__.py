@@ -1,6 +1,7 @@
 """Activities and what belongs to them. Import from here; the files are an inner matter."""
 
 from activities.models.activity import Activity
+from activities.models.alert import Alert, AlertDelivery, NotificationChannel
 from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
@@ -13,10 +14,13 @@ __all__ = (
     "Activity",
     "ActivityEvent",
     "ActivityRun",
+    "Alert",
+    "AlertDelivery",
     "Approval",
     "ApprovalLink",
     "DeadLetter",
     "Deadline",
+    "NotificationChannel",
     "OutputSpool",
     "ToolCall",
     "Vote",

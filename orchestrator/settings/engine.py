@@ -55,3 +55,16 @@ ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
 # Bodies larger than this are answered 413.
 ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
 ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024
+
+# Wakes without progress within the window after which people are asked. Too small: a lively discussion is cut off. Too large: a loop costs more.
+ORCHESTRATOR_WAKE_BUDGET = _env.int("ORCHESTRATOR_WAKE_BUDGET", default=10)
+ORCHESTRATOR_WAKE_BUDGET_SECONDS = 600.0
+
+# What one run, one activity and one tree of subtasks may ask for with tools. Too small: honest agents are refused.
+ORCHESTRATOR_TOOL_CALLS_PER_RUN = 50
+ORCHESTRATOR_SUBTASKS_PER_ACTIVITY = 5
+ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY = 3
+ORCHESTRATOR_SUBTASK_DEPTH = 3
+ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
+ORCHESTRATOR_REASSIGNMENTS = 3
+ORCHESTRATOR_LINKS_PER_APPROVAL = 500

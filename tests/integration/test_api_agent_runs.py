@@ -514,10 +514,10 @@ def test_a_token_of_another_fence_or_tenant_changes_nothing(
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_tools_that_this_version_does_not_have_are_404_and_say_so(engine: Engine, acme: Tenant) -> None:
+def test_tools_that_do_not_exist_are_404_and_say_so(engine: Engine, acme: Tenant) -> None:
     _, agent = accepted(engine, acme)
 
-    problem(agent.post("tools/create_subtask", {"name": "x"}), 404, "tool_not_available")
+    problem(agent.post("tools/launch_rocket", {"name": "x"}), 404, "tool_not_available")
 
 
 def test_a_wake_during_the_run_leads_to_another_run_after_its_result(engine: Engine, acme: Tenant) -> None:

@@ -209,7 +209,7 @@ def test_a_task_is_taken_up_and_completed_with_an_output(api: Any, engine: Engin
     assert (started["status"], bool(started["started_at"]), started["allowed_actions"]) == (
         "in_progress",
         True,
-        ["complete", "cancel"],
+        ["reassign", "complete", "cancel"],
     )
     assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "done", "token:Ann")
     output = client.get(of(task, "output")).json()
@@ -314,7 +314,7 @@ def test_failed_work_is_tried_again_with_all_its_attempts(api: Any, engine: Engi
 
     assert (failed["status"], failed["allowed_actions"], failed["error"]["message"]) == (
         "failed",
-        ["retry", "cancel"],
+        ["reassign", "retry", "cancel"],
         "no",
     )
     assert (again.status_code, again.json()["status"], again.json()["attempts"]) == (200, "created", 0)

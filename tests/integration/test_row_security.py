@@ -242,7 +242,7 @@ def child_is_accepted(key: Key, *, parents_tenant: UUID, childs_tenant: UUID) ->
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         try:
             for table in {key.parent, key.child}:
-                drop_other_rules(cursor, table)
+                drop_other_rules(cursor, table, key.name)
             insert(cursor, key.parent, parents_tenant, **{named: (parent := uuid7())})
             try:
                 with transaction.atomic(using=OWNER):
@@ -257,8 +257,8 @@ def child_is_accepted(key: Key, *, parents_tenant: UUID, childs_tenant: UUID) ->
             transaction.set_rollback(True, using=OWNER)
 
 
-def drop_other_rules(cursor: Any, table: str) -> None:
-    """Drop checks and NOT NULLs, so that a row needs no more than its ids."""
+def drop_other_rules(cursor: Any, table: str, key: str) -> None:
+    """Drop checks, NOT NULLs and other keys, so that a row needs no more than its ids."""
     cursor.execute(
         """SELECT 'ALTER COLUMN ' || quote_ident(attname) || ' DROP NOT NULL' FROM pg_attribute a
            WHERE attrelid = %(table)s::regclass AND attnum > 0 AND attnotnull AND NOT attisdropped
@@ -266,8 +266,8 @@ def drop_other_rules(cursor: Any, table: str) -> None:
                WHERE p.conrelid = a.attrelid AND p.contype = 'p' AND a.attnum = ANY(p.conkey))
            UNION ALL
            SELECT 'DROP CONSTRAINT ' || quote_ident(conname) FROM pg_constraint
-           WHERE conrelid = %(table)s::regclass AND contype = 'c'""",
-        {"table": table},
+           WHERE conrelid = %(table)s::regclass AND contype IN ('c', 'f') AND conname <> %(key)s""",
+        {"table": table, "key": key},
     )
     if changes := [change for (change,) in cursor.fetchall()]:
         cursor.execute(f"ALTER TABLE {table} {', '.join(changes)}")

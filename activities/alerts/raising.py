@@ -1,0 +1,103 @@
+"""Raising: an alert and its deliveries become rows in the transaction of what they tell of. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from psycopg.types.json import Jsonb
+
+from activities.models import Alert, AlertDelivery, NotificationChannel
+from activities.models.alert import AlertKind, ChannelKind, Severity
+from agents.excerpts import excerpt
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+LONGEST_TITLE = 200
+LONGEST_BODY = 10_000
+PLATFORM = "platform"  # the name under which the platform's own channels are shown
+
+_RAISE = Statement.load(Path(__file__).parent.parent / "sql", "raise_alert")
+
+#: Kind, id and name. Without an id it is the platform's.
+Channel = tuple[str, UUID | None, str]
+
+
+def raise_alert(
+    tenant_id: UUID,
+    kind: AlertKind | str,
+    title: str,
+    *,
+    body: str = "",
+    severity: Severity | str = Severity.WARNING,
+    activity_id: UUID | None = None,
+    facts: Mapping[str, Any] | None = None,
+    dedup_key: str | None = None,
+) -> UUID | None:
+    """Tell people of something. Returns the alert's id, or None when there is one with this `dedup_key` already.
+
+    Must run in the caller's `tenant_scope`, in the transaction of what happened. One statement, and one more when there is a
+    channel; no row is locked but that of an equal key. `title` and `body` may hold text from outside, which is cut and never makes
+    the caller's transaction fail. `facts` are for programs: ids, times and figures.
+    """
+    alert_id = uuid7()
+    found = _RAISE.run(
+        {
+            "id": alert_id,
+            "tenant": tenant_id,
+            "kind": AlertKind(kind).value,
+            "severity": Severity(severity).value,
+            "title": excerpt(title, limit=LONGEST_TITLE) or AlertKind(kind).label,
+            "body": body.replace("\x00", "")[:LONGEST_BODY],
+            "activity_id": activity_id,
+            "facts": Jsonb(facts or {}, dumps=_dumps),
+            "dedup_key": dedup_key,
+        }
+    )
+    if not found:
+        return None
+    wanted = [(row.channel_kind, row.channel_id, row.channel_name) for row in found if row.channel_id]
+    _queue(tenant_id, alert_id, [*wanted, *platform_channels()])
+    return alert_id
+
+
+def try_channel(channel: NotificationChannel, *, actor: str) -> Alert:
+    """Have an alert that says nothing sent to this one channel. In the caller's `tenant_scope`."""
+    alert = Alert.objects.create(
+        tenant_id=channel.tenant_id,
+        kind=AlertKind.TEST,
+        severity=Severity.INFO,
+        title=f"A test of the channel {channel.name}",
+        body=f"Asked for by {actor}. Nothing has happened.",
+    )
+    _queue(channel.tenant_id, alert.pk, [(channel.kind, channel.pk, channel.name)])
+    return alert
+
+
+def platform_channels() -> Iterator[Channel]:
+    """The channels of whoever runs the platform, which hear of every tenant's alerts."""
+    if settings.SLACK_WEBHOOK_URL:
+        yield ChannelKind.SLACK.value, None, PLATFORM
+    if settings.ALERT_EMAIL:
+        yield ChannelKind.EMAIL.value, None, PLATFORM
+
+
+def _queue(tenant_id: UUID, alert_id: UUID, channels: Iterable[Channel]) -> None:
+    AlertDelivery.objects.bulk_create(
+        AlertDelivery(
+            tenant_id=tenant_id,
+            alert_id=alert_id,
+            channel_kind=kind,
+            channel_id=channel_id,
+            channel_name=name,
+        )
+        for kind, channel_id, name in channels
+    )
+
+
+def _dumps(facts: Any) -> bytes:
+    return orjson.dumps(facts, default=str)

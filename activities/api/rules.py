@@ -1,0 +1,105 @@
+"""How a question to people is asked for: due time, reminders, escalation, default outcome, quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+
+from activities.decision_rules import DecisionRules, Later
+from agents.api.strict import OPTIONAL, Flag, Number, OneOf, StrictSerializer, Text, Whole
+
+LONGEST_WAIT = 366 * 86_400  # seconds
+MOST_LATER = 20  # reminders, and steps of an escalation
+MOST_OPTIONS = 50
+MOST_VOTERS = 100
+
+
+class LaterSerializer(StrictSerializer):
+    """So many seconds after the question was asked."""
+
+    after_seconds = Number(min_value=0.001, max_value=LONGEST_WAIT)
+    human_role = Text(max_length=63, **OPTIONAL)
+
+
+class ReminderField(serializers.Field[Any, Any, Any, Any]):
+    """A number of seconds, or an object that also names a role."""
+
+    def to_internal_value(self, data: Any) -> Later:
+        body = LaterSerializer(data={"after_seconds": data} if not isinstance(data, Mapping) else data)
+        body.is_valid(raise_exception=True)
+        return Later(body.validated_data["after_seconds"], body.validated_data.get("human_role", ""))
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class RulesSerializer(StrictSerializer):
+    """Base of bodies that ask people for a decision."""
+
+    human_role = Text(max_length=63, **OPTIONAL)
+    due_seconds = Number(min_value=0.001, max_value=LONGEST_WAIT, **OPTIONAL)
+    reminders = serializers.ListField(child=ReminderField(), max_length=MOST_LATER, **OPTIONAL)
+    escalation = serializers.ListField(
+        child=ReminderField(),
+        max_length=MOST_LATER,
+        help_text="Who is asked next, and after how long.",
+        **OPTIONAL,
+    )
+    on_timeout = OneOf(
+        choices=["approve", "reject", "escalate"],
+        help_text="What happens when nobody has decided by the due time.",
+        **OPTIONAL,
+    )
+    quorum = Whole(min_value=1, max_value=MOST_VOTERS, help_text="So many must agree.", **OPTIONAL)
+    voters = Whole(min_value=1, max_value=MOST_VOTERS, help_text="Of so many who are asked.", **OPTIONAL)
+    self_approval = Flag(
+        help_text="Whether who asks may decide. Left out: yes for one decision, no where several must agree.",
+        **OPTIONAL,
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        faults: dict[str, Any] = {}
+        due = attrs.get("due_seconds")
+        if attrs.get("on_timeout") and due is None:
+            faults["on_timeout"] = ["needs due_seconds"]
+        if attrs.get("voters") is not None and attrs["voters"] < attrs.get("quorum", 1):
+            faults["voters"] = ["must not be fewer than quorum"]
+        for name in ("reminders", "escalation"):
+            late = [later for later in attrs.get(name, ()) if due is not None and later.after_seconds >= due]
+            if late:
+                faults[name] = [f"must come before due_seconds, which is {due:g}"]
+            if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
+                faults[name] = ["needs a human_role in each: who is asked then"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+class OptionsField(serializers.ListField):
+    """What may be chosen from, each once."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(child=Text(max_length=200), max_length=MOST_OPTIONS, **more)
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        options: list[str] = super().to_internal_value(data)
+        if len(set(options)) != len(options):
+            raise serializers.ValidationError(["must not have an option twice"])
+        return options
+
+
+def rules_of(attrs: Mapping[str, Any]) -> DecisionRules:
+    """From a validated body to the rules that are frozen into the question."""
+    quorum = attrs.get("quorum", 1)
+    return DecisionRules(
+        due_seconds=attrs.get("due_seconds"),
+        reminders=tuple(attrs.get("reminders", ())),
+        escalation=tuple(attrs.get("escalation", ())),
+        on_timeout=attrs.get("on_timeout"),
+        quorum=quorum,
+        voters=attrs.get("voters"),
+        options=tuple(attrs.get("options", ())),
+        self_approval=attrs.get("self_approval", quorum == 1),
+    )

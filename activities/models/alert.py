@@ -1,0 +1,170 @@
+"""What people must be told, where they want to be told it, and what became of each telling."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+
+class AlertKind(models.TextChoices):
+    """What an alert is about. Channels choose by it, so it is stable; a new occasion is a new member here."""
+
+    DEAD_LETTER = "dead_letter"
+    WAKE_BUDGET = "wake_budget"
+    ROUNDS_EXHAUSTED = "rounds_exhausted"
+    REMINDER = "reminder"
+    ESCALATION = "escalation"
+    OVERDUE = "overdue"
+    CHANNEL_EXPIRED = "channel_expired"
+    PLAN_INVALID = "plan_invalid"
+    PERIOD_AT_RISK = "period_at_risk"
+    IDLE_WORKER = "idle_worker"
+    TEST = "test"  # somebody tries a channel
+
+
+class Severity(models.TextChoices):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class ChannelKind(models.TextChoices):
+    """How a message leaves us. One queue `notifications__<kind>` each."""
+
+    SLACK = "slack"
+    EMAIL = "email"
+    WEBHOOK = "webhook"
+
+
+class DeliveryState(models.TextChoices):
+    """Each is documented by how it is left."""
+
+    PENDING = "pending"  # Claimed by a deliverer once `next_attempt_at` has come.
+    SENDING = (
+        "sending"  # The deliverer says what came of it; if it dies, the next one does after some minutes.
+    )
+    SENT = "sent"  # Final.
+    FAILED = "failed"  # Final, unless somebody has it sent again.
+    UNKNOWN = "unknown"  # It may have arrived, so it is not repeated, unless somebody has it sent again.
+
+
+class Alert(TenantOwned):
+    """Something that people must know. The row is the notice inside the application; its deliveries carry it outside.
+
+    It refers to its activity without a key: it outlives the activity, and raising it locks nothing.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=32)
+    severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
+    title = models.CharField(max_length=200)
+    body = models.TextField(blank=True, default="")
+    activity_id = models.UUIDField(null=True, blank=True)
+    facts = models.JSONField(default=dict, blank=True, help_text="For programs: ids and figures.")
+    dedup_key = models.CharField(
+        max_length=200, null=True, blank=True, help_text="A second alert with the same key is not made."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    acknowledged_at = models.DateTimeField(null=True, blank=True, editable=False)
+    acknowledged_by = models.CharField(max_length=200, blank=True, default="", editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="alert_of_tenant"),
+            models.UniqueConstraint(
+                fields=("tenant", "dedup_key"),
+                condition=models.Q(dedup_key__isnull=False),
+                name="alert_once_per_dedup_key",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("tenant", "-created_at", "-id"), name="alert_newest"),
+            models.Index(
+                fields=("tenant", "activity_id"),
+                condition=models.Q(activity_id__isnull=False),
+                name="alerts_of_activity",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class NotificationChannel(TenantOwned):
+    """Where a tenant wants to be told of its alerts. The target is sealed: it goes in and never comes out again."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=8, choices=ChannelKind.choices)
+    name = models.CharField(max_length=100)
+    target_sealed = models.TextField(editable=False)
+    target_shown = models.CharField(
+        max_length=300, editable=False, help_text="Enough of the target to recognise it."
+    )
+    kinds = models.JSONField(default=list, blank=True, help_text="Kinds of alerts. Empty: all.")
+    enabled = models.BooleanField(default=True)
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "name"), name="notification_channel_named_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+
+class AlertDelivery(TenantPart):
+    """One alert on its way to one channel. Without a channel id the channel is the platform's own."""
+
+    id = models.UUIDField(
+        primary_key=True, default=uuid7, editable=False, help_text="The `webhook-id` and Message-ID, too."
+    )
+    alert = models.ForeignKey(
+        Alert, on_delete=models.CASCADE, related_name="deliveries", db_constraint=False, db_index=False
+    )
+    channel_kind = models.CharField(max_length=8, choices=ChannelKind.choices)
+    channel_id = models.UUIDField(null=True, blank=True, help_text="Empty: the platform's own channel.")
+    channel_name = models.CharField(max_length=100, help_text="As it was then.")
+    state = models.CharField(
+        max_length=8, choices=DeliveryState.choices, default=DeliveryState.PENDING, editable=False
+    )
+    attempts = models.PositiveSmallIntegerField(
+        default=0, help_text="Also tells claims apart: only the latest one may say what came of it."
+    )
+    next_attempt_at = models.DateTimeField(
+        db_default=Now(),
+        help_text="When a deliverer has to look at it next, to send it or to see what became of it.",
+    )
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    last_error = models.CharField(max_length=500, blank=True, default="")
+    sent_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "alert deliveries"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("alert", "channel_kind", "channel_id"),
+                nulls_distinct=False,
+                name="alert_once_per_channel",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("channel_kind", "next_attempt_at"),
+                condition=models.Q(state__in=["pending", "sending"]),
+                name="deliveries_due",
+            ),
+            models.Index(
+                fields=("channel_kind",),
+                condition=models.Q(state="sending"),
+                name="deliveries_under_way",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.channel_name}: {self.state}"

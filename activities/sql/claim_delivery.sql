@@ -1,0 +1,32 @@
+-- Claims the delivery of a kind that has waited longest, if one is due whose channel is not being used by somebody else.
+-- Parameters  kind; quiet, patience: seconds until a claim that says nothing no longer keeps its channel, and until it is given up
+-- Returns     the delivery, its alert, its tenant's slug and its channel's sealed target (null: no such channel is enabled);
+--             nothing when none is due.
+-- Guarantee   one claim at a time has a delivery; several claimers at once take different ones.
+WITH busy AS (
+    SELECT channel_id FROM activities_alertdelivery
+    WHERE channel_kind = %(kind)s AND state = 'sending' AND claimed_at > now() - %(quiet)s * interval '1 second'
+), due AS (
+    SELECT id FROM activities_alertdelivery delivery
+    WHERE channel_kind = %(kind)s AND state = 'pending' AND next_attempt_at <= now()
+      -- A receiver that takes its time holds one deliverer and not all of them, and gets its alerts in their order.
+      AND NOT EXISTS (SELECT FROM busy WHERE busy.channel_id IS NOT DISTINCT FROM delivery.channel_id)
+    ORDER BY next_attempt_at, id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE activities_alertdelivery delivery
+    SET state = 'sending', attempts = attempts + 1, claimed_at = now(),
+        next_attempt_at = now() + %(patience)s * interval '1 second'
+    FROM due
+    WHERE delivery.id = due.id
+    RETURNING delivery.*
+)
+SELECT claimed.id, claimed.tenant_id, claimed.attempts AS attempt, claimed.channel_kind, claimed.channel_id,
+       channel.target_sealed, tenant.slug AS tenant, alert.id AS alert_id, alert.kind, alert.severity, alert.title, alert.body,
+       alert.activity_id, alert.facts, alert.created_at
+FROM claimed
+JOIN activities_alert alert ON alert.tenant_id = claimed.tenant_id AND alert.id = claimed.alert_id
+JOIN tenants_tenant tenant ON tenant.id = claimed.tenant_id
+LEFT JOIN activities_notificationchannel channel
+    ON channel.tenant_id = claimed.tenant_id AND channel.id = claimed.channel_id AND channel.enabled

@@ -1,0 +1,22 @@
+-- The tree of subtasks that an activity stands in: its root, how deep it is in it, and how many activities the tree has.
+-- Parameters  tenant, activity, most: counting stops there
+-- Returns     one row: root, depth (0 for the root), members, subtasks (of the activity itself)
+-- A revision or an heir stands in for what it replaces: it is as deep as that, and counts as a member of its own.
+WITH RECURSIVE up AS (
+    SELECT id, parent_id, link_kind, 0 AS depth, 0 AS steps FROM activities_activity WHERE tenant_id = %(tenant)s AND id = %(activity)s
+    UNION ALL
+    SELECT p.id, p.parent_id, p.link_kind, up.depth + CASE WHEN up.link_kind = 'subtask' THEN 1 ELSE 0 END, up.steps + 1
+    FROM up JOIN activities_activity p ON p.tenant_id = %(tenant)s AND p.id = up.parent_id
+    WHERE up.link_kind IN ('subtask', 'revision_of', 'reassigned_from') AND up.steps < %(most)s
+), root AS (
+    SELECT id, depth FROM up ORDER BY steps DESC LIMIT 1
+), down AS (
+    SELECT id FROM root
+    UNION ALL
+    SELECT c.id FROM down JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.parent_id = down.id
+    WHERE c.link_kind IN ('subtask', 'revision_of', 'reassigned_from')
+)
+SELECT (SELECT id FROM root) AS root, (SELECT depth FROM root) AS depth,
+       (SELECT count(*) FROM (SELECT FROM down LIMIT %(most)s) counted)::int AS members,
+       (SELECT count(*)::int FROM activities_activity WHERE tenant_id = %(tenant)s AND parent_id = %(activity)s AND link_kind = 'subtask')
+           AS subtasks

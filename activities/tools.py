@@ -1,0 +1,181 @@
+"""The tools with which an agent asks the orchestrator for something during a run.
+
+A tool acts with the authority of its run and nothing else: in the run's tenant, on the run's activity, while the run is the live one. A
+call has one effect however often it is repeated, and a repetition gets the first answer. An agent can ask; it can never decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+
+from activities import approvals, blockers, families, reassignment, reviews, subtasks, suspension
+from activities.approvals import NewApproval
+from activities.decision_rules import DecisionRules
+from activities.exceptions import QuotaExceeded, ToolRefused
+from activities.models import Activity, ToolCall
+from activities.run_tokens import RunToken
+from activities.states import LinkKind, Status
+from tenants.context import tenant_scope
+
+logger = logging.getLogger(__name__)
+
+CREATE_APPROVAL = "create_approval"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool answers. `stop` tells the agent that its run is over: it will be started again when there is something new."""
+
+    body: dict[str, Any]
+    repeated: bool = field(default=False)
+
+
+def call(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = "") -> Answer:
+    """Do what the tool is for, once. `key` tells two calls with equal arguments apart; without it they are one.
+
+    `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`.
+    """
+    digest = _digest(tool, key, arguments)
+    with tenant_scope(run.tenant_id):
+        if (answer := _answered_before(run, digest)) is not None:
+            return answer
+        # The root of the tree is locked before the activity, in the order of their ids, by the tool that counts the tree.
+        families.lock(run.tenant_id, _locked_by(run, tool, arguments))
+        if (answer := _answered_before(run, digest)) is not None:
+            return answer  # The same call came twice at once; the lock showed us the first.
+        suspension.live(run)
+        _refuse_too_many(run)
+        body = _TOOLS[tool](run, arguments)
+        ToolCall.objects.create(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool, digest=digest,
+            arguments=orjson.loads(orjson.dumps(dict(arguments), default=str)), answer=body,
+        )  # fmt: skip
+    return Answer(body)
+
+
+def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
+    told = key or orjson.dumps(dict(arguments), default=str, option=orjson.OPT_SORT_KEYS).decode()
+    return hashlib.sha256(f"{tool}\x00{'key' if key else 'body'}\x00{told}".encode()).hexdigest()
+
+
+def _answered_before(run: RunToken, digest: str) -> Answer | None:
+    calls = ToolCall.objects.for_tenant(run.tenant_id).filter(run_id=run.run_id, digest=digest)
+    body = calls.values_list("answer", flat=True).first()
+    return None if body is None else Answer(body, repeated=True)
+
+
+def _locked_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+    ids: set[UUID | None] = {run.activity_id}
+    if tool == subtasks.TOOL:
+        ids.add(families.tree_of(run.tenant_id, run.activity_id).root)
+    elif tool == CREATE_APPROVAL:
+        ids |= set(arguments.get("activity_ids") or ())
+    return ids
+
+
+def _refuse_too_many(run: RunToken) -> None:
+    most = settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN
+    if ToolCall.objects.for_tenant(run.tenant_id).filter(run_id=run.run_id).count() >= most:
+        raise QuotaExceeded("tool_calls", f"A run may call tools {most} times, not more.")
+
+
+def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    resolution = blockers.report(
+        run,
+        blocker_type=arguments["type"],
+        message=arguments["message"],
+        channel_id=arguments.get("channel_id"),
+    )
+    return _waits(Status.BLOCKED, resolution)
+
+
+def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    blocking = arguments["blocking"]
+    subtask = subtasks.create(
+        run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
+        agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"), params=arguments.get("params"),
+    )  # fmt: skip
+    return _waits(Status.AWAITING_SUBTASK, subtask) if blocking else _goes_on(subtask)
+
+
+def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    review = reviews.request(
+        run, question=arguments["question"], content=arguments.get("content"), human_role=arguments.get("human_role"),
+        rules=arguments.get("rules"),
+    )  # fmt: skip
+    return _waits(Status.AWAITING_REVIEW, review)
+
+
+def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    asking = families.lock(run.tenant_id, [run.activity_id])[run.activity_id]
+    wanted = list(arguments.get("activity_ids") or [run.activity_id])
+    linked = families.lock(run.tenant_id, wanted)
+    if missing := [str(activity_id) for activity_id in wanted if activity_id not in linked]:
+        logger.warning(
+            "Approval over what is not there", extra={"action": "tool_refused", "run": str(run.run_id)}
+        )
+        raise ToolRefused(f"There is no activity {', '.join(missing)}.")
+    new = NewApproval(
+        type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
+        human_role=arguments.get("human_role"), rules=arguments.get("rules") or DecisionRules(),
+    )  # fmt: skip
+    identity = f"run:{run.run_id}"
+    approval = approvals.open_approval(run.tenant_id, new, actor=identity, identity=identity, about=asking)
+    approvals.link(
+        run.tenant_id,
+        approval,
+        list(linked.values()),
+        actor=identity,
+        may_hold=_may_hold(asking, linked.values()),
+    )
+    if run.activity_id not in linked:
+        return _goes_on(approval)
+    suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
+    return _waits(Status.AWAITING_REVIEW, approval)
+
+
+def _may_hold(asking: Activity, linked: Any) -> list[UUID]:
+    """An agent may make wait what belongs to its own deliverable or pipeline run; the rest of the tenant's work goes on."""
+    return [
+        activity.pk
+        for activity in linked
+        if (asking.deliverable_id is not None and activity.deliverable_id == asking.deliverable_id)
+        or (asking.pipeline_run_id is not None and activity.pipeline_run_id == asking.pipeline_run_id)
+        or (activity.link_kind == LinkKind.SUBTASK and activity.parent_id == asking.pk)
+    ]
+
+
+def _reassign_task(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    heir = reassignment.reassign_by_agent(
+        run,
+        reason=arguments["reason"],
+        agent_role=arguments.get("agent_role"),
+        human_role=arguments.get("human_role"),
+    )
+    return _waits(Status.REASSIGNED, heir)
+
+
+def _waits(status: Status, created: UUID) -> dict[str, Any]:
+    return {"id": str(created), "status": status.value, "stop": True}
+
+
+def _goes_on(created: UUID) -> dict[str, Any]:
+    return {"id": str(created), "status": Status.IN_PROGRESS.value, "stop": False}
+
+
+_TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {
+    blockers.TOOL: _report_blocker,
+    subtasks.TOOL: _create_subtask,
+    reviews.TOOL: _request_human_review,
+    CREATE_APPROVAL: _create_approval,
+    reassignment.TOOL: _reassign_task,
+}
+NAMES = tuple(_TOOLS)
