@@ -126,7 +126,9 @@ def answer(
             tenant_id, lambda: blockers.resolve(tenant_id, activity_id, actor=by.actor, note=note)
         )
     if decision == "complete":
-        return people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+        return told_who_was_first(
+            tenant_id, lambda: people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+        )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 
 
@@ -195,12 +197,15 @@ class DecisionActions:
         body = read(CompletionSerializer, request.data)
         self._unchanged(pk)
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
-        completed = people.complete(
+        completed = told_who_was_first(
             self.tenant_id,
-            pk,
-            actor=self.principal.actor,
-            output=body.get("output"),
-            note=body.get("note", ""),
+            lambda: people.complete(
+                self.tenant_id,
+                pk,
+                actor=self.principal.actor,
+                output=body.get("output"),
+                note=body.get("note", ""),
+            ),
         )
         return Response(self.shown(completed))
 

@@ -86,6 +86,15 @@ UNFOLD = {
                 ],
             },
             {
+                "title": "Alerts",
+                "separator": True,
+                "items": [
+                    _page("Alerts", "notification_important", "activities_alert"),
+                    _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
+                    _page("Where to send them", "contact_mail", "activities_notificationchannel"),
+                ],
+            },
+            {
                 "title": "Pipelines",
                 "separator": True,
                 "items": [
@@ -112,6 +121,7 @@ UNFOLD = {
                     _page("Tenants", "apartment", "tenants_tenant"),
                     _page("Members", "badge", "tenants_membership"),
                     _page("API tokens", "key", "tenants_apitoken"),
+                    _page("Channels", "link", "tenants_channel"),
                     _page("Users", "person", "auth_user"),
                     _page("Groups", "group", "auth_group"),
                 ],
