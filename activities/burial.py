@@ -26,7 +26,8 @@ _BURY = Statement.load(Path(__file__).parent / "sql", "bury")
 
 # What differs between failures that look alike: ids, numbers, quoted texts, addresses. An apostrophe within a word quotes nothing.
 _VARIABLE = re.compile(
-    r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|https?://\S+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+", re.IGNORECASE
+    r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|https?://\S+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:[.,]\d+)*",
+    re.IGNORECASE,
 )
 LOOKED_AT = 4_000  # characters of the message; what varies is taken out before it is cut, so that its length does not matter
 FINGERPRINTED = 500

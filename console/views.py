@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -22,6 +23,7 @@ from console.decisions import Refused, Result
 from console.inbox import View, inbox
 from console.item import Item, item
 from console.overview import overview
+from tenants.models import Tenant
 from tenants.principals import Principal
 
 if TYPE_CHECKING:
@@ -59,8 +61,8 @@ def home(request: HttpRequest) -> HttpResponse:
 @login_required(login_url="console:login")
 def inbox_list(request: HttpRequest) -> HttpResponse:
     """Everything that people are asked for in the tenant chosen with ?tenant=, or the person's first one."""
-    who = _member(request)
-    return _choose(request) if who is None else _page(request, who)
+    desk = _desk(request)
+    return _choose(request) if desk is None else _page(request, desk)
 
 
 @contained_with_scripts
@@ -69,19 +71,17 @@ def inbox_list(request: HttpRequest) -> HttpResponse:
 @login_required(login_url="console:login")
 def inbox_item(request: HttpRequest, item_id: UUID) -> HttpResponse:
     """One item beside the list. A POST answers it, and leads on to the next one."""
-    who = _member(request)
-    if who is None:
+    desk = _desk(request)
+    if desk is None:
         return _choose(request)
     if request.method != "POST":
-        return _page(request, who, item(who, item_id))
+        return _page(request, desk, item(desk.who, item_id))
     try:
-        result = decisions.act(who, item_id, request.POST)
+        result = decisions.act(desk.who, item_id, request.POST)
     except Refused as refusal:
-        return _page(
-            request, who, item(who, item_id), refusal=refusal, sent=request.POST, status=refusal.status
-        )
+        return _page(request, desk, item(desk.who, item_id), refusal=refusal)
     messages.success(request, f"{result.words}: {result.name}")
-    return HttpResponseRedirect(_next(request, who))
+    return HttpResponseRedirect(_next(request, desk))
 
 
 @contained_with_scripts
@@ -90,14 +90,14 @@ def inbox_item(request: HttpRequest, item_id: UUID) -> HttpResponse:
 @login_required(login_url="console:login")
 def inbox_approve(request: HttpRequest) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
-    who = _member(request)
-    if who is None:
+    desk = _desk(request)
+    if desk is None:
         return _choose(request)
     try:
-        results = decisions.approve_together(who, request.POST.getlist("chosen"))
+        results = decisions.approve_together(desk.who, request.POST.getlist("chosen"))
     except Refused as refusal:
-        return _page(request, who, refusal=refusal, status=refusal.status)
-    return _page(request, who, results=results)
+        return _page(request, desk, refusal=refusal)
+    return _page(request, desk, results=results)
 
 
 @contained_with_scripts
@@ -109,14 +109,21 @@ def inbox_tenants(request: HttpRequest) -> HttpResponse:
     return _choose(request)
 
 
-def _member(request: HttpRequest) -> Principal | None:
-    """For whom the request acts; None when a superuser has still to choose a tenant, or the person belongs to none."""
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """At whose inbox a person sits, and which part of it they look at. `tenants` are the person's own."""
+
+    who: Principal
+    tenants: Sequence[Tenant]
+    view: View
+
+
+def _desk(request: HttpRequest) -> _Desk | None:
+    """None when a superuser has still to choose a tenant, or the person belongs to none."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
-    slug = request.GET.get("tenant", "")
-    if not slug:
-        own = own_tenants(user)
-        slug = own[0].slug if own else ""
-    return acting(user, slug)
+    tenants = own_tenants(user)
+    who = acting(user, request.GET.get("tenant") or (tenants[0].slug if tenants else ""))
+    return None if who is None else _Desk(who, tenants, View.read(who.tenant, request.GET))
 
 
 def _choose(request: HttpRequest) -> HttpResponse:
@@ -126,38 +133,34 @@ def _choose(request: HttpRequest) -> HttpResponse:
 
 def _page(
     request: HttpRequest,
-    who: Principal,
+    desk: _Desk,
     shown: Item | None = None,
     *,
     refusal: Refused | None = None,
-    sent: QueryDict | None = None,
-    results: list[Result] | None = None,
-    status: int = 200,
+    results: Sequence[Result] | None = None,
 ) -> HttpResponse:
-    user: User = request.user  # type: ignore[assignment]  # a login is required
-    listed = inbox(who, View.read(who.tenant, request.GET))
-    tenants = own_tenants(user)
+    """The list and perhaps an item. After a refusal the item is shown as it is now, with what had been written."""
+    listed = inbox(desk.who, desk.view)
     context: dict[str, Any] = {
-        "acting": who,
-        "acting_is_own": any(tenant.slug == who.tenant for tenant in tenants),
-        "tenants": tenants,
+        "acting": desk.who,
+        "acting_is_own": any(tenant.slug == desk.who.tenant for tenant in desk.tenants),
+        "tenants": desk.tenants,
         "inbox": listed,
         "item": shown,
         "next": listed.next_after(shown.row.pk) if shown else None,
         "refusal": refusal,
-        "sent": sent or {},
+        "sent": request.POST if refusal else {},
         "results": results,
         "here": "inbox",
     }
-    return render(request, "console/inbox.html", context, status=status)
+    return render(request, "console/inbox.html", context, status=refusal.status if refusal else 200)
 
 
-def _next(request: HttpRequest, who: Principal) -> str:
+def _next(request: HttpRequest, desk: _Desk) -> str:
     """Where an answered item leads: to the one that followed it if that is still open, else to the list."""
-    listed = inbox(who, View.read(who.tenant, request.GET))
-    open_now = {str(row.id) for row in listed.rows}
+    listed = inbox(desk.who, desk.view)
     following = request.POST.get("next", "")
-    if following in open_now:
-        return f"{reverse('console:inbox_item', args=[following])}?{listed.view.address}#item"
-    view = listed.view if listed.rows else replace(listed.view, page=1)
+    if any(str(row.id) == following for row in listed.rows):
+        return f"{reverse('console:inbox_item', args=[following])}?{desk.view.address}#item"
+    view = desk.view if listed.rows else replace(desk.view, page=1)
     return f"{reverse('console:inbox')}?{view.address}"

@@ -10,7 +10,7 @@ from uuid import UUID
 from activities import approvals, deadletters
 from activities.approvals import NewApproval
 from activities.decision_rules import DecisionRules
-from activities.models import Activity
+from activities.models import Activity, ApprovalLink
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
@@ -157,6 +157,12 @@ class Questions:
         self.engine.drain()
         deadletters.handle_waiting()
         return self.newest(link_kind="escalation")
+
+    def get_linked(self, approval: Activity) -> list[UUID]:
+        """The activities that an approval is about."""
+        with tenant_scope(self.tenant.pk):
+            links = ApprovalLink.objects.filter(approval_id=approval.pk).order_by("activity_id")
+            return list(links.values_list("activity_id", flat=True))
 
     def get(self, activity_id: UUID) -> Activity:
         return self.engine.get(self.tenant, activity_id)

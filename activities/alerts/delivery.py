@@ -146,17 +146,12 @@ def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
         state = DeliveryState.PENDING
     changes: dict[str, Any] = {"state": state, "last_error": str(problem)[:500]}
     if state == DeliveryState.PENDING:
-        changes["next_attempt_at"] = Now() + _delay(claim, problem)
+        changes["next_attempt_at"] = Now() + POLICY.delay(claim.attempt)
     facts = {"delivery": str(claim.id), "kind": claim.channel_kind, "state": state.value}
     logger.warning("Alert not delivered", extra={"action": "alert_not_delivered", **facts})
     _note(claim, **changes)
     if isinstance(problem, NotDelivered) and problem.retry_after:
         _leave_alone(claim, timedelta(seconds=problem.retry_after))
-
-
-def _delay(claim: Claim, problem: DeliveryProblem) -> timedelta:
-    asked = timedelta(seconds=getattr(problem, "retry_after", None) or 0.0)
-    return max(POLICY.delay(claim.attempt), asked)
 
 
 def _note(claim: Claim, **changes: Any) -> None:

@@ -1,17 +1,18 @@
 """Approvals over many activities: one decision wakes every linked activity that still waits, perhaps in several pipelines.
 
 Linking makes waiting: an activity that has not started is held, the one whose agent asks is put aside. One that runs goes on; if it
-does not wait for an answer by the time of the decision, it is listed as skipped.
+does not wait for an answer by the time of the decision, it is listed as skipped. The decision also answers what a linked activity has
+asked for in a review of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef
 
 from activities import families, relay, reviews, transitions, wakes
 from activities.admission import Exchange
@@ -125,7 +126,9 @@ def _concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
     )
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
     if approvals := [activity.pk for activity in asked if activity.link_kind == LinkKind.APPROVAL]:
-        ids.update(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
+        linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
+        ids |= linked
+        ids.update(rows.filter(parent_id__in=linked, link_kind=LinkKind.REVIEW).values_list("pk", flat=True))
     if agents := [activity.pk for activity in asked if activity.assignee_type == "agent"]:
         # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
@@ -158,6 +161,7 @@ def settle_links(item: Any) -> None:
                 activity_id, f"It was {linked[activity_id].status} and did not wait for this."
             )
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
+    _drop_reviews(item.tenant_id, woken, item)
 
 
 def _told(item: Any) -> dict[str, Any]:
@@ -171,21 +175,36 @@ def _told(item: Any) -> dict[str, Any]:
 
 
 def _wait_for_another_answer(item: Any, linked: Iterable[UUID]) -> dict[UUID, str]:
-    """Which of these activities wait for something that their own agents asked for later, and why they are not woken."""
+    """Which of these activities wait for an approval that their own agents asked for later, and why they are not woken."""
     asked = Activity.objects.for_tenant(item.tenant_id).filter(
         parent_id__in=list(linked),
-        link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL),
+        link_kind=LinkKind.APPROVAL,
         status__in=(Status.CREATED, Status.IN_PROGRESS),
     )
     own = ApprovalLink.objects.for_tenant(item.tenant_id).filter(
         approval_id=OuterRef("pk"), activity_id=OuterRef("parent_id"), state=LinkState.WAITING
     )
-    waits = asked.exclude(pk=item.id).filter(Q(link_kind=LinkKind.REVIEW) | Exists(own))
+    waits = asked.exclude(pk=item.id).filter(Exists(own)).values_list("parent_id", flat=True)
     return {
-        activity_id: f"It waits for another {kind} that its agent asked for."
-        for activity_id, kind in waits.values_list("parent_id", "link_kind")
+        activity_id: "It waits for another approval that its agent asked for."
+        for activity_id in waits
         if item.parent_id != activity_id
     }
+
+
+def _drop_reviews(tenant_id: UUID, woken: Collection[UUID], item: Any) -> None:
+    """The decision has answered whatever these activities had asked for in reviews of their own."""
+    reviews_of = Activity.objects.for_tenant(tenant_id).filter(
+        parent_id__in=woken, link_kind=LinkKind.REVIEW, status__in=(Status.CREATED, Status.IN_PROGRESS)
+    )
+    why = f"Answered by the approval “{item.name}”."
+    transitions.apply_many(
+        list(reviews_of.order_by("pk").values_list("pk", flat=True)),
+        "cancel",
+        actor=item.decided_by or "engine",
+        detail={"reason": why, "approval": str(item.id)},
+        cancel_reason=why,
+    )
 
 
 def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:

@@ -213,23 +213,35 @@ def test_what_runs_goes_on_and_is_listed_as_skipped(engine: Engine, patient: Ten
     assert len(wakes_of(patient, running)) == 1
 
 
-@pytest.mark.parametrize("tool", ["request_human_review", "create_approval"])
-def test_what_waits_for_another_answer_is_not_woken_by_this_one(
-    engine: Engine, patient: Tenant, tool: str
-) -> None:
+def test_what_waits_for_another_approval_is_not_woken_by_this_one(engine: Engine, patient: Tenant) -> None:
     activity_id, agent = accepted(engine, patient)
     approval = asked(patient, [activity_id])
-    own = called(agent, tool, DIRECTION if tool == "create_approval" else {"question": "Good?"})
+    own = called(agent, "create_approval", DIRECTION)
 
     approvals.approve(patient.pk, approval, actor="Ann")
 
-    kind = "approval" if tool == "create_approval" else "review"
     assert links_of(patient, approval)[activity_id] == (
-        "skipped", f"It waits for another {kind} that its agent asked for."
+        "skipped", "It waits for another approval that its agent asked for."
     )  # fmt: skip
     assert engine.status(patient, activity_id) == "awaiting_review"
     approvals.approve(patient.pk, own, actor="Ann")
     assert engine.status(patient, activity_id) == "created"
+
+
+def test_the_decision_also_answers_what_a_linked_activity_asked_in_a_review(
+    engine: Engine, patient: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    review = called(agent, "request_human_review", {"question": "Which direction?"})
+
+    approvals.approve(patient.pk, approval, actor="Ann", chosen_option="Honey")
+
+    assert links_of(patient, approval)[activity_id] == ("woken", "")
+    assert engine.status(patient, activity_id) == "created"
+    assert engine.status(patient, review) == "cancelled"
+    with pytest.raises(TransitionRefused, match="Answered by the approval"):
+        approvals.approve(patient.pk, review, actor="Bob")
 
 
 def test_of_two_approvals_about_one_activity_the_first_decision_wakes_it_and_the_second_skips_it(
