@@ -32,8 +32,14 @@ from tenants.context import APP, tenant_scope
 from tenants.principals import Principal
 
 MOST_AT_ONCE = 100
-BUSY = "Two answers met at the same moment, and this one was given up. Nothing was done; try again."
-GONE = "This cannot be done any more."
+BUSY = "Many answers met at the same moment, and this one was given up. Nothing was done; try again."
+#: How the database ends a transaction that others stand in the way of.
+_MET = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.SerializationFailure,
+)
+NOT_OFFERED = "This item does not offer that."
 NO_OPTION = "Choose one of the options."
 VOTED = "Your vote counts; more must agree"
 
@@ -94,7 +100,7 @@ def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
         raise Refused(" ".join(str(fault) for fault in faults), status=400, field=str(field))
     given = dict(form.cleaned_data)
     shown = given.pop("shown")
-    with _deadlocks_refused(), tenant_scope(principal.tenant_id):
+    with _refused_when_busy(), tenant_scope(principal.tenant_id):
         _lock(principal.tenant_id, {item_id})
         item = _as_shown(principal.tenant_id, item_id, shown)
         return Result(item_id, item.name, True, _do(principal, item, Answer(**given)))
@@ -103,7 +109,7 @@ def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Say yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
     wanted = _parsed(chosen)
-    with _deadlocks_refused(), tenant_scope(principal.tenant_id):
+    with _refused_when_busy(), tenant_scope(principal.tenant_id):
         # All locks first and in one order: people who approve overlapping items would else wait for each other.
         _lock(principal.tenant_id, set(wanted))
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=wanted)
@@ -137,12 +143,12 @@ def _parsed(chosen: Sequence[str]) -> dict[UUID, int]:
 
 
 @contextmanager
-def _deadlocks_refused() -> Iterator[None]:
-    """The database gives up one of two transactions that wait for each other. Whoever sent it may simply try again."""
+def _refused_when_busy() -> Iterator[None]:
+    """The database gives up a transaction that others stand in the way of. Whoever sent it may simply try again."""
     try:
         yield
     except OperationalError as error:
-        if isinstance(error.__cause__, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
+        if isinstance(error.__cause__, _MET):
             raise Refused(BUSY, status=503) from error
         raise
 
@@ -185,7 +191,7 @@ def _do(principal: Principal, item: Activity, answer: Answer) -> str:
     offer = offered(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
     deed = offer.named(answer.deed)
     if deed is None:
-        raise Refused(offer.why_not or GONE, status=403 if offer.why_not else 409)
+        raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
     if deed.needs_note and not answer.notes.strip():
         raise Refused(deed.needs_note, status=400, field="notes")
     if deed.name == "approve" and offer.options and answer.option not in offer.options:

@@ -103,8 +103,10 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import keeper
+    from pipelines import monthly
 
     keeper.begin()
+    monthly.mend()
 
 
 def _forks(worker: Any) -> bool:

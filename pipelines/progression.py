@@ -20,7 +20,7 @@ from activities.decision_rules import DecisionRules, Later
 from activities.exceptions import TransitionRefused
 from activities.states import LinkKind, Status
 from activities.submission import NewActivity, submit
-from pipelines import revisions, versions
+from pipelines import revisions, tally, versions
 from pipelines.definition import StepDefinition
 from pipelines.graph import Advance, RunOutcome, StepState
 from pipelines.models import PipelineRun, StepRun
@@ -75,6 +75,7 @@ def advance(activity: Any) -> None:
     _start(run, plan, following.start, activity)
     if run.unsettled - len(following.skip) == 0:
         finish(run.tenant_id, run.id, plan)
+        tally.run_changed(run)
 
 
 def _is_aside(activity: Any) -> bool:
@@ -247,6 +248,7 @@ def reopen(activity: Any) -> None:
     PipelineRun.objects.filter(pk=run.pk).update(
         status="running", failed=False, finished_at=None, unsettled=F("unsettled") + revived + waiting
     )
+    tally.run_changed(run)
 
 
 def _downstream(plan: Compiled, step: str) -> set[str]:

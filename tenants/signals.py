@@ -5,5 +5,8 @@ Sent with `send` inside the transaction: a receiver that fails undoes what it wa
 
 from django.dispatch import Signal
 
+#: A tenant was made, renamed, switched on or off. Carries `tenant`.
+tenant_changed = Signal()
+
 #: A channel opens nothing any more, and did until now. Carries `channel`, a row of Channel.
 channel_expired = Signal()

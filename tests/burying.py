@@ -41,9 +41,14 @@ def failed_many(tenant: Tenant, count: int) -> list[UUID]:
         ids = [item.id for item in submit(items, actor="test")]
         for portion in choosing.portions(ids):
             transitions.apply_many(portion, "claim", actor="test")
-            # In the order of their ids, so that the first of them is the oldest failure.
-            for moved in sorted(transitions.apply_many(portion, "fail", actor="test", error=error)):
-                burial.bury(moved, reason="permanent", run_id=None, error=error)
+            transitions.apply_many(portion, "fail", actor="test", error=error)
+        DeadLetter.objects.bulk_create(
+            DeadLetter(
+                tenant_id=tenant.pk, activity_id=activity_id, agent_role="qa", reason="permanent", error=error,
+                fingerprint=burial.fingerprint_of("qa", error), attempts=1,
+            )
+            for activity_id in ids
+        )  # fmt: skip
         Wake.objects.filter(activity_id__in=ids).update(state="consumed")
     return ids
 

@@ -16,6 +16,7 @@ from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
 from activities.models import Activity
+from activities.states import Status
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
@@ -76,13 +77,16 @@ class EmptySerializer(StrictSerializer):
     """A body without members, or none at all."""
 
 
+_CALLED: dict[str, str] = {Status.CANCELLED: "withdrawn"}
+
+
 class Decided(AlreadyDecided):
     """`AlreadyDecided` with the facts of the decision that counts."""
 
     def __init__(self, first: Activity, error: TransitionRefused) -> None:
         super().__init__(error.activity_id, error.verb, error.current, str(error))
         self.problem_members: dict[str, Any] = {
-            "decision": first.status, "decided_by": first.decided_by, "decided_at": first.decided_at
+            "decision": _CALLED.get(first.status, first.status), "decided_by": first.decided_by, "decided_at": first.decided_at
         }  # fmt: skip
 
 

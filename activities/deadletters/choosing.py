@@ -11,7 +11,7 @@ from activities import states
 from activities.models import Activity, DeadLetter
 from activities.models.dead_letter import DeadLetterState
 
-AT_ONCE = 500  # activities that one statement moves
+AT_ONCE = 100  # activities that one statement moves; its cost grows with the square of their number
 FAILED = states.sources_of("retry")
 
 

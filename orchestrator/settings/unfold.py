@@ -102,6 +102,8 @@ UNFOLD = {
                     _page("Versions", "layers", "pipelines_pipelineversion"),
                     _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
                     _page("Activity templates", "draft", "pipelines_activitytemplate"),
+                    _page("Deliverables", "inventory_2", "pipelines_deliverable"),
+                    _page("Periods", "date_range", "pipelines_deliverableperiod"),
                 ],
             },
             {

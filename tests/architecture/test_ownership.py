@@ -30,6 +30,7 @@ SEES_EVERY_TENANT = {
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
+    "pipelines.monthly": "the monthly jobs of all tenants are kept together",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 #: What the machine starts. A gate between two agents; two roots that one step joins, beside one that goes on whatever happens.
 PIPELINES: dict[str, list[dict[str, Any]]] = {
     "gated": [
-        {"id": "draft", "agent_role": "qa", "requires_approval": True},
+        {"id": "draft", "agent_role": "qa", "requires_approval": True, "depends_on": []},
         {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["draft"]},
         {"id": "publish", "agent_role": "dev", "depends_on": ["sign-off"]},
     ],
     "joined": [
-        {"id": "left", "agent_role": "qa"},
-        {"id": "right", "agent_role": "dev"},
+        {"id": "left", "agent_role": "qa", "depends_on": []},
+        {"id": "right", "agent_role": "dev", "depends_on": []},
         {"id": "merge", "agent_role": "seo", "depends_on": ["left", "right"]},
         {"id": "tidy", "agent_role": "dev", "depends_on": ["right"], "on_upstream_failure": "continue"},
         {"id": "check", "human_role": "editor", "is_approval_gate": True, "depends_on": ["merge"]},

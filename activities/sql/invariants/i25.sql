@@ -21,8 +21,8 @@ WITH RECURSIVE linked AS MATERIALIZED (
     SELECT h.id AS heir, h.agent_role, h.parent_id AS before, 1 AS times
     FROM made JOIN linked h ON h.id = made.effect::uuid WHERE made.tool = 'reassign_task'
     UNION ALL
-    SELECT hand.heir, hand.agent_role, b.parent_id, hand.times + 1
-    FROM hand JOIN linked b ON b.id = hand.before AND b.link_kind = 'reassigned_from'
+    SELECT hand.heir, hand.agent_role, b.parent_id, hand.times + (b.link_kind = 'reassigned_from')::int
+    FROM hand JOIN linked b ON b.id = hand.before AND b.link_kind IN ('reassigned_from', 'revision_of')
 )
 SELECT min(activity_id::text)::uuid AS id FROM made GROUP BY run_id HAVING count(*) > %(calls)s
 UNION

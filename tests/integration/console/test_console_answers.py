@@ -1,51 +1,21 @@
-"""Answers given on the page: each kind, each button, what is refused, and what somebody else's answer means for one's own.
+"""Answers given on the page: each kind, each button, who may, and what is refused.
 
 The browser of these tests has no scripts, and is guarded against forged requests.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
-from django.db import OperationalError
-from django.http import HttpResponse
 
-from activities import approvals, cancellation, outputs, people
-from activities.decision_rules import Voter
-from activities.models import Activity
-from activities.states import Status
-from console import decisions
-from tenants.context import tenant_scope
+from activities import outputs
 from tenants.models import Tenant
 from tests.browsing import words
-from tests.engine import at_once, elsewhere
 from tests.forms import Form, forms_of
-from tests.integration.console.conftest import INBOX, Person
+from tests.integration.console.conftest import INBOX, Person, done, notice, refused, sent_by
 from tests.questions import Questions
-
-
-def notice(answer: HttpResponse) -> str:
-    """What the page tells the person first."""
-    found = re.search(r'<(\w+)[^>]*id="notice"[^>]*>(.*?)</\1>', answer.content.decode(), re.DOTALL)
-    assert found, words(answer)
-    return " ".join(re.sub(r"<[^>]+>", " ", found[2]).split())
-
-
-def done(answer: HttpResponse, by: Person) -> str:
-    """The answer was accepted; what the next page says."""
-    assert answer.status_code == 302, (answer.status_code, words(answer))
-    return notice(by.get(answer["Location"]))
-
-
-def refused(answer: HttpResponse, status: int) -> str:
-    assert answer.status_code == status, (answer.status_code, words(answer))
-    return notice(answer)
-
 
 # Each kind
 
@@ -98,7 +68,7 @@ def test_a_review_is_answered_either_way(asked: Questions, ann: Person) -> None:
 
     asked.engine.drain()
     wakes = {
-        wake["reason"]: wake["payload"]["reviewer_feedback"]
+        wake["reason"]: wake["reviewer_feedback"]
         for call in asked.engine.agent.calls[2:]
         for wake in call.wakes
     }
@@ -112,7 +82,7 @@ def test_a_blocker_is_resolved(asked: Questions, ann: Person) -> None:
 
     asked.engine.drain()
     (wake,) = asked.engine.agent.calls[-1].wakes
-    assert (wake["reason"], wake["payload"]["blocker_resolution"]) == ("unblocked", "I signed in again.")
+    assert (wake["reason"], wake["blocker_resolution"]) == ("unblocked", "I signed in again.")
 
 
 def test_a_task_is_taken_up_and_completed_with_a_result(asked: Questions, ann: Person) -> None:
@@ -165,7 +135,7 @@ def test_an_approval_takes_one_of_its_options(asked: Questions, ann: Person) -> 
     assert asked.get(approval.pk).chosen_option == "Sober"
     assert {asked.get(pk).status for pk in asked.get_linked(approval)} == {"created"}
     asked.engine.drain()
-    told = [call.wakes[-1]["payload"]["chosen_option"] for call in asked.engine.agent.calls]
+    told = [call.wakes[-1]["chosen_option"] for call in asked.engine.agent.calls]
     assert told == ["Sober", "Sober"]
 
 
@@ -232,7 +202,7 @@ def test_a_viewer_sees_and_cannot_act(asked: Questions, ann: Person, person: Cal
     assert "answer" not in forms_of(page)
 
     form = ann.form(gate)
-    answer = _sent_by(viewer, form, deed="approve")
+    answer = sent_by(viewer, form, deed="approve")
     assert "your role here is viewer" in refused(answer, 403)
     assert asked.get(gate.pk).status == "created"
 
@@ -251,7 +221,7 @@ def test_trying_again_is_for_operators(asked: Questions, ann: Person, person: Ca
     escalation, eva = asked.escalation(), person("eva", role="reviewer")
 
     assert "Trying again and cancelling are for operators." in words(eva.look(escalation))
-    answer = _sent_by(eva, ann.form(escalation), deed="retry")
+    answer = sent_by(eva, ann.form(escalation), deed="retry")
     assert "for operators" in refused(answer, 403)
     assert asked.get(escalation.parent_id).status == "needs_review"
 
@@ -286,99 +256,6 @@ def test_nobody_votes_twice(asked: Questions, ann: Person) -> None:
     assert "You have voted." in refused(form.send(ann.browser, ("deed", "approve")), 403)
 
 
-# What somebody else has done meanwhile
-
-
-@pytest.mark.parametrize("deed", ["approve", "reject"])
-def test_who_comes_too_late_is_told_who_decided_what_and_when(
-    deed: str, asked: Questions, ann: Person
-) -> None:
-    gate = asked.gate()
-    form = ann.form(gate)
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
-
-    answer = form.send(ann.browser, ("deed", deed), notes="Different.")
-
-    assert re.fullmatch(
-        r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you had loaded this\. Nothing was done\.",
-        refused(answer, 409),
-    )
-    assert "Approved by bob" in words(answer), "the page shows how it is now"
-    assert "answer" not in forms_of(answer)
-    assert asked.get(gate.pk).reviewer_notes == "Good."
-
-
-def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questions, ann: Person) -> None:
-    task = asked.task()
-    form = ann.form(task)
-    people.take_up(asked.tenant.pk, task.pk, actor="user:bob")
-
-    answer = form.send(ann.browser, ("deed", "complete"), output="my result")
-
-    assert refused(answer, 409).startswith("Taken up by bob")
-    again = forms_of(answer)["answer"]
-    assert again.fields["output"] == ["my result"]
-    assert asked.get(task.pk).status == "in_progress"
-    done(again.send(ann.browser, ("deed", "complete")), ann)
-
-
-def test_what_fell_away_says_why(asked: Questions, ann: Person) -> None:
-    review = asked.review()
-    form = ann.form(review)
-    cancellation.cancel(asked.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
-
-    assert "Withdrawn by bob" in (said := refused(form.send(ann.browser, ("deed", "approve")), 409))
-    assert "(obsolete)" in said
-
-
-def test_an_escalation_whose_work_is_going_again_is_not_cancelled(asked: Questions, ann: Person) -> None:
-    escalation = asked.escalation()
-    form = ann.form(escalation)
-    cancellation.retry(asked.tenant.pk, escalation.parent_id, actor="user:bob")
-
-    refused(form.send(ann.browser, ("deed", "cancel")), 409)
-
-    assert asked.get(escalation.parent_id).status == "created"
-
-
-def test_of_twenty_answers_at_once_one_counts(asked: Questions, person: Callable[..., Person]) -> None:
-    gate = asked.gate()
-    crowd = [person(f"p{number}") for number in range(20)]
-    forms = [(each, each.form(gate)) for each in crowd]
-
-    answers = at_once(
-        *(
-            lambda each=each, form=form, number=number: form.send(
-                each.browser, ("deed", "reject" if number % 2 else "approve"), notes="mine"
-            )
-            for number, (each, form) in enumerate(forms)
-        )
-    )
-
-    assert sorted(answer.status_code for answer in answers) == [302] + [409] * 19
-    winner = crowd[next(number for number, answer in enumerate(answers) if answer.status_code == 302)]
-    assert all(
-        f"by {winner.user.username} on" in notice(answer) for answer in answers if answer.status_code == 409
-    )
-
-
-def test_a_deadlock_that_the_database_ended_asks_for_another_try(
-    asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = asked.gate()
-    form = ann.form(gate)
-
-    def met(*args: Any, **kwargs: Any) -> None:
-        raise OperationalError("deadlock detected") from psycopg.errors.DeadlockDetected("deadlock detected")
-
-    monkeypatch.setattr(decisions.api, "decide", met)
-
-    answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
-
-    assert refused(answer, 503).startswith("Two answers met")
-    assert forms_of(answer)["answer"].fields["notes"] == ["kept"]
-
-
 # What is no answer
 
 
@@ -395,7 +272,8 @@ def test_a_forged_request_is_refused(asked: Questions, ann: Person) -> None:
     ("change", "status"),
     [
         ({"shown": ""}, 400), ({"shown": "x"}, 400), ({"shown": "-1"}, 400), ({"shown": "99"}, 409), ({"deed": "explode"}, 409),
-        ({"deed": ""}, 400), ({"deed": "resolve"}, 409), ({"deed": "retry"}, 409), ({"notes": "x" * 20_001}, 400), ({"notes": "a\x00b"}, 400),
+        ({"deed": ""}, 400), ({"deed": "resolve"}, 409), ({"deed": "retry"}, 409), ({"notes": "x" * 20_001}, 400),
+        ({"notes": "a\x00b"}, 400),
     ],
 )  # fmt: skip
 def test_what_the_page_does_not_offer_is_refused(
@@ -403,7 +281,7 @@ def test_what_the_page_does_not_offer_is_refused(
 ) -> None:
     gate = asked.gate()
 
-    answer = _sent_by(ann, ann.form(gate), **{"deed": "approve", **change})
+    answer = sent_by(ann, ann.form(gate), **{"deed": "approve", **change})
 
     refused(answer, status)
     assert asked.get(gate.pk).status == "created"
@@ -421,112 +299,7 @@ def test_nobody_answers_for_another_tenant(
         f"{INBOX}{gate.pk}/?tenant=globex",
     ):
         form.action = address
-        assert _sent_by(stranger, form, deed="approve").status_code == 404
-    answer = _sent_by(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
+        assert sent_by(stranger, form, deed="approve").status_code == 404
+    answer = sent_by(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
     assert "There is no such item." in notice(answer)
     assert asked.get(gate.pk).status == "created"
-
-
-# Many at once
-
-
-def _together(by: Person) -> Form:
-    return forms_of(by.get())["together"]
-
-
-def test_chosen_items_are_approved_together_each_with_its_result(asked: Questions, ann: Person) -> None:
-    gates = [asked.gate(name=f"Summary {number}") for number in range(3)]
-    review = asked.review()
-    form = _together(ann)
-    assert len(form.choices["chosen"]) == 4
-    approvals.reject(asked.tenant.pk, gates[1].pk, actor="user:bob", notes="No.")
-
-    answer = form.send(ann.browser, chosen=form.choices["chosen"])
-
-    said = notice(answer)
-    assert answer.status_code == 200
-    assert said.count("Approved : ") == 3
-    assert re.search(r"Not done : Approve: Summary 1 Sent back by bob .* Nothing was done\.", said)
-    assert [asked.get(item.pk).status for item in (*gates, review)] == [
-        "approved",
-        "rejected",
-        "approved",
-        "approved",
-    ]
-
-
-def test_only_what_needs_no_other_word_can_be_approved_together(
-    asked: Questions, person: Callable[..., Person]
-) -> None:
-    eva = person("eva", role="reviewer", human_roles=["editor"])
-    asked.approval(), asked.task(), asked.blocker(), asked.escalation(), asked.review(human_role="legal")
-
-    assert "together" not in forms_of(eva.get())
-    plain = asked.approval(options=())
-    assert _together(eva).choices["chosen"] == [f"{plain.pk}:{plain.version}"]
-
-
-def test_what_cannot_be_approved_so_says_why_and_hinders_no_other(asked: Questions, ann: Person) -> None:
-    gate, optional, task = asked.gate(), asked.approval(), asked.task()
-    chosen = [f"{item.pk}:{item.version}" for item in (optional, task, gate)] + [f"{uuid4()}:1"]
-
-    said = notice(_sent_by(ann, _together(ann), chosen=chosen))
-
-    assert f"Not done : {optional.name} Choose one of the options." in said
-    assert f"Not done : {task.name} This cannot be done any more." in said
-    assert "There is no such item." in said
-    assert asked.get(gate.pk).status == "approved"
-    assert asked.get(task.pk).status == asked.get(optional.pk).status == "created"
-
-
-@pytest.mark.parametrize(
-    "chosen", [[], ["x"], ["x:1"], [f"{uuid4()}"], [f"{uuid4()}:x"], [f"{uuid4()}:1"] * 101]
-)
-def test_a_choice_that_is_none_is_refused(chosen: list[str], asked: Questions, ann: Person) -> None:
-    asked.gate()
-
-    refused(_sent_by(ann, _together(ann), chosen=chosen), 400)
-
-
-def test_two_people_approve_the_same_items_in_opposite_order_at_once(
-    asked: Questions, person: Callable[..., Person]
-) -> None:
-    gates = [asked.gate_of_step() for _ in range(5)]
-    people_ = [person("bo"), person("cy")]
-    forms = [_together(each) for each in people_]
-    orders = [forms[0].choices["chosen"], forms[1].choices["chosen"][::-1]]
-
-    answers = at_once(*(lambda i=i: forms[i].send(people_[i].browser, chosen=orders[i]) for i in range(2)))
-
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert sum(notice(answer).count("Approved : ") for answer in answers) == 5
-    assert {asked.get(gate.pk).status for gate in gates} == {Status.APPROVED}
-
-
-def test_an_answer_during_the_agents_run_wakes_it_once_after_it(asked: Questions, ann: Person) -> None:
-    """The decision about an approval comes while the activity that it is about is at work for another reason."""
-    approval = asked.approval(options=(), linked=1)
-    (page,) = asked.get_linked(approval)
-    with tenant_scope(asked.tenant.pk):
-        assert Activity.objects.get(pk=page).status == "awaiting_review"
-
-    elsewhere(lambda: ann.answer(approval, "approve"))
-
-    assert asked.engine.drain() == 1
-    assert len(asked.engine.runs(asked.tenant, page)) == 1
-
-
-def test_a_voter_of_the_api_and_one_of_the_page_are_the_same_person(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(options=(), quorum=2)
-    ann_by_api = Voter("user:ann", identity=f"user:{ann.user.pk}")
-    approvals.decide(asked.tenant.pk, approval.pk, "approve", by=ann_by_api)
-
-    assert "You have voted." in words(ann.look(approval))
-
-
-def _sent_by(who: Person, form: Form, **changed: Any) -> HttpResponse:
-    """The form of somebody else's page, or one that the page does not have, sent with this person's own token."""
-    token = who.browser.get("/inbox/").context["csrf_token"]
-    return who.browser.post(
-        form.action.partition("#")[0], {**form.fields, "csrfmiddlewaretoken": str(token), **changed}
-    )
