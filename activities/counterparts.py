@@ -1,16 +1,14 @@
 """Counterparts: the open activity that a waiting one waits for. A gate, a resolution, a review, an approval or a subtask, or what has taken
 the place of one of these.
 
-An activity waits for one thing at a time, and it is always the newest of its kind: to ask for something is to put the work aside.
+An activity waits for one thing at a time, and it is always the newest of its kind: to ask for something that holds it up is to put the work
+aside, so that nothing can be asked for after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 from uuid import UUID
-
-from django.db.models import QuerySet
 
 from activities import families
 from activities.families import Origin
@@ -34,7 +32,7 @@ def holds_up(tenant_id: UUID, origin: Origin) -> bool:
     may then end while the parent waits for something else.
     """
     asked = Activity.objects.for_tenant(tenant_id).filter(parent_id=origin.parent_id, link_kind=origin.kind)
-    newest = _without_idle(asked).order_by("-created_at", "-pk").values_list("pk", flat=True).first()
+    newest = asked.order_by("-created_at", "-pk").values_list("pk", flat=True).first()
     return newest == origin.first_id
 
 
@@ -46,10 +44,7 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
     asked = Activity.objects.for_tenant(tenant_id).filter(
         parent_id__in=waiting, link_kind__in=families.COUNTERPARTS
     )
-    newest = {
-        (child.parent_id, child.link_kind): child
-        for child in _without_idle(asked).order_by("created_at", "pk")
-    }
+    newest = {(child.parent_id, child.link_kind): child for child in asked.order_by("created_at", "pk")}
     found = {
         activity_id: families.newest_of_line(tenant_id, newest[activity_id, ENDED_BY[status]])
         for activity_id, status in waiting.items()
@@ -63,11 +58,6 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
         and (activity_id not in found or found[activity_id].status in families.ENDED)
     ]
     return found | _approvals_of(tenant_id, answered)
-
-
-def _without_idle(asked: QuerySet[Any]) -> QuerySet[Any]:
-    """Nobody waits for a subtask that does not block."""
-    return asked.exclude(metadata__contains={"blocking": False})
 
 
 def _approvals_of(tenant_id: UUID, waiting: Collection[UUID]) -> dict[UUID, Activity]:

@@ -22,8 +22,8 @@ from tenants.sql import Statement
 KINDS = ("approval", "review", "resolution", "escalation", "task")
 
 _FOLDER = Path(__file__).parent / "sql" / "standing"
-_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE = (
-    Statement.load(_FOLDER, name) for name in ("queues", "runs", "workers", "totals", "people")
+_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED = (
+    Statement.load(_FOLDER, name) for name in ("queues", "runs", "workers", "totals", "people", "repeated")
 )
 
 
@@ -73,13 +73,15 @@ class Standing:
     failed: int
     needs_review: int
     blocked: int
+    repeated: dict[str, int]  # submissions that created nothing, by role
 
 
 def standing() -> Standing:
     """How things stand now, in a handful of indexed queries."""
     silence = {"silence": settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
     totals = _TOTALS.run(silence)[0]
-    return Standing(roles=_roles(silence), people=_people(), **totals._asdict())
+    repeated = {row.agent_role: row.count for row in _REPEATED.run({})}
+    return Standing(roles=_roles(silence), people=_people(), repeated=repeated, **totals._asdict())
 
 
 def admission_is_open() -> bool:

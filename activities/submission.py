@@ -5,6 +5,7 @@ A repeated submission with a live dedup key, or of a pipeline step that has its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,7 +28,9 @@ from tenants.sql import Statement
 
 TRIES = 3  # An equal activity may end between the insert that it refuses and the look at it.
 
-_SUBMIT = Statement.load(Path(__file__).parent / "sql", "submit")
+_SUBMIT, _COUNT_REPEATED = (
+    Statement.load(Path(__file__).parent / "sql", name) for name in ("submit", "count_repeated")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
             "An equal activity began and ended at the same moment, again and again. Submit it again."
         )
     made = [item for item in items if item.id in created]
+    _count_repeated(tenant_id, [item for item in items if item.dedup_key and item.id not in created])
     _plan_deadlines(tenant_id, made, created)
     _offer(tenant_id, made, created)
     return [outcome[item.id] for item in items]
@@ -123,6 +127,22 @@ def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[U
     rows = orjson.dumps([_row(item) for item in items], default=str).decode()
     inserted = _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
     return {row.id: row.created_at for row in inserted}
+
+
+def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
+    """For the figures: a caller who repeats itself all the time has a mistake that nobody would notice otherwise."""
+    if not items:
+        return
+    counts = sorted(Counter(item.agent_role or "" for item in items).items())
+    _COUNT_REPEATED.run(
+        {
+            "tenant": tenant_id,
+            "ids": [uuid7() for _ in counts],
+            "roles": [role for role, _ in counts],
+            "counts": [count for _, count in counts],
+        },
+        using=APP,
+    )
 
 
 def _row(item: NewActivity) -> dict[str, Any]:

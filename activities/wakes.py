@@ -164,7 +164,13 @@ def wake_all(
     heard = [activity.id for activity in waiting if activity.id not in spent]
     moved = (
         transitions.apply_many(
-            heard, "wake", actor=actor, detail=detail, blocker_type=None, blocker_message=None, blocked_at=None
+            heard,
+            "wake",
+            actor=actor,
+            detail=detail,
+            blocker_type=None,
+            blocker_message=None,
+            blocked_at=None,
         )
         if heard
         else []

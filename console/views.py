@@ -163,4 +163,5 @@ def _next(request: HttpRequest, desk: _Desk) -> str:
     if any(str(row.id) == following for row in listed.rows):
         return f"{reverse('console:inbox_item', args=[following])}?{desk.view.address}#item"
     view = desk.view if listed.rows else replace(desk.view, page=1)
-    return f"{reverse('console:inbox')}?{view.address}"
+    # With a fragment of its own: else the browser would keep the one of the form, and look for the item.
+    return f"{reverse('console:inbox')}?{view.address}#content"

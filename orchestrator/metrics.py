@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -109,7 +109,14 @@ def _of_the_rest(figures: Standing) -> Iterator[Metric]:
     for asked in figures.people:
         people.add_metric([asked.kind], asked.waiting)
         oldest.add_metric([asked.kind], asked.oldest_seconds)
-    yield from (stuck, people, oldest)
+    repeated = CounterMetricFamily(
+        "orchestrator_repeated_submissions",
+        "Submissions answered with an equal activity that was under way. An empty role stands for people's work.",
+        labels=["role"],
+    )
+    for role, count in figures.repeated.items():
+        repeated.add_metric([role], count)
+    yield from (stuck, people, oldest, repeated)
 
 
 def _of_invariants(at: float, violations: dict[str, int]) -> Iterator[Metric]:

@@ -192,18 +192,19 @@ def _activity(
         pipeline_run_id=run.id,
         step=step_id,
         round=number,
-        decision_rules=_rules_of(step),
+        decision_rules=_rules_of(step, run.requested_identity),
         timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else None,
         retry=step.retry.to_dict() if step.retry else {},
     )
 
 
-def _rules_of(step: StepDefinition) -> dict[str, Any] | None:
+def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
     """How people decide the step, or the result of its agent, whose gate takes the rules over when it is opened."""
     if not (step.human_role or step.requires_approval):
         return None
     quorum = step.quorum or 1
     alone = quorum == 1 and (step.voters or 1) == 1
+    self_approval = alone if step.self_approval is None else step.self_approval
     rules = DecisionRules(
         due_seconds=step.due_seconds,
         reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],
@@ -211,7 +212,8 @@ def _rules_of(step: StepDefinition) -> dict[str, Any] | None:
         on_timeout=step.on_timeout.value if step.on_timeout else None,
         quorum=quorum,
         voters=step.voters,
-        self_approval=alone if step.self_approval is None else step.self_approval,
+        asked_by="" if self_approval else asked_by,
+        self_approval=self_approval,
     )
     return rules.stored()
 

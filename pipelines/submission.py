@@ -32,6 +32,7 @@ class NewRun:
     plan_item: int | None = None
     priority: int = 10
     not_before: datetime | None = None
+    requested_identity: str = ""
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
@@ -51,6 +52,7 @@ def start_runs(
                 id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
                 input=new.input, deliverable_id=new.deliverable_id, period_id=new.period_id, plan_item=new.plan_item,
                 name=new.name, priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
+                requested_identity=new.requested_identity,
             )
             for new in news
         )  # fmt: skip

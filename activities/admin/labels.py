@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from activities.models.alert import DeliveryState, Severity
+from activities.models.dead_letter import DeadLetterState
+from activities.models.decision import LinkState
 from activities.states import RunStatus, Status, WakeState
 
 STATUS = {
@@ -37,3 +39,6 @@ DELIVERY = {
     DeliveryState.FAILED.value: "danger",
     DeliveryState.UNKNOWN.value: "warning",
 }
+APPROVAL = {"pending": "warning", "approved": "success", "rejected": "danger"}
+LINK = {LinkState.WAITING.value: "warning", LinkState.WOKEN.value: "success"}
+DEAD_LETTER = {DeadLetterState.OPEN.value: "danger", DeadLetterState.REPLAYED.value: "info"}

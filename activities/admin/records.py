@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -24,11 +26,11 @@ class PartAdmin(RecordAdmin):
     search_fields = ("activity__name", "tenant__slug")
 
     @display(description="Activity")
-    def activity_link(self, row: ActivityEvent | ActivityRun | Wake) -> SafeString:
+    def activity_link(self, row: Any) -> SafeString:
         return link_to(Activity, row.activity_id, row.activity)
 
     @display(description="Run")
-    def run_link(self, row: ActivityEvent | Wake) -> SafeString:
+    def run_link(self, row: Any) -> SafeString:
         return link_to(ActivityRun, row.run_id, row.run_id)
 
 

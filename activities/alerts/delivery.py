@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import close_old_connections
-from django.db.models import F, QuerySet
+from django.db.models import F, Min, QuerySet
 from django.db.models.functions import Greatest, Now
 
 from activities.alerts import mail, slack, targets, webhook
@@ -62,20 +62,21 @@ def waiting(kind: str) -> QuerySet[AlertDelivery]:
 def deliver_waiting(kind: str, limit: int = 50) -> int:
     """Send what is due to channels of this kind, one after the other; returns how many were tried.
 
-    Any number of processes may do so at once. Never raises for what a receiver does. Not inside a transaction.
+    Tenants take turns, so that the many slow receivers of one do not keep the alerts of the others. Any number of processes may do
+    this at once. Never raises for what a receiver does. Not inside a transaction.
     """
     close_old_connections()
     _end_interrupted(kind)
-    ends, tried = time.monotonic() + SECONDS_AT_ONCE, 0
-    served: list[UUID] = []
-    while tried < limit and time.monotonic() < ends:
-        # Tenants take turns: the many slow receivers of one do not keep the alerts of the others.
-        claim = _claimed(kind, served) or _claimed(kind, served := [])
-        if claim is None:
-            break
-        _deliver(claim)
-        served.append(claim.tenant_id)
-        tried += 1
+    ends, tried, progress = time.monotonic() + SECONDS_AT_ONCE, 0, True
+    while progress:
+        progress = False
+        for tenant_id in _tenants_in_turn(kind):
+            if tried >= limit or time.monotonic() >= ends:
+                return tried
+            # None when others use the channels that are left: they go on with these.
+            if (claim := _claimed(kind, tenant_id)) is not None:
+                _deliver(claim)
+                tried, progress = tried + 1, True
     return tried
 
 
@@ -99,8 +100,15 @@ def _end_interrupted(kind: str) -> None:
         interrupted.update(state=DeliveryState.PENDING, last_error=INTERRUPTED)
 
 
-def _claimed(kind: str, served: Sequence[UUID] = ()) -> Claim | None:
-    given = {"kind": kind, "served": list(served), "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}
+def _tenants_in_turn(kind: str) -> list[UUID]:
+    """Whose deliveries are due, the one that has waited longest first."""
+    with system_scope():
+        due = waiting(kind).filter(state=DeliveryState.PENDING).values_list("tenant_id", flat=True)
+        return list(due.annotate(since=Min("next_attempt_at")).order_by("since"))
+
+
+def _claimed(kind: str, tenant_id: UUID) -> Claim | None:
+    given = {"tenant": tenant_id, "kind": kind, "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}
     rows = _CLAIM.run(given, using=SYSTEM)
     return rows[0] if rows else None
 

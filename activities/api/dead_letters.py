@@ -222,8 +222,13 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         return Response({**asdict(done), "dry_run": dry_run})
 
     @operation(
-        "Try one failure again", request=EmptySerializer, answer=DeadLetterSerializer, refusals=(404,), parameters=(IDEMPOTENCY_KEY,)
-    )  # fmt: skip
+        "Try one failure again",
+        operation_id="dead_letters_replay_one",
+        request=EmptySerializer,
+        answer=DeadLetterSerializer,
+        refusals=(404,),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:
         """409 when it was dealt with before."""

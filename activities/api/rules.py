@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from activities.decision_rules import DecisionRules, Later
@@ -24,6 +25,22 @@ class LaterSerializer(StrictSerializer):
     human_role = Text(max_length=63, **OPTIONAL)
 
 
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_WAIT},
+            {
+                "type": "object",
+                "properties": {
+                    "after_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_WAIT},
+                    "human_role": {"type": "string", "maxLength": 63},
+                },
+                "required": ["after_seconds"],
+                "additionalProperties": False,
+            },
+        ]
+    }
+)
 class ReminderField(serializers.Field[Any, Any, Any, Any]):
     """A number of seconds, or an object that also names a role."""
 

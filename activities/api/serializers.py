@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from activities import families, states
@@ -122,6 +123,7 @@ class ActivitySerializer(Shown):
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     link = serializers.SerializerMethodField()
 
+    @extend_schema_field(WaitingForSerializer(allow_null=True))
     def get_waiting_for(self, activity: Activity) -> dict[str, str | None] | None:
         found: Waiting | None = self.context["waiting"].get(activity.pk)
         if found is None or found.code is None:

@@ -239,6 +239,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="alertdelivery",
             index=models.Index(
+                condition=models.Q(("state", "pending")),
+                fields=["tenant", "channel_kind", "next_attempt_at", "id"],
+                name="deliveries_in_turn",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="alertdelivery",
+            index=models.Index(
                 condition=models.Q(("state", "sending")), fields=["channel_kind"], name="deliveries_under_way"
             ),
         ),

@@ -6,6 +6,7 @@ from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
 from activities.models.output import OutputSpool
+from activities.models.repetition import RepeatedSubmissions
 from activities.models.run import ActivityRun, WorkerProcess
 from activities.models.tool_call import ToolCall
 from activities.models.wake import Wake
@@ -22,6 +23,7 @@ __all__ = (
     "Deadline",
     "NotificationChannel",
     "OutputSpool",
+    "RepeatedSubmissions",
     "ToolCall",
     "Vote",
     "Wake",

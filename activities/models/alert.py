@@ -161,6 +161,11 @@ class AlertDelivery(TenantPart):
                 name="deliveries_due",
             ),
             models.Index(
+                fields=("tenant", "channel_kind", "next_attempt_at", "id"),
+                condition=models.Q(state="pending"),
+                name="deliveries_in_turn",
+            ),
+            models.Index(
                 fields=("channel_kind",),
                 condition=models.Q(state="sending"),
                 name="deliveries_under_way",

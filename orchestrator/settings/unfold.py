@@ -86,6 +86,19 @@ UNFOLD = {
                 ],
             },
             {
+                "title": "People and failures",
+                "separator": True,
+                "items": [
+                    _page("Approvals", "approval", "activities_approval"),
+                    _page("Activities of approvals", "rebase_edit", "activities_approvallink"),
+                    _page("Votes", "how_to_vote", "activities_vote"),
+                    _page("Deadlines", "alarm", "activities_deadline"),
+                    _page("Tool calls", "construction", "activities_toolcall"),
+                    _page("Dead letters", "dangerous", "activities_deadletter"),
+                    _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
+                ],
+            },
+            {
                 "title": "Alerts",
                 "separator": True,
                 "items": [

@@ -119,6 +119,7 @@ class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
             input=given.get("input") or None,
             deliverable_id=given.get("deliverable"),
             priority=given["priority"],
+            requested_identity=self.principal.identity,
         )
         run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
         return Response(

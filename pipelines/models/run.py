@@ -52,6 +52,12 @@ class PipelineRun(TenantOwned):
     unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
     failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
     created_by = models.CharField(max_length=200, blank=True, default="")
+    requested_identity = models.CharField(
+        max_length=100,
+        blank=True,
+        db_default="",
+        help_text="Of the caller who started it; unlike names, nobody can choose it.",
+    )
     started_at = models.DateTimeField(db_default=Now(), editable=False)
     finished_at = models.DateTimeField(null=True, blank=True, editable=False)
 

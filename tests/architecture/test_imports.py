@@ -39,6 +39,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         "One guarded client calls addresses that others may choose. The demo calls our own API.",
     ),
     "jinja2": ({"activities.prompt"}, "Prompt templates are ours alone, and sandboxed."),
+    "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),
     "pymongo": (
         {
             "activities.outputs",

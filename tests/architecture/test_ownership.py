@@ -27,6 +27,7 @@ SEES_EVERY_TENANT = {
     "activities.management.commands.recover": "the same as the keeper, by hand",
     "activities.workers": "the runs of this process, whosever they are",
     "activities.invariants.examination": "what must hold over everything, in one snapshot that only reads",
+    "console.acting": "a superuser chooses among the tenants in which people are asked for something",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",

@@ -346,6 +346,43 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
     assert len(calls_of(engine, parent)) == 1
 
 
+def test_cancelling_a_step_locks_its_subtasks_before_its_run(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held up with the run locked, it must not want a subtask then whose blocker is just being written into that run."""
+    versions.save(
+        acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
+    )
+    start_run(acme.pk, "one", NewRun(), actor="test")
+    engine.drain()
+    parent = Caller(engine.agent.calls[-1])
+    subtask = parent.used("create_subtask", **PART)
+    engine.drain()
+    locked, circles, let_go = Event(), [], cancellation.let_go
+
+    def held_up(*arguments: Any, **more: Any) -> None:
+        if not locked.is_set():
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+        let_go(*arguments, **more)
+
+    def report() -> Any:
+        assert locked.wait(10)
+        return caller_of(engine, subtask).use("report_blocker", **DOWN)
+
+    def noted(error: Exception) -> bool:
+        circles.append(error)
+        return True
+
+    monkeypatch.setattr(cancellation, "let_go", held_up)
+    monkeypatch.setattr("tenants.api.views._asks_for_another_try", noted)
+    cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
+
+    assert (circles, answer.status_code) == ([], 409)
+    assert not isinstance(cancelled, Exception), cancelled
+    assert engine.status(acme, subtask) == "cancelled"
+
+
 def test_two_parts_that_end_at_once_wake_their_parent_once_and_by_the_right_one(
     engine: Engine, acme: Tenant
 ) -> None:

@@ -567,7 +567,7 @@ def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
     with tenant_scope(tenant.pk):
         first = AlertDelivery.objects.filter(channel_id=slow.pk).order_by("pk").first()
         assert first is not None
-    claim = delivery._claimed("slack")
+    claim = delivery._claimed("slack", tenant.pk)
     assert claim.id == first.pk
 
     deliver_waiting("slack")
@@ -711,11 +711,11 @@ def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
 ) -> None:
     channel_of(tenant, "webhook", receiver.url)
     raised(tenant)
-    late = delivery._claimed("webhook")
+    late = delivery._claimed("webhook", tenant.pk)
     make_due(tenant)
     delivery._end_interrupted("webhook")
     make_due(tenant)
-    assert delivery._claimed("webhook").attempt == 2
+    assert delivery._claimed("webhook", tenant.pk).attempt == 2
 
     delivery._note(late, state=DeliveryState.FAILED, last_error="late")
 

@@ -16,6 +16,7 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
+from tenants import channels
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.answers import problem
@@ -133,6 +134,20 @@ def test_another_blocker_does_not_expire_the_channel_that_it_names(engine: Engin
 
     with tenant_scope(acme.pk):
         assert Channel.objects.get(pk=channel.pk).status == "active"
+
+
+def test_a_channel_that_was_mended_since_the_run_began_stays_as_it_is(engine: Engine, acme: Tenant) -> None:
+    """What the agent knows is older."""
+    channel = a_channel(acme)
+    activity_id, agent = at_work(engine, acme)
+    channels.expire(acme.pk, channel.pk)
+    channels.reactivate(acme.pk, channel.pk)
+
+    agent.used("report_blocker", type="channel_auth_expired", message="x", channel_id=str(channel.pk))
+
+    with tenant_scope(acme.pk):
+        assert Channel.objects.get(pk=channel.pk).status == "active"
+    assert engine.status(acme, activity_id) == "blocked"
 
 
 @pytest.mark.parametrize("whose", ["other", "nobody"])

@@ -18,7 +18,7 @@ from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Channel, Tenant
 from tenants.signals import channel_expired
-from tests.engine import at_once
+from tests.engine import at_once, elsewhere
 
 MakeChannel = Callable[..., Channel]
 
@@ -177,6 +177,24 @@ def test_the_sweep_marks_what_is_due_of_all_tenants_once(
 
     assert [now_of(channel).status for channel in (*due, later)] == ["expired", "expired", "active"]
     assert (len(alerts(tenant)), len(alerts(other_tenant))) == (1, 1)
+
+
+def test_what_is_reactivated_while_the_sweep_is_at_work_stays_active(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    first, second = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
+
+    def reactivate_the_second(*, channel: Channel, **told: Any) -> None:
+        if channel.pk == first.pk:
+            elsewhere(lambda: channels.reactivate(tenant.pk, second.pk, expires_at=ahead(days=30)))
+
+    channel_expired.connect(reactivate_the_second)
+    try:
+        assert channels.expire_due() == 1
+    finally:
+        channel_expired.disconnect(reactivate_the_second)
+
+    assert now_of(second).standing == "active"
 
 
 def test_the_sweep_takes_so_many_at_once_and_goes_on_next_time(

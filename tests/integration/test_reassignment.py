@@ -471,6 +471,25 @@ def test_nothing_is_handed_on_in_a_run_that_was_cancelled(api: Any, engine: Engi
     assert engine.status(acme, agent.activity_id) == "cancelled"
 
 
+def test_a_revision_that_is_asked_for_in_a_run_that_was_cancelled_is_cancelled_with_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    steps = [{"id": "a", "agent_role": "qa", "requires_approval": True}]
+    versions.save(acme.pk, {"key": "one", "name": "One", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "one", NewRun(), actor="test")
+    engine.drain()
+    agent = Caller(engine.agent.calls[-1])
+    agent.post("complete", OUTPUT)
+    with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
+        PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
+
+    api("reviewer").post(of(agent.activity_id, "reject"), {"notes": "Shorter."})
+
+    revision = child(acme, agent.activity_id, LinkKind.REVISION_OF)
+    assert (revision.status, revision.cancel_reason) == ("cancelled", "The pipeline run was cancelled.")
+    assert not_woken(engine, revision.pk)
+
+
 # How often an agent may hand on
 
 

@@ -6,9 +6,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import OperationalError
+from psycopg.errors import DeadlockDetected
 from rest_framework.test import APIClient
 
-from activities import cancellation, results
+from activities import cancellation, families, results
 from activities.api import backlog
 from activities.exceptions import RunSuperseded
 from activities.models import Activity, ToolCall
@@ -364,6 +366,24 @@ def test_nothing_that_a_tool_did_stays_when_it_is_refused_half_way(
 
     assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 1)
     assert not_woken(engine, activity_id)
+
+
+@pytest.mark.parametrize("report", ["complete", "tools/report_blocker"])
+def test_a_report_that_met_another_in_the_database_is_tried_again(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, report: str
+) -> None:
+    _, agent = at_work(engine, acme)
+    lock, met = families.lock, iter([True])
+
+    def meets_another(*arguments: Any) -> Any:
+        if next(met, False):
+            raise OperationalError("deadlock detected") from DeadlockDetected()
+        return lock(*arguments)
+
+    monkeypatch.setattr(families, "lock", meets_another)
+    answer = agent.post(report, OUTPUT if report == "complete" else CALLS["report_blocker"])
+
+    assert answer.status_code in (200, 201), answer.content
 
 
 def test_tool_calls_and_what_they_made_are_the_tenants_own(

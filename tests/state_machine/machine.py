@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
+from uuid import UUID
 
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -59,11 +60,12 @@ class Machine(RuleBasedStateMachine):
     def engine_and_model_agree(self) -> None:
         rows = picture.bind(self.model, self.tenant)
         found = picture.differences(picture.of_model(self.model), picture.of_database(rows, self.tenant))
-        assert found == {}
+        assert not found, picture.told(found)
 
     @invariant()
     def invariants_hold(self) -> None:
-        assert invariants.check() == []
+        broken = invariants.check()
+        assert not broken, broken
         self.sound = True
 
     def teardown(self) -> None:
@@ -88,6 +90,13 @@ class Machine(RuleBasedStateMachine):
 
     def accepted(self) -> list[Attempt]:
         return [attempt for attempt in self.model.attempts if attempt.live and attempt.accepted]
+
+    def over(self) -> list[Attempt]:
+        return [attempt for attempt in self.model.attempts if attempt.state != "running"]
+
+    def id_of(self, task: Task) -> UUID:
+        assert task.id is not None
+        return task.id
 
     def next_message(self, index: int) -> Message | None:
         """One of those that are on their way; in the order of the tasks, since the order of the queues depends on the clock."""
@@ -144,17 +153,22 @@ class Machine(RuleBasedStateMachine):
             self.recover()
             self._let_agents_work()
             self._let_people_answer()
-            self.happens(self.model.tell_of_letters, lambda: self.tell_of_letters())
+            self.tell_of_letters()
             self.engine_and_model_agree()
             if all(task.ended for task in self.model.tasks):
                 break
-        assert [task.status for task in self.model.tasks if not task.ended] == []
+        left = [(task.id, task.status) for task in self.model.tasks if not task.ended]
+        assert not left, f"does not come to rest: {left}"
         self.recover()
         self.engine_and_model_agree()
-        assert invariants.check(quiesced=True) == []
+        broken = invariants.check(quiesced=True)
+        assert not broken, broken
 
     def recover(self) -> None:
         self.happens(self._delays_and_losses_end, self._mend)
+
+    def lose(self, attempt: Attempt) -> None:
+        self.happens(lambda: self.model.is_lost(attempt), lambda: self.world.lose(attempt.token))
 
     def _delays_and_losses_end(self) -> None:
         self.model.delays_end()

@@ -346,7 +346,7 @@ class Model:
         taken_over = next((member.agent for member in task.line if member.agent), None)
         heir = Task(
             agent=agent, parent=task, link="reassigned_from", gate=agent is None and (bool(taken_over) or task.gate),
-            approval_wanted=task.approval_wanted, blocking=task.blocking, most_attempts=task.most_attempts, round=task.round, run=task.run,
+            approval_wanted=task.approval_wanted, blocking=task.blocking, not_before=task.not_before, most_attempts=task.most_attempts, round=task.round, run=task.run,
             step=task.step, taken_over=taken_over,
             rules=next((member.rules for member in task.line if bool(member.agent) == bool(agent)), None),
         )  # fmt: skip

@@ -125,3 +125,10 @@ def differences(model: dict[str, Any], database: dict[str, Any]) -> dict[str, tu
         for name in sorted(model.keys() | database.keys())
         if model.get(name) != database.get(name)
     }
+
+
+def told(found: dict[str, tuple[Any, Any]]) -> str:
+    """The differences, for the eyes."""
+    return "the model and the engine differ:\n" + "\n".join(
+        f"  {name}\n    model  {model}\n    engine {database}" for name, (model, database) in found.items()
+    )

@@ -86,8 +86,11 @@ class Task:
     run: Any = None  # of a pipeline
     step: str | None = None
     taken_over: str | None = None
+    #: It may not start yet. Neither may its heir.
+    not_before: bool = False
+
     #: Reasons to run that are due, and those that are not yet.
-    due: bool = True
+    due: bool = False
     later: bool = False
 
     id: UUID | None = None
@@ -107,8 +110,9 @@ class Task:
     def __post_init__(self) -> None:
         if self.parent is not None:
             self.parent.children.append(self)
-        if self.agent is None:
-            self.due = False
+        if self.agent is not None:
+            self.due, self.later = not self.not_before, self.not_before
+        else:
             self.deadline_ahead = self.rules is not None and self.rules.on_timeout is not None
 
     @property

@@ -18,7 +18,7 @@ from tenants.models import Tenant
 from tests import cleaning
 from tests.engine import Engine
 from tests.state_machine.limits import Limits
-from tests.state_machine.rules import Anything
+from tests.state_machine.operators import Anything
 from tests.state_machine.world import ROLES, World
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))

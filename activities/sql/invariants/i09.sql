@@ -41,4 +41,4 @@ UNION
 SELECT l.activity_id FROM approval_linked_activities l
 JOIN activities_activity a ON a.id = l.activity_id
 JOIN activities_activity i ON i.id = l.approval_id
-WHERE l.state = 'waiting' AND a.status IN ('cancelled', 'reassigned') AND a.finished_at > i.created_at
+WHERE l.state = 'waiting' AND a.assignee_type = 'agent' AND a.status IN ('cancelled', 'reassigned') AND a.finished_at > i.created_at

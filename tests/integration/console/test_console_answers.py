@@ -14,8 +14,8 @@ from activities import outputs
 from tenants.models import Tenant
 from tests.browsing import words
 from tests.forms import Form, forms_of
-from tests.integration.console.conftest import INBOX, Person, done, notice, refused, sent_by
 from tests.questions import Questions
+from tests.visiting import INBOX, Person, done, notice, refused, sent_by
 
 # Each kind
 
@@ -188,7 +188,7 @@ def test_an_answer_leads_to_the_item_that_followed_and_the_last_one_to_the_list(
     assert answer["Location"] == f"{INBOX}{second.pk}/?tenant=acme&kind=task#item"
 
     answer = ann.form(second, "?kind=task").send(ann.browser, ("deed", "complete"))
-    assert answer["Location"] == f"{INBOX}?tenant=acme&kind=task"
+    assert answer["Location"] == f"{INBOX}?tenant=acme&kind=task#content"
 
 
 # Who may

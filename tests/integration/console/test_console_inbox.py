@@ -22,8 +22,8 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
 from tests.engine import Engine
-from tests.integration.console.conftest import INBOX, Person
 from tests.questions import Questions
+from tests.visiting import INBOX, Person
 
 
 def names(answer: HttpResponse) -> list[str]:

@@ -16,8 +16,8 @@ from console import decisions
 from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import forms_of
-from tests.integration.console.conftest import Person, done, notice, refused
 from tests.questions import Questions
+from tests.visiting import Person, done, notice, refused
 
 
 @pytest.mark.parametrize("deed", ["approve", "reject"])

@@ -12,8 +12,8 @@ from activities import approvals
 from activities.states import Status
 from tests.engine import at_once
 from tests.forms import Form, forms_of
-from tests.integration.console.conftest import Person, notice, refused, sent_by
 from tests.questions import Questions
+from tests.visiting import Person, notice, refused, sent_by
 
 
 def _together(by: Person) -> Form:

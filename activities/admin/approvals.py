@@ -1,0 +1,236 @@
+"""Approvals with what hangs on them, the votes about what people decide, and the times at which something happens by itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.views import ChangeList
+
+from activities import approvals
+from activities.admin import labels
+from activities.admin.records import PartAdmin
+from activities.approvals import Question, questions
+from activities.decision_rules import Voter
+from activities.exceptions import ActivityError
+from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.deeds import Deed, DeedsAdmin
+
+APPROVE = Deed(
+    "approve_selected",
+    "Approve",
+    "Approved",
+    "Everything that waits for these goes on. Where several must agree, this is one voice.",
+    (ActivityError,),
+    notes="Notes for the agents",
+)
+REJECT = Deed(
+    "reject_selected",
+    "Reject",
+    "Rejected",
+    "Everything that waits for these is told what you write here. Where several must agree, this is one voice.",
+    (ActivityError,),
+    notes="What is to be done differently",
+    notes_needed=True,
+    danger=True,
+)
+WITHDRAW = Deed(
+    "withdraw_selected",
+    "Withdraw",
+    "Withdrawn",
+    "Nobody is asked any more. Everything that waits for these goes on and learns that nobody will decide.",
+    (ActivityError,),
+    notes="Reason",
+    danger=True,
+)
+
+
+class ApprovalList(ChangeList):
+    """A page of approvals with their questions: three queries per tenant on the page, none per row."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        by_tenant: dict[UUID, list[Approval]] = defaultdict(list)
+        for approval in self.result_list:
+            by_tenant[approval.tenant_id].append(approval)
+        asked = {
+            question.approval.pk: question
+            for tenant_id, rows in by_tenant.items()
+            for question in questions(tenant_id, rows)
+        }
+        for approval in self.result_list:
+            approval.question = asked[approval.pk]
+
+
+@admin.register(Approval)
+class ApprovalAdmin(DeedsAdmin, RecordAdmin):
+    list_display = ("created_at", "title", "tenant", "type", "state", "linked", "requested_by")
+    list_filter = (TenantFilter, "type")
+    list_select_related = ("tenant",)
+    list_disable_select_all = False
+    search_fields = ("type", "requested_by", "tenant__slug")
+    fields = (
+        "id", "item", "tenant", "type", "state", "asked", "options", "decision", "votes_so_far", "activities", "requested_by", "created_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions = ("approve_selected", "reject_selected", "withdraw_selected")
+    actions_detail = ("approve", "reject", "withdraw")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ApprovalList
+
+    @display(description="Title")
+    def title(self, approval: Approval) -> str:
+        return _of(approval).item.name
+
+    @display(description="State")
+    def state(self, approval: Approval) -> SafeString:
+        status = _of(approval).status
+        return badge(status, labels.APPROVAL.get(status, ""))
+
+    @display(description="Activities")
+    def linked(self, approval: Approval) -> int:
+        return len(_of(approval).links)
+
+    @display(description="Item in the inbox")
+    def item(self, approval: Approval) -> SafeString:
+        return link_to(Activity, approval.pk, _of(approval).item.name)
+
+    @display(description="Asked of")
+    def asked(self, approval: Approval) -> str:
+        question = _of(approval)
+        due = f", due {question.item.due_at:%Y-%m-%d %H:%M} UTC" if question.item.due_at else ""
+        several = f", {question.rules.quorum} must agree" if question.rules.is_voted_on else ""
+        return f"{question.item.human_role}{several}{due}"
+
+    @display(description="Decision")
+    def decision(self, approval: Approval) -> Any:
+        item = _of(approval).item
+        said = (item.decided_by, item.chosen_option, item.reviewer_notes or item.cancel_reason)
+        return ", ".join(part for part in said if part) or NOTHING
+
+    @display(description="Votes")
+    def votes_so_far(self, approval: Approval) -> SafeString:
+        rows = [
+            (vote.actor, vote.decision, vote.chosen_option or "", vote.notes) for vote in _of(approval).votes
+        ]
+        listed = format_html_join("", "<li>{}: {} {} {}</li>", rows)
+        return format_html("<ul>{}</ul>", listed) if rows else NOTHING
+
+    @display(description="Activities")
+    def activities(self, approval: Approval) -> SafeString:
+        rows = [
+            (link_to(Activity, linked.activity, linked.name), linked.status, linked.state, linked.reason)
+            for linked in _of(approval).links
+        ]
+        listed = format_html_join("", "<li>{} ({}): {} {}</li>", rows)
+        return format_html("<ul>{}</ul>", listed) if rows else NOTHING
+
+    @admin.action(description="Approve", permissions=["view"])
+    def approve_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
+        return self.perform(request, queryset, APPROVE, partial(_decide, approvals.approve, request))
+
+    @admin.action(description="Reject", permissions=["view"])
+    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
+        return self.perform(request, queryset, REJECT, partial(_decide, approvals.reject, request))
+
+    @admin.action(description="Withdraw", permissions=["view"])
+    def withdraw_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
+        return self.perform(request, queryset, WITHDRAW, partial(_withdraw, request))
+
+    @action(
+        description="Approve", url_path="approve", icon="check", permissions=["view"], variant=ActionVariant.SUCCESS
+    )  # fmt: skip
+    def approve(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.approve_selected)
+
+    @action(
+        description="Reject", url_path="reject", icon="undo", permissions=["view"], variant=ActionVariant.WARNING
+    )  # fmt: skip
+    def reject(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.reject_selected)
+
+    @action(
+        description="Withdraw", url_path="withdraw", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER
+    )  # fmt: skip
+    def withdraw(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.withdraw_selected)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        """The buttons, while there is something to decide. The pages behind them refuse by themselves."""
+        found = self.get_object(request, object_id)
+        is_open = found is not None and _of(found).status == "pending"
+        return super().get_actions_detail(request, object_id) if is_open else []
+
+
+def _of(approval: Approval) -> Question:
+    """The question, asked for once for a row."""
+    known: Question | None = getattr(approval, "question", None)
+    if known is None:
+        (known,) = questions(approval.tenant_id, [approval])
+        approval.question = known  # type: ignore[attr-defined]  # kept on the row, as ApprovalList does
+    return known
+
+
+def _voter(request: HttpRequest) -> Voter:
+    return Voter(f"user:{request.user.get_username()}", identity=f"user:{request.user.pk}")
+
+
+def _decide(do: Callable[..., Any], request: HttpRequest, approval: Approval, notes: str) -> Any:
+    return do(approval.tenant_id, approval.pk, actor=_voter(request), notes=notes)
+
+
+def _withdraw(request: HttpRequest, approval: Approval, notes: str) -> Any:
+    return approvals.withdraw(approval.tenant_id, approval.pk, by=_voter(request), reason=notes)
+
+
+@admin.register(ApprovalLink)
+class ApprovalLinkAdmin(PartAdmin):
+    list_display = ("approval_link", "activity_link", "tenant", "situation", "reason")
+    list_filter = (TenantFilter, "state")
+    stands_for = {"situation": "state", "approval_link": "approval_id"}
+    fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
+    readonly_fields = fields
+
+    @display(description="Approval")
+    def approval_link(self, link: ApprovalLink) -> SafeString:
+        return link_to(Approval, link.approval_id, link.approval_id)
+
+    @display(description="State")
+    def situation(self, link: ApprovalLink) -> SafeString:
+        return badge(link.state, labels.LINK.get(link.state, ""))
+
+
+@admin.register(Vote)
+class VoteAdmin(PartAdmin):
+    list_display = ("at", "activity_link", "tenant", "actor", "decision", "chosen_option")
+    list_filter = (TenantFilter, "decision")
+    fields = ("activity_link", "tenant", "actor", "voter", "decision", "chosen_option", "notes", "at")
+    readonly_fields = fields
+
+
+@admin.register(Deadline)
+class DeadlineAdmin(PartAdmin):
+    list_display = ("at", "activity_link", "tenant", "kind", "human_role", "happened_at")
+    list_filter = (TenantFilter, "kind")
+    fields = ("id", "activity_link", "tenant", "kind", "at", "human_role", "happened_at")
+    readonly_fields = fields
+
+
+@admin.register(ToolCall)
+class ToolCallAdmin(PartAdmin):
+    list_display = ("at", "activity_link", "tenant", "tool")
+    list_filter = (TenantFilter, "tool")
+    fields = ("id", "activity_link", "tenant", "tool", "run_link", "arguments", "answer", "digest", "at")
+    readonly_fields = fields

@@ -1,0 +1,225 @@
+"""Dead letters: what failed for good, how much of it looks alike, and the buttons that try it again or give it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from activities import deadletters
+from activities.admin import labels
+from activities.admin.filters import RoleFilter
+from activities.exceptions import ActivityError
+from activities.models import Activity, ActivityRun, DeadLetter, RepeatedSubmissions
+from activities.models.dead_letter import DeadLetterState
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.context import tenant_scope
+
+
+class DealtWith(ActivityError):
+    """Somebody has tried it again or given it up before, or equal work is under way."""
+
+    code = "dealt_with"
+
+
+REPLAY = Deed(
+    "replay_selected",
+    "Try again",
+    "Started anew",
+    "These start again, with all their attempts, for the reasons that they ran for last.",
+    (ActivityError,),
+)
+REPLAY_ALIKE = Deed(
+    "replay_alike_selected",
+    "Try all alike again",
+    "Started anew, with all that failed alike",
+    "Everything of the same tenant that failed alike starts again, with all its attempts.",
+    (ActivityError,),
+)
+DISMISS = Deed(
+    "dismiss_selected",
+    "Give up",
+    "Given up",
+    "These activities are cancelled, with everything that was asked because of them.",
+    (ActivityError,),
+    notes="Reason",
+    notes_needed=True,
+    danger=True,
+)
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(DeedsAdmin, RecordAdmin):
+    list_display = (
+        "created_at",
+        "activity_link",
+        "tenant",
+        "agent_role",
+        "reason",
+        "said",
+        "situation",
+        "alike",
+    )
+    list_filter = (TenantFilter, "state", "reason", RoleFilter)
+    list_select_related = ("tenant", "activity")
+    list_disable_select_all = False
+    search_fields = ("activity__name", "tenant__slug", "fingerprint")
+    stands_for = {
+        "activity_link": "activity_id", "situation": "state", "run_link": "run_id", "escalation_link": "escalation_id"
+    }  # fmt: skip
+    fields = (
+        "id", "activity_link", "tenant", "agent_role", "reason", "situation", "error", "attempts", "stalls", "cost_usd", "run_link",
+        "escalation_link", "fingerprint", "alike", "created_at", "handled_at", "closed_at", "closed_by",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions = ("replay_selected", "replay_alike_selected", "dismiss_selected")
+    actions_detail = ("replay", "replay_alike", "dismiss")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[DeadLetter]:
+        rows: QuerySet[DeadLetter] = super().get_queryset(request)
+        same = (
+            DeadLetter.objects.filter(
+                tenant_id=OuterRef("tenant_id"),
+                fingerprint=OuterRef("fingerprint"),
+                state=DeadLetterState.OPEN,
+            )
+            .order_by()
+            .values("fingerprint")
+            .annotate(count=Count("pk"))
+        )
+        return rows.annotate(open_alike=Coalesce(Subquery(same.values("count")), 0))
+
+    @display(description="Activity")
+    def activity_link(self, letter: DeadLetter) -> SafeString:
+        return link_to(Activity, letter.activity_id, letter.activity)
+
+    @display(description="State")
+    def situation(self, letter: DeadLetter) -> SafeString:
+        return badge(letter.state, labels.DEAD_LETTER.get(letter.state, ""))
+
+    @display(description="Error")
+    def said(self, letter: DeadLetter) -> str:
+        return str(letter.error.get("message") or letter.error.get("code") or NOTHING)[:200]
+
+    @display(description="Open and alike")
+    def alike(self, letter: DeadLetter) -> SafeString:
+        """How many are open that failed alike; the link shows them together."""
+        chosen = {"fingerprint__exact": letter.fingerprint, "tenant": letter.tenant.slug}
+        url = f"{reverse('admin:activities_deadletter_changelist')}?{urlencode(chosen)}"
+        count = letter.open_alike  # type: ignore[attr-defined]  # annotated by get_queryset
+        return format_html('<a class="text-link" href="{}">{}</a>', url, count)
+
+    @display(description="Run")
+    def run_link(self, letter: DeadLetter) -> SafeString:
+        return link_to(ActivityRun, letter.run_id, letter.run_id)
+
+    @display(description="Escalation")
+    def escalation_link(self, letter: DeadLetter) -> SafeString:
+        return link_to(Activity, letter.escalation_id, letter.escalation_id)
+
+    @admin.action(description="Try again", permissions=["view"])
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
+        deed = _with_count(REPLAY, queryset, _itself, deadletters.replay)
+        return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _itself))
+
+    @admin.action(description="Try all alike again", permissions=["view"])
+    def replay_alike_selected(
+        self, request: HttpRequest, queryset: QuerySet[DeadLetter]
+    ) -> HttpResponse | None:
+        deed = _with_count(REPLAY_ALIKE, queryset, _all_alike, deadletters.replay)
+        return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _all_alike))
+
+    @admin.action(description="Give up", permissions=["view"])
+    def dismiss_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
+        deed = _with_count(DISMISS, queryset, _itself, deadletters.dismiss, reason="")
+        return self.perform(request, queryset, deed, lambda letter, notes: _dismiss(request, letter, notes))
+
+    @action(description="Try again", url_path="replay", icon="replay", permissions=["view"])
+    def replay(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.replay_selected)
+
+    @action(
+        description="Try all alike again", url_path="replay-alike", icon="replay_10", permissions=["view"]
+    )
+    def replay_alike(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.replay_alike_selected)
+
+    @action(
+        description="Give up", url_path="dismiss", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER
+    )  # fmt: skip
+    def dismiss(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.dismiss_selected)
+
+
+Chooser = Callable[[DeadLetter], QuerySet[DeadLetter]]
+
+
+def _itself(letter: DeadLetter) -> QuerySet[DeadLetter]:
+    rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(letter.tenant_id)
+    return rows.filter(pk=letter.pk)
+
+
+def _all_alike(letter: DeadLetter) -> QuerySet[DeadLetter]:
+    rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(letter.tenant_id)
+    return rows.filter(fingerprint=letter.fingerprint)
+
+
+def _with_count(
+    deed: Deed, letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
+) -> Deed:
+    """The deed with what a dry run says: the count that the deed then acts on."""
+    chosen: dict[tuple[UUID, str], DeadLetter] = {}
+    for letter in letters:
+        chosen[letter.tenant_id, letter.fingerprint if chooser is _all_alike else str(letter.pk)] = letter
+    count = skipped = 0
+    for letter in chosen.values():
+        with tenant_scope(letter.tenant_id):
+            planned = do(letter.tenant_id, chooser(letter), actor="admin", dry_run=True, **more)
+        count, skipped = count + planned.count, skipped + planned.skipped
+    return replace(
+        deed, explanation=f"{deed.explanation} This concerns {count}; {skipped} were dealt with before."
+    )
+
+
+def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:
+    with tenant_scope(letter.tenant_id):
+        done = deadletters.replay(letter.tenant_id, chooser(letter), actor=_name_of(request))
+    _refuse_nothing(done.count)
+
+
+def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
+    with tenant_scope(letter.tenant_id):
+        done = deadletters.dismiss(letter.tenant_id, _itself(letter), actor=_name_of(request), reason=reason)
+    _refuse_nothing(done.count)
+
+
+def _refuse_nothing(count: int) -> None:
+    if not count:
+        raise DealtWith("It was dealt with before, or equal work is under way.")
+
+
+def _name_of(request: HttpRequest) -> str:
+    return f"user:{request.user.get_username()}"
+
+
+@admin.register(RepeatedSubmissions)
+class RepeatedSubmissionsAdmin(RecordAdmin):
+    list_display = ("agent_role", "tenant", "count")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("agent_role", "tenant__slug")
+    fields = ("id", "tenant", "agent_role", "count")
+    readonly_fields = fields

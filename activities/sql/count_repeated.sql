@@ -1,0 +1,8 @@
+-- Counts submissions that created nothing, since an equal activity was under way.
+-- Parameters  tenant, and arrays of equal length, sorted by role: ids, roles, counts
+-- Guarantee   rows are locked in the order of their roles, so that two bulks at once do not wait for each other.
+INSERT INTO activities_repeatedsubmissions AS kept (id, tenant_id, agent_role, count)
+SELECT r.id, %(tenant)s, r.role, r.count
+FROM unnest(%(ids)s::uuid[], %(roles)s::text[], %(counts)s::bigint[]) AS r(id, role, count)
+ORDER BY r.role
+ON CONFLICT (tenant_id, agent_role) DO UPDATE SET count = kept.count + excluded.count

@@ -1,0 +1,152 @@
+"""Approvals and dead letters in the admin: what they show, and what their buttons do."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from django.test import Client
+
+from activities import approvals, deadletters
+from activities.decision_rules import Voter
+from activities.models import Approval, DeadLetter, Deadline, ToolCall
+from agents.contracts import Accepted
+from tenants.context import system_scope
+from tenants.models import Tenant
+from tests.asking import asked, asking, links_of
+from tests.browsing import act, list_of, page_of, told, words
+from tests.burying import failed, letters_of
+from tests.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def row(model: type, key: UUID) -> object:
+    with system_scope():
+        return model._default_manager.get(pk=key)  # type: ignore[attr-defined]
+
+
+def test_an_approval_shows_its_question_its_votes_and_what_waits_for_it(
+    engine: Engine, acme: Tenant, root: Client
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id], quorum=2, options=("Honey", "Hives"), due_seconds=60)
+    approvals.approve(
+        acme.pk, approval, actor=Voter("Ann", identity="a"), chosen_option="Hives", notes="<b>yes</b>"
+    )
+
+    listed, page = words(root.get(list_of(Approval))), root.get(page_of(row(Approval, approval)))
+
+    assert "Which direction? acme content_direction pending 1 operator" in listed
+    shown = words(page)
+    assert "reviewer, 2 must agree, due " in shown
+    assert "Ann: approve Hives" in shown
+    assert "work 0 (awaiting_review): waiting" in shown
+    assert "<b>yes</b>" not in page.content.decode()
+
+
+def test_the_buttons_of_an_approval_decide_it_and_take_it_back(
+    engine: Engine, acme: Tenant, root: Client
+) -> None:
+    ids = engine.submit(acme, count=3)
+    rows = [row(Approval, asked(acme, [one])) for one in ids]
+
+    for verb, approval in zip(("approve", "reject", "withdraw"), rows, strict=True):
+        act(root, Approval, f"{verb}_selected", approval, confirmed="1", notes="Because.")
+
+    with system_scope():
+        found = [engine.get(acme, approval.pk) for approval in rows]  # type: ignore[attr-defined]
+    assert [(one.status, one.decided_by) for one in found] == [
+        ("approved", "user:root"), ("rejected", "user:root"), ("cancelled", "user:root")
+    ]  # fmt: skip
+    assert {state for approval in rows for state, _ in links_of(acme, approval.pk).values()} == {"woken"}  # type: ignore[attr-defined]
+    again = act(root, Approval, "approve_selected", rows[0], confirmed="1")
+    assert "user:root approved this at" in told(again)[0]
+
+
+def test_a_link_to_a_button_changes_nothing(engine: Engine, acme: Tenant, root: Client) -> None:
+    approval = asked(acme)
+
+    for verb in ("approve", "reject", "withdraw"):
+        assert root.get(f"/admin/activities/approval/{approval}/{verb}").status_code == 200
+
+    assert engine.status(acme, approval) == "created"
+
+
+def test_a_letter_shows_its_failure_and_how_many_are_alike(
+    engine: Engine, acme: Tenant, root: Client
+) -> None:
+    failed(engine, acme, count=2)
+    (first, second) = failed(engine, acme, "dev", count=2)
+    deadletters.handle_waiting()
+
+    text = words(root.get(list_of(DeadLetter)))
+    page = words(root.get(page_of(letters_of(acme, first)[0])))
+
+    assert "dev permanent It broke. open 2" in text
+    assert "Open and alike" in page
+    fingerprint = letters_of(acme, second)[0].fingerprint
+    together = root.get(list_of(DeadLetter), {"fingerprint__exact": fingerprint, "tenant": "acme"})
+    assert {letter.activity_id for letter in together.context["cl"].result_list} == {first, second}
+
+
+def test_a_replay_is_counted_first_and_then_done_once(engine: Engine, acme: Tenant, root: Client) -> None:
+    ids = failed(engine, acme, count=3)
+    letters = letters_of(acme, *ids)
+
+    question = words(act(root, DeadLetter, "replay_selected", *letters))
+    statuses = {engine.status(acme, one) for one in ids}
+    act(root, DeadLetter, "replay_selected", *letters, confirmed="1")
+    again = act(root, DeadLetter, "replay_selected", letters[0], confirmed="1")
+
+    assert "This concerns 3; 0 were dealt with before." in question
+    assert statuses == {"failed"}
+    assert {engine.status(acme, one) for one in ids} == {"created"}
+    assert "It was dealt with before" in told(again)[-1]
+
+
+def test_all_that_failed_alike_is_replayed_from_one_of_them(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, root: Client
+) -> None:
+    engine.serve(other_tenant)
+    ids, other = failed(engine, acme, count=3), failed(engine, other_tenant)
+    (letter,) = letters_of(acme, ids[0])
+
+    question = words(act(root, DeadLetter, "replay_alike_selected", letter))
+    act(root, DeadLetter, "replay_alike_selected", letter, confirmed="1")
+
+    assert "This concerns 3; 0 were dealt with before." in question
+    assert {engine.status(acme, one) for one in ids} == {"created"}
+    assert engine.status(other_tenant, other[0]) == "failed"
+
+
+def test_giving_up_needs_a_reason(engine: Engine, acme: Tenant, root: Client) -> None:
+    (activity_id,) = failed(engine, acme)
+    letters = letters_of(acme, activity_id)
+
+    act(root, DeadLetter, "dismiss_selected", *letters, confirmed="1", notes="")
+    before = engine.status(acme, activity_id)
+    act(root, DeadLetter, "dismiss_selected", *letters, confirmed="1", notes="Not wanted.")
+
+    assert before == "failed"
+    assert (engine.status(acme, activity_id), engine.get(acme, activity_id).cancel_reason) == (
+        "cancelled",
+        "Not wanted.",
+    )
+
+
+def test_deadlines_and_tool_calls_are_shown(engine: Engine, acme: Tenant, root: Client) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    asking(engine, acme, "request_human_review", {"question": "Good?", "due_seconds": 60, "reminders": [30]})
+
+    deadlines, calls = words(root.get(list_of(Deadline))), words(root.get(list_of(ToolCall)))
+
+    assert "reminder" in deadlines
+    assert "Review: work 0" in deadlines
+    assert "request_human_review" in calls

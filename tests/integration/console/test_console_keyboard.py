@@ -1,0 +1,263 @@
+"""The inbox worked through by keyboard alone, in a real browser: keys, focus, and what is in reach at every width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import pages
+from tests.engine import eventually
+from tests.questions import Questions
+from tests.visiting import INBOX, Person
+
+pytestmark = pytest.mark.ui
+
+
+@pytest.fixture
+def screen(ann: Person) -> Iterator[Any]:
+    """A window in which `ann` has signed in. Whatever its console complains of fails the test."""
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
+        window.add_cookies([pages.signed_in(ann.user, address)])
+        page = window.new_page()
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        window.close()
+    # A page that refuses an answer does so with the status of the refusal, which the browser mentions.
+    assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
+
+
+def focused(page: Any) -> str:
+    """What has the focus: its text, or its name."""
+    script = """(one => one.name === "deed" ? `button ${one.innerText}` : one.matches("input, select, textarea") ? one.id
+      : (one.innerText || one.tagName).trim())(document.activeElement)"""
+    return str(page.evaluate(script))
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_items_are_reached_opened_and_approved_without_a_mouse(asked: Questions, screen: Any) -> None:
+    first, second = asked.gate(name="One"), asked.gate(name="Two")
+    screen.goto(INBOX)
+
+    press(screen, "j")
+    assert "Approve: One" in focused(screen)
+    press(screen, "j", "j")
+    assert "Approve: Two" in focused(screen), "the list ends there"
+    press(screen, "k", "o")
+    screen.wait_for_url(f"**{first.pk}/**")
+    press(screen, "a")
+    assert focused(screen) == "button Approve"
+    assert asked.get(first.pk).status == "created", "no single key decides"
+    press(screen, "Enter")
+    screen.wait_for_url(f"**{second.pk}/**")
+
+    assert asked.get(first.pk).status == "approved"
+    assert "Approved: Approve: One" in focused(screen), "a screen reader hears what was done"
+    press(screen, "a", "a")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+    assert asked.get(second.pk).status == "approved"
+
+
+def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any) -> None:
+    gate = asked.gate()
+    screen.goto(f"{INBOX}{gate.pk}/")
+
+    press(screen, "r")
+    assert focused(screen) == "notes"
+    press(screen, "Control+Enter")
+    assert screen.evaluate("document.querySelector('#notes').validationMessage").startswith(
+        "Say what is to be done"
+    )
+    screen.keyboard.type("j k a: shorter, please.")
+    press(screen, "Control+Enter")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+
+    assert asked.get(gate.pk).reviewer_notes == "j k a: shorter, please.", "in a field keys are letters"
+
+
+def test_a_blocker_is_resolved_a_task_completed_and_a_failure_tried_again(
+    asked: Questions, screen: Any
+) -> None:
+    blocker, task, escalation = asked.blocker(), asked.task(), asked.escalation()
+
+    screen.goto(f"{INBOX}{blocker.pk}/")
+    press(screen, "e")
+    screen.keyboard.type("Signed in.")
+    press(screen, "Control+Enter")
+    eventually(lambda: asked.get(blocker.pk).status == "done")
+
+    screen.goto(f"{INBOX}{task.pk}/")
+    press(screen, "e")
+    assert focused(screen) == "output"
+    screen.keyboard.type("They agree.")
+    press(screen, "Control+Enter")
+    eventually(lambda: asked.get(task.pk).status == "done")
+
+    screen.goto(f"{INBOX}{escalation.pk}/")
+    press(screen, "e", "Enter")
+    eventually(lambda: asked.get(escalation.parent_id).status == "created")
+
+
+def test_an_option_is_chosen_before_an_approval_goes_out(asked: Questions, screen: Any) -> None:
+    approval = asked.approval()
+    screen.goto(f"{INBOX}{approval.pk}/")
+
+    press(screen, "a", "Enter")
+    assert screen.evaluate("document.activeElement.name") == "option", "the browser leads to what is missing"
+    press(screen, "Space", "ArrowDown", "Enter")
+    assert asked.get(approval.pk).status == "created", "Enter on an option sends nothing"
+    press(screen, "a", "Enter")
+
+    eventually(lambda: asked.get(approval.pk).chosen_option == "Sober")
+
+
+def test_several_are_selected_and_approved_together(asked: Questions, screen: Any) -> None:
+    gates = [asked.gate(name=f"Text {number}") for number in range(3)]
+    task = asked.task()
+    screen.goto(INBOX)
+    assert not screen.is_visible("#together")
+
+    press(screen, "j", "x", "j", "x", "j", "j", "x")
+    assert screen.inner_text("#together") == "Approve what is selected (2)"
+    assert "needs to be opened" in screen.inner_text("#said")
+    press(screen, "a", "Enter")
+    screen.wait_for_selector(".results")
+
+    assert [asked.get(item.pk).status for item in (*gates, task)] == [
+        "approved",
+        "approved",
+        "created",
+        "created",
+    ]
+    assert "Approved: Approve: Text 0" in focused(screen)
+
+
+def test_nobody_decides_about_an_item_that_is_not_in_sight(asked: Questions, screen: Any) -> None:
+    seen, unseen = asked.gate(name="Seen"), asked.gate(name="Unseen")
+    screen.goto(f"{INBOX}{seen.pk}/")
+
+    press(screen, "j", "a")
+    screen.wait_for_url(f"**{unseen.pk}/**")
+
+    assert {asked.get(item.pk).status for item in (seen, unseen)} == {"created"}
+
+
+def test_the_overview_of_keys_opens_keeps_the_focus_and_gives_it_back(asked: Questions, screen: Any) -> None:
+    asked.gate()
+    screen.goto(INBOX)
+    press(screen, "j", "?")
+    assert screen.is_visible("#keys")
+
+    for _ in range(5):
+        press(screen, "Tab")
+        assert screen.evaluate(
+            "document.activeElement === document.body || !!document.activeElement.closest('#keys')"
+        )
+    press(screen, "Escape")
+
+    assert not screen.is_visible("#keys")
+    assert "Approve: Summary" in focused(screen)
+
+
+def test_shortcuts_can_be_switched_off_and_stay_off(asked: Questions, screen: Any) -> None:
+    asked.gate()
+    screen.goto(INBOX)
+    screen.click("#show-keys")
+    screen.uncheck("#keys-on")
+    press(screen, "Escape")
+
+    screen.reload()
+    press(screen, "j", "/")
+
+    assert screen.evaluate("document.activeElement === document.body"), "nothing has moved"
+
+
+def test_search_is_one_key_away_and_left_with_another(asked: Questions, screen: Any) -> None:
+    asked.gate()
+    screen.goto(INBOX)
+
+    press(screen, "/")
+    assert focused(screen) == "search"
+    screen.keyboard.type("jx")
+    assert screen.input_value("#search") == "jx", "in a field keys are letters"
+    press(screen, "Escape", "j")
+
+    assert "Approve: Summary" in focused(screen)
+
+
+def test_tab_reaches_every_answer_and_nothing_traps_it(asked: Questions, screen: Any) -> None:
+    asked.approval()
+    gate = asked.gate("Text\n\n" * 200)
+    screen.goto(f"{INBOX}{gate.pk}/")
+
+    reached = []
+    for _ in range(60):
+        press(screen, "Tab")
+        reached.append(focused(screen))
+        if screen.evaluate("document.activeElement === document.body"):
+            break
+
+    assert {"search", "role", "notes", "button Approve", "button Send back"} <= set(reached)
+    assert reached[0] == "Skip to the content"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_is_wider_than_the_screen_and_buttons_can_be_read(
+    width: int, scheme: str, asked: Questions, screen: Any
+) -> None:
+    screen.set_viewport_size({"width": width, "height": 740})
+    screen.emulate_media(color_scheme=scheme)
+    items = [
+        asked.gate(f"{'x' * 300}\n\n```\n{'y' * 300}\n```"),
+        asked.approval("z" * 200),
+        asked.escalation("w" * 300),
+    ]
+
+    for address in (INBOX, *(f"{INBOX}{item.pk}/" for item in items)):
+        screen.goto(address)
+        assert screen.evaluate("document.documentElement.scrollWidth") <= width, address
+        for button in screen.query_selector_all("button:visible"):
+            assert _contrast(*button.evaluate(_COLOURS)) >= 4.5, button.inner_text()
+
+
+def test_the_page_needs_no_more_than_it_brings(asked: Questions, screen: Any) -> None:
+    gate = asked.gate("![p](https://evil.example/p.png) [a](https://evil.example/)")
+    asked_for: list[str] = []
+    screen.on("request", lambda request: asked_for.append(request.url))
+
+    screen.goto(f"{INBOX}{gate.pk}/")
+
+    assert asked_for
+    assert all(address.startswith("http://127.0.0.1:") for address in asked_for)
+
+
+_COLOURS = """one => {
+  let behind = one;
+  while (behind && getComputedStyle(behind).backgroundColor.startsWith("rgba(0, 0, 0, 0")) behind = behind.parentElement;
+  return [getComputedStyle(one).color, getComputedStyle(behind || document.body).backgroundColor];
+}"""
+
+
+def _contrast(ink: str, paper: str) -> float:
+    """As the guidelines for accessible pages define it."""
+    light, dark = sorted((_luminance(ink), _luminance(paper)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

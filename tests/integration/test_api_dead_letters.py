@@ -1,0 +1,228 @@
+"""`/dead-letters/`: what failed for good, sorted by what failed alike, tried again or given up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import pytest
+
+from activities import deadletters
+from agents.exceptions import PermanentAgentError
+from tenants.models import Tenant
+from tests.burying import escalations_of, failed, letters_of
+from tests.engine import Engine
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+LETTERS = "/api/v1/dead-letters/"
+REPLAY, DISMISS, GROUPS = f"{LETTERS}replay/", f"{LETTERS}dismiss/", f"{LETTERS}groups/"
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def letter_of(tenant: Tenant, activity_id: UUID) -> str:
+    (letter,) = letters_of(tenant, activity_id)
+    return str(letter.pk)
+
+
+def test_a_letter_shows_the_failure_and_what_became_of_it(api: Any, engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+    deadletters.handle_waiting()
+    (escalation,) = escalations_of(acme, activity_id)
+
+    (shown,) = api("viewer").get(LETTERS).json()["results"]
+
+    assert {name: shown[name] for name in ("activity", "name", "agent_role", "reason", "state", "escalation")} == {
+        "activity": str(activity_id), "name": "work 0", "agent_role": "qa", "reason": "permanent", "state": "open",
+        "escalation": str(escalation.pk),
+    }  # fmt: skip
+    assert (shown["error"]["code"], shown["attempts"], shown["stalls"], shown["cost_usd"]) == (
+        "broken",
+        1,
+        0,
+        "0.000000",
+    )
+    assert (shown["activity_status"], shown["closed_by"], shown["closed_at"]) == ("needs_review", None, None)
+    seen = api("viewer").get(f"{LETTERS}{shown['id']}/")
+    assert seen.json() == shown
+    assert seen["ETag"]
+
+
+def test_the_list_is_narrowed_by_each_filter(api: Any, engine: Engine, acme: Tenant) -> None:
+    (first,) = failed(engine, acme, "qa")
+    (second,) = failed(engine, acme, "dev")
+    client = api("operator")
+    client.post(f"{LETTERS}{letter_of(acme, second)}/replay/")
+    (letter,) = letters_of(acme, first)
+    before, after = (quote((letter.created_at + timedelta(microseconds=n)).isoformat()) for n in (0, 1))
+
+    def found(query: str) -> list[str]:
+        return [one["activity"] for one in client.get(f"{LETTERS}?{query}").json()["results"]]
+
+    assert found("") == [str(second), str(first)]
+    assert (
+        found("agent_role=qa")
+        == found("state=open")
+        == found(f"fingerprint={letter.fingerprint}")
+        == [str(first)]
+    )
+    assert found(f"activity={second}") == found("state=replayed") == [str(second)]
+    assert (found("reason=stalled"), found(f"pipeline_run={uuid4()}")) == ([], [])
+    assert (found(f"created_before={after}"), found(f"created_before={before}")) == ([str(first)], [])
+    assert found(f"created_after={after}") == [str(second)]
+    problem(client.get(f"{LETTERS}?role=qa"), 400, "validation_failed")
+
+
+def test_failures_that_look_alike_are_one_group_with_its_newest_as_an_example(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    for number in range(3):
+        ids = failed(engine, acme, error=PermanentAgentError(f"Row {number} is missing.", code="missing"))
+    failed(engine, acme, error=PermanentAgentError("Out of memory.", code="memory"))
+    client = api("operator")
+    client.post(f"{LETTERS}{letter_of(acme, ids[0])}/replay/")
+
+    groups = client.get(GROUPS).json()["results"]
+
+    assert [(group["count"], group["open"], group["agent_role"]) for group in groups] == [
+        (3, 2, "qa"),
+        (1, 1, "qa"),
+    ]
+    assert groups[0]["example"]["activity"] == str(ids[0])
+    assert groups[0]["example"]["error"]["message"] == "Row 2 is missing."
+    assert groups[0]["first_at"] < groups[0]["last_at"]
+    narrowed = client.get(f"{GROUPS}?state=open&fingerprint={groups[0]['fingerprint']}").json()["results"]
+    assert [group["count"] for group in narrowed] == [2]
+    problem(client.get(f"{GROUPS}?role=qa"), 400, "validation_failed")
+
+
+def test_groups_come_page_by_page(api: Any, engine: Engine, acme: Tenant) -> None:
+    for code in "abc":
+        failed(engine, acme, error=PermanentAgentError("no", code=code))
+    client = api()
+
+    pages, address = [], f"{GROUPS}?limit=1"
+    while address:
+        page = client.get(address).json()
+        pages += [group["example"]["error"]["code"] for group in page["results"]]
+        address = page["next"]
+
+    assert sorted(pages) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("by", ["ids", "filter"])
+def test_a_dry_run_counts_what_a_replay_then_does_once(
+    api: Any, engine: Engine, acme: Tenant, by: str
+) -> None:
+    ids = failed(engine, acme, count=3)
+    chosen: Any = (
+        [letter_of(acme, one) for one in ids] if by == "ids" else {"agent_role": "qa", "state": "open"}
+    )
+    client = api("operator", name="Ops")
+
+    planned = client.post(REPLAY, {by: chosen, "per_second": 2, "dry_run": True}).json()
+    untouched = {engine.status(acme, one) for one in ids}
+    done = client.post(REPLAY, {by: chosen, "per_second": 2}).json()
+    again = client.post(REPLAY, {by: chosen}).json()
+
+    assert planned == {"count": 3, "skipped": 0, "seconds": 1.0, "dry_run": True}
+    assert untouched == {"failed"}
+    assert done == {**planned, "dry_run": False}
+    assert (again["count"], again["skipped"]) == (0, 3 if by == "ids" else 0)
+    engine.make_due(acme)
+    engine.drain()
+    assert {engine.status(acme, one) for one in ids} == {"done"}
+    assert len(engine.agent.calls) == 3
+    assert {letter.closed_by for letter in letters_of(acme, *ids)} == {"token:Ops"}
+
+
+def test_a_filter_chooses_by_time(api: Any, engine: Engine, acme: Tenant) -> None:
+    (old,) = failed(engine, acme)
+    at = datetime.now(UTC)
+    (new,) = failed(engine, acme)
+
+    done = api("operator").post(REPLAY, {"filter": {"created_after": at.isoformat()}}).json()
+
+    assert done["count"] == 1
+    assert (engine.status(acme, old), engine.status(acme, new)) == ("failed", "created")
+
+
+def test_one_letter_is_replayed_once(api: Any, engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+    address = f"{LETTERS}{letter_of(acme, activity_id)}/replay/"
+    client = api("operator", name="Ops")
+
+    first = client.post(address)
+    refused = problem(client.post(address), 409, "transition_refused")
+
+    assert (first.status_code, first.json()["state"], first.json()["activity_status"]) == (
+        200,
+        "replayed",
+        "created",
+    )
+    assert "replayed by token:Ops" in refused["detail"]
+
+
+def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
+    ids = failed(engine, acme, count=2)
+    deadletters.handle_waiting()
+    client = api("operator")
+
+    planned = client.post(DISMISS, {"filter": {}, "reason": "old", "dry_run": True}).json()
+    done = client.post(DISMISS, {"filter": {}, "reason": "old"}).json()
+
+    assert planned == {"count": 2, "skipped": 0, "dry_run": True}
+    assert done == {"count": 2, "skipped": 0, "dry_run": False}
+    assert {engine.get(acme, one).cancel_reason for one in ids} == {"old"}
+    assert {letter.state for letter in letters_of(acme, *ids)} == {"closed"}
+    assert {one.status for activity in ids for one in escalations_of(acme, activity)} == {"cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("address", "body", "path"),
+    [
+        (REPLAY, {}, "ids"), (REPLAY, {"ids": [str(uuid4())], "filter": {}}, "ids"), (REPLAY, {"ids": []}, "ids"),
+        (REPLAY, {"ids": ["x"]}, "ids[0]"), (REPLAY, {"filter": {"role": "qa"}}, "filter.role"),
+        (REPLAY, {"filter": {"state": "gone"}}, "filter.state"), (REPLAY, {"filter": {}, "per_second": 0}, "per_second"),
+        (REPLAY, {"filter": {}, "dry_run": "yes"}, "dry_run"), (DISMISS, {"filter": {}}, "reason"),
+        (DISMISS, {"filter": {}, "reason": "x", "per_second": 1}, "per_second"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_body_is_named_by_its_path(
+    api: Any, engine: Engine, acme: Tenant, address: str, body: Any, path: str
+) -> None:
+    (activity_id,) = failed(engine, acme)
+
+    refused = problem(api("operator").post(address, body), 400, "validation_failed")
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+    assert engine.status(acme, activity_id) == "failed"
+
+
+def test_another_tenants_letters_are_neither_seen_nor_touched(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    (activity_id,) = failed(engine, acme)
+    letter, stranger = letter_of(acme, activity_id), api("admin", tenant=other_tenant)
+
+    assert stranger.get(LETTERS).json()["results"] == stranger.get(GROUPS).json()["results"] == []
+    problem(stranger.get(f"{LETTERS}{letter}/"), 404, "not_found")
+    problem(stranger.post(f"{LETTERS}{letter}/replay/"), 404, "not_found")
+    assert stranger.post(REPLAY, {"ids": [letter]}).json()["count"] == 0
+    assert stranger.post(DISMISS, {"filter": {}, "reason": "x"}).json()["count"] == 0
+    assert engine.status(acme, activity_id) == "failed"
+
+
+@pytest.mark.parametrize("address", [REPLAY, DISMISS])
+def test_only_operators_set_failed_work_going_or_give_it_up(
+    api: Any, engine: Engine, acme: Tenant, address: str
+) -> None:
+    problem(api("reviewer").post(address, {"filter": {}, "reason": "x"}), 403, "forbidden")

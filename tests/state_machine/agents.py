@@ -1,0 +1,206 @@
+"""What agents do, and what becomes of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from activities.api.reports import Receipt
+from tests.state_machine.drawn import fates, indexes, roles, rules_of_decisions, seldom
+from tests.state_machine.flow import PIPELINES, Flow
+from tests.state_machine.machine import Machine, pick
+from tests.state_machine.tasks import Attempt, Rules, Task
+from tests.state_machine.world import ROLES, decision_rules, stored_rules
+
+TOOLS = ("blocker", "review", "part", "idle part", "approval", "approval over others", "hands on")
+Call = tuple[Attempt, str, dict[str, Any], dict[str, Any]]
+
+
+class Agents(Machine):
+    """Work comes in; agents accept it, do it, ask for things, fail, fall silent and report too late."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.calls: list[Call] = []
+
+    # Work comes in.
+
+    @initialize(role=st.sampled_from(ROLES), gated=st.booleans(), rules=rules_of_decisions, count=st.integers(0, 3))
+    def there_is_work(self, role: str, gated: bool, rules: Rules | None, count: int) -> None:
+        for _ in range(count):
+            self.work_comes_in(role, gated, rules, 2, None, False, "kept")
+
+    @rule(role=st.sampled_from(ROLES), gated=st.booleans(), rules=rules_of_decisions, attempts=st.integers(1, 2),
+          key=st.sampled_from((None, None, "one")), later=seldom, fate=fates)  # fmt: skip
+    def work_comes_in(
+        self, role: str, gated: bool, rules: Rules | None, attempts: int, key: str | None, later: bool, fate: str
+    ) -> None:
+        task = partial(
+            Task, agent=role, approval_wanted=gated, rules=rules, most_attempts=attempts, key=key, not_before=later
+        )
+        fields = {
+            "agent_role": role, "requires_approval": gated, "decision_rules": stored_rules(rules), "max_attempts": attempts, "dedup_key": key,
+            "not_before": datetime.now(UTC) + timedelta(days=1) if later else None,
+        }  # fmt: skip
+        self.happens(lambda: self.model.submit(task()), lambda: self.world.submit(**fields), fate)
+
+    @rule(key=st.sampled_from(sorted(PIPELINES)))
+    def a_pipeline_starts(self, key: str) -> None:
+        run_id = self.world.start(key)
+        Flow.begin(self.model, key).id = run_id
+
+    # A worker gets a message.
+
+    @precondition(lambda self: self.ready())
+    @rule(index=indexes, count=st.integers(1, 3))
+    def agents_accept(self, index: int, count: int) -> None:
+        for _ in range(count):
+            self._arrives(index, lambda attempt: None, "accepts")
+
+    @precondition(lambda self: self.ready())
+    @rule(index=indexes, end=st.sampled_from(("result", "result", "again", "never", "limited", "dies")))
+    def an_agent_answers_at_once(self, index: int, end: str) -> None:
+        self._arrives(index, lambda attempt: None, end)
+
+    @precondition(lambda self: self.ready())
+    @rule(index=indexes, tool=st.sampled_from(TOOLS), end=st.sampled_from(("result", "accepts", "again", "dies")), answered=st.booleans())  # fmt: skip
+    def an_agent_asks_during_its_call(self, index: int, tool: str, end: str, answered: bool) -> None:
+        self._arrives(index, lambda attempt: self._asks(attempt, tool, answered), end)
+
+    @precondition(lambda self: self.ready())
+    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "lose")), end=st.sampled_from(("result", "accepts", "again", "dies")))  # fmt: skip
+    def others_act_during_a_call(self, index: int, what: str, end: str) -> None:
+        self._arrives(index, lambda attempt: self._is_disturbed(attempt, what), end)
+
+    @precondition(lambda self: self.world.delivered)
+    @rule(index=indexes)
+    def a_message_comes_again(self, index: int) -> None:
+        self.deliver(self.world.delivered[index % len(self.world.delivered)], lambda attempt: None, "result")
+
+    def ready(self) -> bool:
+        return any(task.status == "created" and task.due for task in self.model.tasks)
+
+    def _arrives(self, index: int, during: Callable[[Attempt], None], end: str) -> None:
+        message = self.next_message(index)
+        if message is not None:
+            self.deliver(message, during, end)
+
+    def _asks(self, attempt: Attempt, tool: str, answered: bool) -> None:
+        self.call(attempt, tool, 0, None, "kept")
+        self.engine_and_model_agree()
+        if answered and attempt.task.waits_for is not None:
+            self.answer(attempt.task.waits_for)
+
+    def _is_disturbed(self, attempt: Attempt, what: str) -> None:
+        if what == "cancel":
+            self.cancel(attempt.task)
+        elif what == "hand on":
+            self.hand_on(attempt.task, None)
+        else:
+            self.lose(attempt)
+
+    # An agent that has accepted reports.
+
+    @precondition(lambda self: self.accepted())
+    @rule(index=indexes, end=st.sampled_from(("result", "result", "again", "never", "limited")), fate=fates)
+    def an_agent_reports(self, index: int, end: str, fate: str) -> None:
+        if attempt := pick(self.accepted(), index):
+            self._report(attempt, end, fate)
+
+    @precondition(lambda self: self.over())
+    @rule(index=indexes, end=st.sampled_from(("result", "same result", "again", "never")))
+    def an_agent_reports_too_late(self, index: int, end: str) -> None:
+        if attempt := pick(self.over(), index):
+            self._report(attempt, end, "kept")
+
+    def _report(self, attempt: Attempt, end: str, fate: str) -> None:
+        model, world = self.model, self.world
+        if end in ("result", "same result"):
+            output = attempt.output or "nothing" if end == "same result" else self.text("output")
+            really = partial(world.complete, attempt.token, output)
+            self.happens(lambda: _receipt(attempt, output, model.completes), really, fate)
+        else:
+            really = partial(world.fail, attempt.token, end)
+            self.happens(lambda: _receipt(attempt, end, model.fails), really, fate)
+
+    # An agent that has accepted asks for something.
+
+    @precondition(lambda self: self.accepted())
+    @rule(index=indexes, tool=st.sampled_from(TOOLS), other=indexes, rules=rules_of_decisions, role=roles, fate=fates)
+    def an_agent_asks(self, index: int, tool: str, other: int, rules: Rules | None, role: str | None, fate: str) -> None:
+        if attempt := pick(self.accepted(), index):
+            self.call(attempt, tool, other, rules, fate, role)
+
+    @precondition(lambda self: self.over())
+    @rule(index=indexes, tool=st.sampled_from(TOOLS))
+    def an_agent_asks_too_late(self, index: int, tool: str) -> None:
+        if attempt := pick(self.over(), index):
+            self.call(attempt, tool, index, None, "kept")
+
+    @precondition(lambda self: self.calls)
+    @rule(index=indexes)
+    def an_agent_asks_the_same_again(self, index: int) -> None:
+        attempt, tool, arguments, body = self.calls[index % len(self.calls)]
+        answer = self.world.call(attempt.token, tool, arguments)
+        assert (answer.repeated, answer.body) == (True, body)
+
+    def call(
+        self, attempt: Attempt, tool: str, other: int, rules: Rules | None, fate: str, role: str | None = "dev"
+    ) -> None:
+        name, arguments, modelled = self._tool(attempt, tool, other, rules, role)
+        answers: list[Any] = []
+        self.happens(modelled, lambda: answers.append(self.world.call(attempt.token, name, arguments)), fate)
+        if answers and fate != "crash":
+            self.calls.append((attempt, name, arguments, answers[0].body))
+
+    def _tool(
+        self, attempt: Attempt, tool: str, other: int, rules: Rules | None, role: str | None
+    ) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+        """Its name and arguments, and what the model does instead."""
+        said, model = self.text(tool), self.model
+        whom = {"agent_role": role} if role else {"human_role": "editor"}
+        if tool == "blocker":
+            arguments: dict[str, Any] = {"type": "api_outage", "message": said}
+            return "report_blocker", arguments, partial(model.reports_blocker, attempt)
+        if tool == "review":
+            arguments = {"question": said, "rules": decision_rules(rules)}
+            return "request_human_review", arguments, partial(model.asks_for_review, attempt, rules)
+        if tool in ("part", "idle part"):
+            blocking = tool == "part"
+            arguments = {"name": said, "description": "", "blocking": blocking, **whom}
+            return "create_subtask", arguments, partial(model.creates_part, attempt, agent=role, blocking=blocking)
+        if tool == "hands on":
+            return "reassign_task", {"reason": said, **whom}, partial(model.hands_on, attempt, role)
+        about = [attempt.task] if tool == "approval" else self.several(other)
+        arguments = {"type": "brand_direction", "title": said, "rules": decision_rules(rules)}
+        arguments["activity_ids"] = [task.id for task in about]
+        return "create_approval", arguments, partial(model.asks_over, attempt, about, rules)
+
+    def several(self, index: int) -> list[Task]:
+        """Up to three tasks, oldest first."""
+        tasks = self.model.tasks
+        chosen = {index % len(tasks), (index * 7 + 3) % len(tasks), (index * 13 + 5) % len(tasks)}
+        return [tasks[number] for number in sorted(chosen)]
+
+    # What others do while an agent is at it. They are the rules of people and operators.
+
+    def cancel(self, task: Task, fate: str = "kept") -> None:
+        raise NotImplementedError
+
+    def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
+        raise NotImplementedError
+
+
+def _receipt(attempt: Attempt, said: str, report: Callable[[Attempt, str], None]) -> Receipt:
+    """A repetition is answered as the first report was; after a tool nothing counts; anything else late is refused."""
+    if attempt.tool:
+        return Receipt.PUT_ASIDE
+    if said in (attempt.output, attempt.error):
+        return Receipt.REPEATED
+    report(attempt, said)
+    return Receipt.ACCEPTED

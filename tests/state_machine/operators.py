@@ -1,0 +1,132 @@
+"""What operators do, what goes on by itself, and what goes wrong."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hypothesis.stateful import precondition, rule
+
+from activities import cancellation, deadletters, reassignment
+from pipelines import cancellation as pipeline_cancellation
+from tests.state_machine.drawn import fates, indexes, roles
+from tests.state_machine.flow import Flow
+from tests.state_machine.life import FAILED, Refused
+from tests.state_machine.machine import pick
+from tests.state_machine.people import People
+from tests.state_machine.tasks import Attempt, Task
+
+
+class Anything(People):
+    """Everything that agents and people do, and they cancel, hand on, try again, replay and dismiss; workers die and Redis is wiped."""
+
+    # Operators.
+
+    @precondition(lambda self: self.going_on())
+    @rule(index=indexes, fate=fates)
+    def an_operator_cancels(self, index: int, fate: str) -> None:
+        if task := pick(self.going_on(), index):
+            self.cancel(task, fate)
+
+    @precondition(lambda self: self.going_on())
+    @rule(index=indexes, role=roles, fate=fates)
+    def an_operator_hands_on(self, index: int, role: str | None, fate: str) -> None:
+        if task := pick(self.going_on(), index):
+            self.hand_on(task, role, fate)
+
+    @precondition(lambda self: self.tasks(*FAILED))
+    @rule(index=indexes, fate=fates)
+    def an_operator_tries_again(self, index: int, fate: str) -> None:
+        if task := pick(self.tasks(*FAILED), index):
+            self.retry(task, fate)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(index=indexes, role=roles)
+    def an_operator_acts_on_whatever_it_is(self, index: int, role: str | None) -> None:
+        task = self.model.tasks[index % len(self.model.tasks)]
+        self.retry(task)
+        self.hand_on(task, role)
+        self.engine_and_model_agree()
+        self.cancel(task)
+
+    def going_on(self) -> list[Task]:
+        return [task for task in self.model.tasks if not task.ended]
+
+    def cancel(self, task: Task, fate: str = "kept") -> None:
+        really = partial(cancellation.cancel, self.tenant, self.id_of(task), actor="people", reason="enough")
+        self.happens(partial(self.model.cancel, task), really, fate)
+
+    def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
+        whom = {"agent_role": role} if role else {"human_role": "editor"}
+        really = partial(reassignment.reassign, self.tenant, self.id_of(task), actor="people", reason="other", **whom)  # type: ignore[arg-type]
+        self.happens(partial(self.model.reassign, task, role), really, fate)
+
+    def retry(self, task: Task, fate: str = "kept") -> None:
+        really = partial(cancellation.retry, self.tenant, self.id_of(task), actor="people")
+        self.happens(partial(self.model.retry, task), really, fate)
+
+    def give_up(self, task: Task) -> None:
+        self.cancel(task)
+
+    @precondition(lambda self: self.flows())
+    @rule(index=indexes)
+    def an_operator_cancels_a_pipeline(self, index: int) -> None:
+        if (flow := pick(self.flows(), index)) and flow.id is not None:
+            really = partial(pipeline_cancellation.cancel_run, self.tenant, flow.id, actor="people")
+            self.happens(partial(self._cancel_flow, flow), really)
+
+    def flows(self) -> list[Flow]:
+        return [flow for flow in self.model.flows if flow.status == "running"]
+
+    def _cancel_flow(self, flow: Flow) -> None:
+        flow.status = "cancelled"
+        for task in [task for task in self.model.tasks if task.run is flow and not task.ended]:
+            try:
+                self.model.cancel(task)
+            except Refused:  # it has ended with another
+                continue
+
+    @precondition(lambda self: self.tasks(*FAILED))
+    @rule(fate=fates)
+    def all_that_failed_is_replayed(self, fate: str) -> None:
+        self.happens(self.model.replay, self.world.replay, fate)
+
+    @precondition(lambda self: self.tasks(*FAILED))
+    @rule(fate=fates)
+    def all_that_failed_is_dismissed(self, fate: str) -> None:
+        self.happens(self.model.dismiss, self.world.dismiss, fate)
+
+    # What goes on by itself.
+
+    @precondition(lambda self: any(not letter.told for task in self.model.tasks for letter in task.letters))
+    @rule()
+    def people_are_told_of_failures(self) -> None:
+        self.tell_of_letters()
+
+    def tell_of_letters(self) -> None:
+        self.happens(self.model.tell_of_letters, deadletters.handle_waiting)
+
+    @precondition(lambda self: any(task.later for task in self.model.tasks))
+    @rule()
+    def delays_end(self) -> None:
+        self.happens(self.model.delays_end, self.world.delays_end)
+
+    # What goes wrong.
+
+    @precondition(lambda self: self.live())
+    @rule(index=indexes)
+    def a_run_is_given_up_for_lost(self, index: int) -> None:
+        if attempt := pick(self.live(), index):
+            self.lose(attempt)
+
+    def live(self) -> list[Attempt]:
+        return [attempt for attempt in self.model.attempts if attempt.live]
+
+    @precondition(lambda self: self.model.attempts)
+    @rule()
+    def what_was_lost_is_found(self) -> None:
+        self.recover()
+
+    @precondition(lambda self: self.model.attempts)
+    @rule()
+    def redis_is_wiped(self) -> None:
+        self.world.wipe_redis()
