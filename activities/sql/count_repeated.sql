@@ -1,5 +1,6 @@
 -- Counts submissions that created nothing, since an equal activity was under way.
 -- Parameters  tenant, and arrays of equal length, sorted by role: ids, roles, counts
+-- Returns     nothing
 -- Guarantee   rows are locked in the order of their roles, so that two bulks at once do not wait for each other.
 INSERT INTO activities_repeatedsubmissions AS kept (id, tenant_id, agent_role, count)
 SELECT r.id, %(tenant)s, r.role, r.count

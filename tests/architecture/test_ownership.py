@@ -19,6 +19,8 @@ SEES_EVERY_TENANT = {
     "activities.keeper": "holds the lead on a session of its own",
     "activities.promotion": "what is due, of all tenants in one statement",
     "activities.recovery": "what was lost, whosever it was",
+    "activities.deadlines": "what has come due, whoever was asked",
+    "activities.deadletters.handling": "what nobody was told of yet, whosever it is",
     "activities.outputs": "the copier empties the spool of all tenants",
     "activities.alerts.delivery": "deliveries of all tenants are claimed in the order in which they are due",
     "activities.errands": "one question for what waits, whosever it is",
@@ -49,6 +51,8 @@ AFTER_COMMIT = {
 
 CONNECTS_SIGNALS = {
     "orchestrator.celery": "Celery's own signals: a worker comes up and goes away",
+    "activities.receivers": "a child that ends answers whoever waits for it, in the same app",
+    "activities.apps": "calls it when Django is ready",
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
 }
@@ -56,6 +60,8 @@ CONNECTS_SIGNALS = {
 SENDS_SIGNALS = {
     "activities.transitions": "an activity settled",
     "activities.cancellation": "an activity was opened again",
+    "activities.deadletters.replaying": "many were opened again",
+    "activities.burial": "an activity was put among the dead letters",
 }
 
 STARTS_THREADS = {
