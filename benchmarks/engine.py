@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -29,11 +30,15 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    options = _options()
+    run("engine", "benchmarks.scenarios", __doc__ or "")
+
+
+def run(title: str, module: str, description: str) -> None:
+    """Measure the scenarios `ALL` of a module, which is imported when there are servers, and store the result under the title."""
+    options = _options(title, description)
     console = Console()
     with setting.servers() as folder:
-        from benchmarks import scenarios
-
+        scenarios = importlib.import_module(module)
         wanted = options.only.split(",") if options.only else list(scenarios.ALL)
         if unknown := set(wanted) - set(scenarios.ALL):
             sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(scenarios.ALL)}")
@@ -46,11 +51,11 @@ def main() -> None:
                     progress.update(task, description=name)
                     _measure(measured.setdefault(name, {}), scenarios.ALL[name], folder, scale)
                     progress.advance(task)
-    document = _document(measured, options)
-    console.print(_table(document))
+    document = _document(title, measured, options)
+    console.print(_table(title, document))
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-engine.json"
+        path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{title}.json"
         previous = json.loads(path.read_text()) if path.exists() else {}
         document["scenarios"] = previous.get("scenarios", {}) | document["scenarios"]
         path.write_text(json.dumps(document, indent=2) + "\n")
@@ -66,7 +71,9 @@ def _measure(
         into.setdefault(figure, []).append(value)
 
 
-def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
+def _document(
+    title: str, measured: dict[str, dict[str, list[float]]], options: argparse.Namespace
+) -> dict[str, Any]:
     """What is stored: each scenario with the command and the commit that gave its figures."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
@@ -78,7 +85,7 @@ def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Nam
     }
     scenarios = {
         name: {
-            "command": f"python -m benchmarks.engine --repeats {options.repeats} --only {name}",
+            "command": f"python -m benchmarks.{title} --repeats {options.repeats} --only {name}",
             **origin,
             "figures": {
                 figure: {
@@ -94,16 +101,16 @@ def _document(measured: dict[str, dict[str, list[float]]], options: argparse.Nam
     return {"python": platform.python_version(), "processors": os.cpu_count(), "scenarios": scenarios}
 
 
-def _table(document: dict[str, Any]) -> Table:
-    table = Table("scenario", "figure", "median", "min", "max", title="the engine")
+def _table(title: str, document: dict[str, Any]) -> Table:
+    table = Table("scenario", "figure", "median", "min", "max", title=title)
     for name, scenario in document["scenarios"].items():
         for figure, values in scenario["figures"].items():
             table.add_row(name, figure, *(f"{values[key]:,.3f}" for key in ("median", "min", "max")))
     return table
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+def _options(title: str, description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{title}", description=description)
     parser.add_argument("--only", default="", help="names of scenarios, with commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work; nothing is stored")

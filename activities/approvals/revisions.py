@@ -55,7 +55,10 @@ def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: boo
         decision_rules=rejected.decision_rules,
         reviewer_notes=notes,
         wake_reason=WakeReason.REJECTION,
-        wake_payload={"rejection_ref": str(rejected.output_ref), "reviewer_notes": notes},
+        wake_payload={
+            "rejection_ref": str(rejected.output_ref) if rejected.output_ref else None,
+            "reviewer_notes": notes,
+        },
     )
     return submit([revision], actor=actor)[0].id
 

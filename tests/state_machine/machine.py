@@ -58,9 +58,10 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def engine_and_model_agree(self) -> None:
-        rows = picture.bind(self.model, self.tenant)
-        found = picture.differences(picture.of_model(self.model), picture.of_database(rows, self.tenant))
-        assert not found, picture.told(found)
+        rows = picture.rows_of(self.tenant)
+        picture.bind(self.model, rows)
+        differing = picture.difference(picture.of_model(self.model), picture.of_database(rows, self.tenant))
+        assert not differing, differing
 
     @invariant()
     def invariants_hold(self) -> None:

@@ -160,13 +160,13 @@ class Model:
     def _put_aside(self, attempt: Attempt, what: str, tool: str, asked: Task, *, is_new: bool = True) -> Task:
         self._end_with(attempt, tool)
         self._happens(attempt.task, what)
-        attempt.task.attempts = 0
         attempt.task.waits_for = self.add(asked) if is_new else asked
         return asked
 
     def _end_with(self, attempt: Attempt, tool: str) -> None:
         attempt.calls += 1
         attempt.state, attempt.tool = "completed", tool
+        attempt.task.attempts = 0  # it has come to a good end
 
     # Approvals over several tasks.
 

@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-from django.db.models.functions import Now
-
-from activities.models import Activity, ApprovalLink, DeadLetter, Vote, Wake
-from pipelines.models import PipelineRun, StepRun
-from tenants.context import tenant_scope
+from tenants.context import SYSTEM
+from tenants.sql import Statement
 from tests.state_machine.model import Model
 from tests.state_machine.tasks import Task
 
-_FIELDS = (
-    "id", "status", "assignee_type", "agent_role", "parent_id", "link_kind", "is_approval_gate", "pipeline_run_id", "step", "round",
-    "attempts", "stalls", "dedup_key",
-)  # fmt: skip
+_TASKS = Statement(
+    name="tasks",
+    text="""
+    SELECT a.id, a.status, a.agent_role, a.parent_id, a.link_kind, a.is_approval_gate, a.pipeline_run_id, a.step, a.round,
+           a.attempts, a.stalls, a.dedup_key, coalesce(w.due, false) AS due, coalesce(w.later, false) AS later,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(d.state, d.handled_at IS NOT NULL, d.escalation_id) ORDER BY d.created_at), '[]')
+            FROM activities_deadletter d WHERE d.activity_id = a.id) AS letters,
+           (SELECT coalesce(jsonb_object_agg(v.voter, v.decision), '{}') FROM activities_vote v WHERE v.activity_id = a.id) AS votes,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(l.approval_id, l.state) ORDER BY l.approval_id), '[]')
+            FROM approval_linked_activities l WHERE l.activity_id = a.id) AS links
+    FROM activities_activity a LEFT JOIN LATERAL (
+        SELECT bool_or(due_at IS NULL OR due_at <= now()) AS due, bool_or(due_at > now()) AS later
+        FROM activities_wake WHERE activity_id = a.id AND state = 'pending'
+    ) w ON true
+    WHERE a.tenant_id = %(tenant)s ORDER BY a.created_at
+    """,
+)
+_STEPS = Statement(
+    name="steps",
+    text="""
+    SELECT r.id, r.status AS run, s.step, s.status, s.activity_id, s.round
+    FROM pipelines_pipelinerun r JOIN pipelines_steprun s ON s.run_id = r.id WHERE r.tenant_id = %(tenant)s
+    """,
+)
 
 
-def bind(model: Model, tenant_id: UUID) -> dict[UUID, dict[str, Any]]:
-    """Give each new task of the model the id of its row; the rows. Fails when either side has made something that the other has not."""
-    with tenant_scope(tenant_id):
-        rows = {row["id"]: row for row in Activity.objects.for_tenant(tenant_id).order_by("created_at").values(*_FIELDS)}
+def rows_of(tenant_id: UUID) -> list[Any]:
+    return _TASKS.run({"tenant": tenant_id}, using=SYSTEM)
+
+
+def bind(model: Model, rows: list[Any]) -> None:
+    """Give each new task of the model the id of its row. Fails when either side has made something that the other has not."""
     known = {task.id for task in model.tasks}
     unbound = [task for task in model.tasks if task.id is None]
-    for row in rows.values():
-        if row["id"] not in known:
+    for row in rows:
+        if row.id not in known:
             match = next((task for task in unbound if _signature(task) == _signature_of(row)), None)
-            assert match is not None, f"the engine made {row}, the model did not; it waits for {list(map(_signature, unbound))}"
-            match.id = row["id"]
+            assert match is not None, f"the engine made {row}; the model did not, it made {list(map(_signature, unbound))}"
+            match.id = row.id
             unbound.remove(match)
-    assert not unbound, f"the model made {[_signature(task) for task in unbound]}, the engine did not"
-    return rows
+    assert not unbound, f"the model made {[_signature(task) for task in unbound]}; the engine did not"
 
 
 def _signature(task: Task) -> tuple[Any, ...]:
-    run = task.run.id if task.run else None
-    return (task.parent.id if task.parent else None, task.link, task.agent, run, task.step, task.round)
+    parent, run = task.parent.id if task.parent else None, task.run.id if task.run else None
+    return (parent, task.link, task.agent, run, task.step, task.round)
 
 
-def _signature_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (row["parent_id"], row["link_kind"], row["agent_role"], row["pipeline_run_id"], row["step"], row["round"])
+def _signature_of(row: Any) -> tuple[Any, ...]:
+    return (row.parent_id, row.link_kind, row.agent_role, row.pipeline_run_id, row.step, row.round)
 
 
 def of_model(model: Model) -> dict[str, Any]:
     """Everything that the model says, by the ids of the database."""
-    picture: dict[str, Any] = {}
-    for task in model.tasks:
-        picture[f"task {task.id}"] = {
-            "status": task.status,
-            "attempts": task.attempts,
-            "stalls": task.stalls,
-            "gate": task.gate,
-            "key": task.key,
-            "due": task.due,
-            "later": task.later,
-            "letters": [(letter.state, letter.told, letter.escalation.id if letter.escalation else None) for letter in task.letters],
-            "votes": dict(task.votes),
-            "links": sorted((str(link.approval.id), link.state) for link in task.links),
-        }
+    picture: dict[str, Any] = {f"task {task.id}": _of_task(task) for task in model.tasks}
     for flow in model.flows:
         picture[f"run {flow.id}"] = flow.status
         for name, step in flow.steps.items():
@@ -69,66 +72,37 @@ def of_model(model: Model) -> dict[str, Any]:
     return picture
 
 
-def of_database(rows: dict[UUID, dict[str, Any]], tenant_id: UUID) -> dict[str, Any]:
+def _of_task(task: Task) -> dict[str, Any]:
+    return {
+        "status": task.status, "attempts": task.attempts, "stalls": task.stalls, "gate": task.gate, "key": task.key,
+        "due": task.due, "later": task.later,
+        "letters": [[letter.state, letter.told, _text(letter.escalation)] for letter in task.letters],
+        "votes": task.votes,
+        "links": sorted([_text(link.approval), link.state] for link in task.links),
+    }  # fmt: skip
+
+
+def _text(task: Task | None) -> str | None:
+    return str(task.id) if task else None
+
+
+def of_database(rows: list[Any], tenant_id: UUID) -> dict[str, Any]:
     """The same of what is stored."""
-    with tenant_scope(tenant_id):
-        beside = _beside(tenant_id)
-        picture: dict[str, Any] = {}
-        for activity_id, row in rows.items():
-            due, later = beside["wakes"][activity_id]
-            picture[f"task {activity_id}"] = {
-                "status": row["status"],
-                "attempts": row["attempts"],
-                "stalls": row["stalls"],
-                "gate": row["is_approval_gate"],
-                "key": row["dedup_key"],
-                "due": bool(due),
-                "later": bool(later),
-                "letters": beside["letters"][activity_id],
-                "votes": dict(beside["votes"][activity_id]),
-                "links": sorted(beside["links"][activity_id]),
-            }
-        for run_id, status in PipelineRun.objects.for_tenant(tenant_id).values_list("pk", "status"):
-            picture[f"run {run_id}"] = status
-        steps = StepRun.objects.for_tenant(tenant_id).values_list("run_id", "step", "status", "activity_id", "round")
-        for run_id, step, *state in steps:
-            picture[f"step {run_id} {step}"] = tuple(state)
+    picture: dict[str, Any] = {f"task {row.id}": _of_row(row) for row in rows}
+    for row in _STEPS.run({"tenant": tenant_id}, using=SYSTEM):
+        picture[f"run {row.id}"] = row.run
+        picture[f"step {row.id} {row.step}"] = (row.status, row.activity_id, row.round)
     return picture
 
 
-def _beside(tenant_id: UUID) -> dict[str, Any]:
-    """What hangs on activities, by activity."""
-    wakes: dict[UUID, list[int]] = defaultdict(lambda: [0, 0])
-    pending = Wake.objects.for_tenant(tenant_id).filter(state="pending")
-    for activity_id in pending.filter(Q(due_at=None) | Q(due_at__lte=Now())).values_list("activity_id", flat=True):
-        wakes[activity_id][0] += 1
-    for activity_id in pending.filter(due_at__gt=Now()).values_list("activity_id", flat=True):
-        wakes[activity_id][1] += 1
-    letters = defaultdict(list)
-    for letter in DeadLetter.objects.for_tenant(tenant_id).order_by("created_at", "pk"):
-        letters[letter.activity_id].append((letter.state, letter.handled_at is not None, letter.escalation_id))
-    votes = defaultdict(list)
-    for activity_id, name, decision in Vote.objects.for_tenant(tenant_id).values_list("activity_id", "voter", "decision"):
-        votes[activity_id].append((name, decision))
-    links = defaultdict(list)
-    for activity_id, approval_id, state in ApprovalLink.objects.for_tenant(tenant_id).values_list(
-        "activity_id", "approval_id", "state"
-    ):
-        links[activity_id].append((str(approval_id), state))
-    return {"wakes": wakes, "letters": letters, "votes": votes, "links": links}
-
-
-def differences(model: dict[str, Any], database: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What the model says and what is stored, where they are not the same."""
+def _of_row(row: Any) -> dict[str, Any]:
     return {
-        name: (model.get(name), database.get(name))
-        for name in sorted(model.keys() | database.keys())
-        if model.get(name) != database.get(name)
-    }
+        "status": row.status, "attempts": row.attempts, "stalls": row.stalls, "gate": row.is_approval_gate, "key": row.dedup_key,
+        "due": row.due, "later": row.later, "letters": row.letters, "votes": row.votes, "links": row.links,
+    }  # fmt: skip
 
 
-def told(found: dict[str, tuple[Any, Any]]) -> str:
-    """The differences, for the eyes."""
-    return "the model and the engine differ:\n" + "\n".join(
-        f"  {name}\n    model  {model}\n    engine {database}" for name, (model, database) in found.items()
-    )
+def difference(model: dict[str, Any], database: dict[str, Any]) -> str:
+    """What the model says and what is stored, where they are not the same; empty when they are."""
+    names = [name for name in sorted(model.keys() | database.keys()) if model.get(name) != database.get(name)]
+    return "\n".join(f"{name}\n  model   {model.get(name)}\n  engine  {database.get(name)}" for name in names)
