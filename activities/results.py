@@ -47,7 +47,7 @@ def completed(
         moved = transitions.finish(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
             needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
-            content_type=result.output.content_type, usage=_usage(result.usage), session_id=None,
+            content_type=result.output.content_type, usage=_usage(result.usage),
         )  # fmt: skip
         conversations.used(run, moved, result.session_id)
         if moved.status == "awaiting_approval":

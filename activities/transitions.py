@@ -193,7 +193,7 @@ def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> No
 
 def finish(
     *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, needs_approval: bool, actor: str,
-    content: str | None, data: Any, content_type: str, usage: Mapping[str, Any] | None, session_id: str | None,
+    content: str | None, data: Any, content_type: str, usage: Mapping[str, Any] | None,
 ) -> Moved:  # fmt: skip
     """Accept a run's result. Raises `RunSuperseded` when the run is not the live one."""
     rows = _FINISH.run(
@@ -207,7 +207,6 @@ def finish(
             "data": None if data is None else Jsonb(data),
             "content_type": content_type,
             "usage": None if usage is None else Jsonb(usage),
-            "session": session_id or "",
             **_verb("request_approval" if needs_approval else "complete"),
         },
         using=APP,

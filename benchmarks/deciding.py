@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db.models import Max
-
 from activities import approvals, families
 from activities.approvals import NewApproval
 from activities.models import Activity, ActivityRun
@@ -127,13 +125,8 @@ def _held(tenant: Tenant) -> tuple[UUID, list[UUID]]:
 
 def _started(tenant: Tenant) -> int:
     with tenant_scope(tenant.pk):
-        runs = (
-            ActivityRun.objects.for_tenant(tenant.pk)
-            .order_by()
-            .values("activity_id")
-            .annotate(fence=Max("fence"))
-        )
-        return int(runs.count())
+        runs = ActivityRun.objects.for_tenant(tenant.pk).order_by()
+        return int(runs.values("activity_id").distinct().count())
 
 
 ALL: dict[str, Callable[[Path, float], Figures]] = {"approve": approve, "fan_out": fan_out}

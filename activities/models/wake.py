@@ -22,7 +22,7 @@ class Wake(TenantPart):
         db_index=False,
     )
     reason = models.CharField(max_length=20, choices=[(r.value, r.value) for r in states.WakeReason])
-    cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay")
+    cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay, session")
     payload = models.JSONField(default=dict)
     fingerprint = models.CharField(
         max_length=64, default="", help_text="Equal live wakes have equal fingerprints and merge."

@@ -1,5 +1,5 @@
 -- Accepts the result of a run: ends the run, keeps its output, moves the activity on, consumes its wakes.
--- Parameters  tenant, activity, run, fence, sources, target, verb, actor, usage, session,
+-- Parameters  tenant, activity, run, fence, sources, target, verb, actor, usage,
 --             content, data, content_type
 -- Returns     one row with the activity as it is now; none when the run was superseded, cancelled or has ended.
 -- Guarantee   a wake that came during the run sends the activity back to created instead, for exactly one run that
@@ -22,8 +22,7 @@ WITH before AS (
               a.input_ref, a.output_ref, a.created_at, before.status AS source, again.wanted AS again
 ), run AS (
     UPDATE activities_activityrun r
-    SET status = 'completed', ended_at = clock_timestamp(), usage = coalesce(%(usage)s, r.usage),
-        session_id = coalesce(nullif(%(session)s, ''), r.session_id)
+    SET status = 'completed', ended_at = clock_timestamp(), usage = coalesce(%(usage)s, r.usage)
     FROM moved WHERE r.id = %(run)s
     RETURNING r."grant", r.accepted_at
 ), consumed AS (
