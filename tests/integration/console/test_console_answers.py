@@ -194,17 +194,23 @@ def test_an_answer_leads_to_the_item_that_followed_and_the_last_one_to_the_list(
 # Who may
 
 
-def test_a_viewer_sees_and_cannot_act(asked: Questions, ann: Person, person: Callable[..., Person]) -> None:
-    gate, viewer = asked.gate(), person("vic", role="viewer")
+@pytest.mark.parametrize(
+    ("kind", "deed"),
+    [("gate", "approve"), ("review", "reject"), ("approval", "withdraw"), ("blocker", "resolve"), ("task", "complete"),
+     ("task", "start"), ("escalation", "complete"), ("escalation", "retry")],
+)  # fmt: skip
+def test_a_viewer_sees_and_cannot_act(
+    kind: str, deed: str, asked: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    item, viewer = getattr(asked, kind)(), person("vic", role="viewer")
 
-    page = viewer.look(gate)
+    page = viewer.look(item)
     assert "You may look, but not decide: your role here is viewer." in words(page)
     assert "answer" not in forms_of(page)
 
-    form = ann.form(gate)
-    answer = sent_by(viewer, form, deed="approve")
+    answer = sent_by(viewer, ann.form(item), deed=deed, notes="mine")
     assert "your role here is viewer" in refused(answer, 403)
-    assert asked.get(gate.pk).status == "created"
+    assert asked.get(item.pk).status == "created"
 
 
 def test_a_reviewer_decides_what_their_human_roles_are_asked_for(
