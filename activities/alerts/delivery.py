@@ -103,7 +103,7 @@ def _end_interrupted(kind: str) -> None:
 def _tenants_in_turn(kind: str) -> list[UUID]:
     """Whose deliveries are due, the one that has waited longest first."""
     with system_scope():
-        due = waiting(kind).filter(state=DeliveryState.PENDING).values_list("tenant_id", flat=True)
+        due = waiting(kind).values_list("tenant_id", flat=True)
         return list(due.annotate(since=Min("next_attempt_at")).order_by("since"))
 
 

@@ -556,6 +556,17 @@ def test_two_deliverers_at_once_send_each_alert_once(tenant: Tenant, receiver: H
     assert set(states(tenant)) == {"sent"}
 
 
+def test_what_somebody_is_about_to_claim_is_left_to_them(tenant: Tenant) -> None:
+    channel_of(tenant, "slack", "https://hooks.example.com/x")
+    raised(tenant)
+
+    with transaction.atomic(using=SYSTEM):
+        mine = delivery._claimed("slack", tenant.pk)
+        theirs = elsewhere(lambda: delivery._claimed("slack", tenant.pk))
+
+    assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
+
+
 def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:

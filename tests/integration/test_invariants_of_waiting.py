@@ -35,7 +35,9 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 #: No worker serves it, so its work stays where it is.
 UNSERVED = "blog-writer"
-SEVERAL = DecisionRules(quorum=2, voters=3, options=("long", "short"), asked_by="user:ines", self_approval=False)
+SEVERAL = DecisionRules(
+    quorum=2, voters=3, options=("long", "short"), asked_by="user:ines", self_approval=False
+)
 IN_TIME = DecisionRules(due_seconds=3600, reminders=(Later(600),), on_timeout="reject")
 
 
@@ -84,7 +86,9 @@ def waiting(engine: Engine, tenant: Tenant) -> Waiting:
     _, subtask = work.call("create_subtask", name="part", agent_role=UNSERVED, blocking=True)
     work.call("request_human_review", question="Like this?", rules=IN_TIME)
     work.call("reassign_task", human_role="editor", reason="needs a person")
-    reassignment.reassign(tenant.pk, subtask, actor="user:ines", reason="other role", agent_role="qa-engineer")
+    reassignment.reassign(
+        tenant.pk, subtask, actor="user:ines", reason="other role", agent_role="qa-engineer"
+    )
     _decide(work)
     _fail(work)
     blockers.resolve(tenant.pk, resolution, actor="user:ines", note="It answers again")
@@ -101,7 +105,9 @@ def _decide(work: Waiting) -> None:
         approvals.decide(work.tenant.pk, draft, decision, by=Voter("user:ines"), notes="because")
     held, woken, runs = work.engine.submit(work.tenant, UNSERVED, count=3)
     still_open = work.approval(held, runs, rules=SEVERAL)
-    approvals.approve(work.tenant.pk, still_open, actor=Voter("user:noa", identity="user:noa"), chosen_option="long")
+    approvals.approve(
+        work.tenant.pk, still_open, actor=Voter("user:noa", identity="user:noa"), chosen_option="long"
+    )
     decided = work.approval(woken, rules=DecisionRules())
     approvals.approve(work.tenant.pk, decided, actor="user:noa")
 
@@ -135,7 +141,7 @@ DAMAGE = {
         f"UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'resolution' AND {OPEN}",
     ),
     "a resolution is open though nothing is blocked": (
-        {"I03", "I04", "I09"},
+        {"I04", "I09"},
         "UPDATE activities_activity SET status = 'done', finished_at = now() WHERE status = 'blocked'",
     ),
     "a blocker has two resolutions": (
@@ -170,7 +176,106 @@ DAMAGE = {
     "work has two heirs": (
         {"I10"},
         "UPDATE activities_activity SET link_kind = 'reassigned_from', parent_id = (SELECT id FROM activities_activity"
-        " WHERE status = 'reassigned' AND name = 'part') WHERE link_kind IS NULL AND status = 'done' OR link_kind = 'revision_of'",
+        " WHERE status = 'reassigned' AND name = 'part') WHERE status = 'approved' AND requires_approval",
+    ),
+    "what was rejected is not made anew": (
+        {"I10"},
+        "UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'revision_of'",
+    ),
+    "a failure left no dead letter": ({"I14"}, "DELETE FROM activities_deadletter"),
+    "a dead letter is open though the work goes on": (
+        {"I04", "I14"},
+        "UPDATE activities_activity SET status = 'done' WHERE status = 'needs_review'",
+    ),
+    "a failure counts as replayed though it was not": (
+        {"I14"},
+        "UPDATE activities_deadletter SET state = 'replayed'",
+    ),
+    "people were told of a failure and asked nothing": (
+        {"I14"},
+        "UPDATE activities_deadletter SET escalation_id = NULL",
+    ),
+    "a dead letter names another question than its own": (
+        {"I14"},
+        "UPDATE activities_deadletter SET escalation_id = (SELECT id FROM activities_activity WHERE link_kind = 'review')",
+    ),
+    "an alert tells of a failure that nobody was asked about": (
+        {"I14"},
+        "UPDATE activities_deadletter SET escalation_id = NULL, handled_at = NULL",
+    ),
+    "a decision has nobody who made it": (
+        {"I15"},
+        "UPDATE activities_activity SET decided_by = NULL WHERE link_kind = 'approval' AND status = 'approved'",
+    ),
+    "a gate and the work behind it were decided by different people": (
+        {"I15"},
+        "UPDATE activities_activity SET decided_by = 'user:eve' WHERE link_kind = 'gate' AND status = 'approved'",
+    ),
+    "a gate was decided and the work behind it was not": (
+        {"I04", "I15"},
+        "UPDATE activities_activity SET status = 'done' WHERE status = 'approved' AND requires_approval",
+    ),
+    "an approval was decided by too few": (
+        {"I04", "I09", "I15"},
+        "UPDATE activities_activity SET status = 'approved', decided_by = 'user:noa', decided_at = now(), finished_at = now()"
+        " WHERE link_kind = 'approval' AND status = 'in_progress'",
+    ),
+    "enough have voted and nothing was decided": (
+        {"I15"},
+        "INSERT INTO activities_vote (tenant_id, activity_id, voter, actor, decision, notes)"
+        " SELECT tenant_id, activity_id, 'user:sam', actor, decision, notes FROM activities_vote",
+    ),
+    "whoever asked has voted": ({"I15"}, "UPDATE activities_vote SET voter = 'user:ines'"),
+    "an approval has no question": (
+        {"I15"},
+        "DELETE FROM activities_approval WHERE id = (SELECT max(id::text)::uuid FROM activities_approval)",
+    ),
+    "a link waits for an approval that was decided": (
+        {"I15"},
+        "UPDATE approval_linked_activities SET state = 'waiting' WHERE state = 'woken'",
+    ),
+    "an approval has woken work before it was decided": (
+        {"I09", "I15"},
+        "UPDATE approval_linked_activities SET state = 'woken' WHERE state = 'waiting'",
+    ),
+    "what an approval has woken has no wake of it": (
+        {"I15"},
+        "UPDATE activities_wake SET payload = payload - 'approval' WHERE payload ? 'approval'",
+    ),
+    "a question came into being without a call": (
+        {"I25"},
+        "DELETE FROM activities_toolcall WHERE tool = 'request_human_review'",
+    ),
+    "a call has no effect": (
+        {"I25"},
+        """UPDATE activities_toolcall SET answer = jsonb_set(answer, '{id}', to_jsonb(gen_random_uuid()))"""
+        " WHERE tool = 'reassign_task'",
+    ),
+    "two calls have one effect": (
+        {"I25"},
+        "INSERT INTO activities_toolcall (id, tenant_id, activity_id, run_id, tool, digest, arguments, answer)"
+        " SELECT gen_random_uuid(), tenant_id, activity_id, run_id, tool, 'again', arguments, answer FROM activities_toolcall",
+    ),
+    "work was handed back to a role that has had it": (
+        {"I08", "I25"},
+        "UPDATE activities_activity SET agent_role = 'dev', human_role = NULL, assignee_type = 'agent'"
+        " WHERE human_role = 'editor' AND link_kind = 'reassigned_from'",
+    ),
+    "a reminder came before its time": (
+        {"I30"},
+        "UPDATE activities_deadline SET happened_at = at - interval '1 minute' WHERE happened_at IS NOT NULL",
+    ),
+    "a later deadline has happened before an earlier one": (
+        {"I30"},
+        "UPDATE activities_deadline SET happened_at = CASE kind WHEN 'due' THEN at ELSE NULL END",
+    ),
+    "people were reminded of what they had answered": (
+        {"I30"},
+        "UPDATE activities_activity SET finished_at = now() - interval '1 hour' WHERE link_kind = 'review'",
+    ),
+    "a default outcome is not what the rules say": (
+        {"I30"},
+        "UPDATE activities_activity SET decided_by = 'deadline' WHERE link_kind = 'approval' AND status = 'approved'",
     ),
 }
 
@@ -183,3 +288,57 @@ def test_damage_is_found_and_named(what: str, waiting: Waiting) -> None:
         assert run(statement), "the damage must be done for the test to mean anything"
 
     assert _broken() == invariants_broken
+
+
+@pytest.mark.parametrize(
+    ("limit", "lowered"),
+    [
+        ("ORCHESTRATOR_TOOL_CALLS_PER_RUN", 0),
+        ("ORCHESTRATOR_SUBTASKS_PER_ACTIVITY", 0),
+        ("ORCHESTRATOR_SUBTASK_DEPTH", 0),
+        ("ORCHESTRATOR_ACTIVITIES_PER_TREE", 1),
+        ("ORCHESTRATOR_REASSIGNMENTS", 0),
+    ],
+)
+def test_more_than_a_limit_allows_is_found(limit: str, lowered: int, waiting: Waiting, settings: Any) -> None:
+    setattr(settings, limit, lowered)
+
+    assert _broken() == {"I25"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE activities_deadline SET at = now() - interval '5 minutes' WHERE happened_at IS NULL",
+        "UPDATE activities_deadletter SET handled_at = NULL, escalation_id = NULL, state = 'closed',"
+        " created_at = created_at - interval '5 minutes'",
+    ],
+)
+def test_deadlines_and_failures_that_are_forgotten_are_found_at_rest(
+    statement: str, waiting: Waiting
+) -> None:
+    with past_all_guards() as run:
+        assert run(statement)
+
+    assert "I19" not in _broken()
+    assert "I19" in _broken(quiesced=True)
+
+
+def test_a_call_that_goes_on_after_its_work_was_put_aside_may_hold_its_slot(
+    engine: Engine, tenant: Tenant
+) -> None:
+    found: list[set[str]] = []
+
+    def put_aside_and_talk_on(request: AgentRequest) -> AgentResult:
+        token = run_tokens.read(request.callback.token)
+        assert token is not None
+        tools.call(token, "report_blocker", {"type": "api_outage", "message": "The shop does not answer"})
+        found.append(_broken(quiesced=True))
+        return Completed(Output(content="never mind"))
+
+    engine.agent.behaviour = put_aside_and_talk_on
+    engine.serve(tenant)
+    engine.submit(tenant, "dev")
+    engine.drain()
+
+    assert found == [set()]
