@@ -24,7 +24,7 @@ GITHUB_KEEPS = re.compile(r"[^\w\- ]")  # what of a heading does not become part
 PRAISE = r"blazing|seamless\w*|cutting[- ]edge|state[- ]of[- ]the[- ]art|revolutionary|effortless\w*|world[- ]class"
 
 #: Words that look like a path or a command and are none of ours.
-ELSEWHERE = {"docs/adr/", "path/to/text.md"}
+ELSEWHERE = {"CONTEXT.md", "docs/adr/", "path/to/text.md"}
 
 
 def _name(path: Path) -> str:
