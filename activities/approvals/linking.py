@@ -220,9 +220,8 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     rows = Activity.objects.for_tenant(tenant_id)
     heir = list(rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM))
     for question in questions.values():
-        if (
-            question.parent_id != activity_id
-        ):  # What others asked about the work is asked about the heir's work.
+        # What others asked about the work is asked about the heir's work.
+        if question.parent_id != activity_id:
             link(tenant_id, question.pk, heir, actor=actor, may_hold=[row.pk for row in heir])
     waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
     vain = sorted(set(approvals) - waited_for)

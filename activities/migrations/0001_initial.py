@@ -351,7 +351,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "cause",
-                    models.CharField(default="wake", help_text="wake, retry, stall, replay, session", max_length=12),
+                    models.CharField(
+                        default="wake", help_text="wake, retry, stall, replay, session", max_length=12
+                    ),
                 ),
                 ("payload", models.JSONField(default=dict)),
                 (

@@ -468,15 +468,12 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offer comes while the slot is held, and changes nothing."""
-    from activities import dispatch
+    turn_over = relay.turn_over
 
-    turned_over = dispatch._turned_over
-
-    def resolved_meanwhile(grant: Any) -> Any:
-        released = turned_over(grant)
-        at_once(partial(blockers.resolve, acme.pk, grant.activity_id, actor="a", note="up"))
+    def resolved_before(*arguments: Any, **more: Any) -> Any:
+        at_once(partial(blockers.resolve, acme.pk, activity_id, actor="a", note="up"))
         assert relay.flush()
-        return released
+        return turn_over(*arguments, **more)
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
@@ -484,7 +481,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
         return Accepted()
 
     engine.agent.behaviour = behaviour
-    monkeypatch.setattr(dispatch, "_turned_over", resolved_meanwhile)
+    monkeypatch.setattr(relay, "turn_over", resolved_before)
     (activity_id,) = engine.submit(acme)
     assert engine.deliver()
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from activities.api.reports import Receipt
-from tests.state_machine.drawn import fates, indexes, roles, rules_of_decisions, seldom
+from tests.state_machine.drawn import ends_of_calls, fates, indexes, roles, rules_of_decisions, seldom
 from tests.state_machine.flow import PIPELINES, Flow
 from tests.state_machine.machine import Machine, pick
 from tests.state_machine.tasks import Attempt, Rules, Task
@@ -30,23 +30,49 @@ class Agents(Machine):
 
     # Work comes in.
 
-    @initialize(role=st.sampled_from(ROLES), gated=st.booleans(), rules=rules_of_decisions, count=st.integers(0, 3))
+    @initialize(
+        role=st.sampled_from(ROLES), gated=st.booleans(), rules=rules_of_decisions, count=st.integers(0, 3)
+    )
     def there_is_work(self, role: str, gated: bool, rules: Rules | None, count: int) -> None:
         for _ in range(count):
             self.work_comes_in(role, gated, rules, 2, None, False, "kept")
 
-    @rule(role=st.sampled_from(ROLES), gated=st.booleans(), rules=rules_of_decisions, attempts=st.integers(1, 2),
-          key=st.sampled_from((None, None, "one")), later=seldom, fate=fates)  # fmt: skip
+    @rule(
+        role=st.sampled_from(ROLES),
+        gated=st.booleans(),
+        rules=rules_of_decisions,
+        attempts=st.integers(1, 2),
+        key=st.sampled_from((None, None, "one")),
+        later=seldom,
+        fate=fates,
+    )
     def work_comes_in(
-        self, role: str, gated: bool, rules: Rules | None, attempts: int, key: str | None, later: bool, fate: str
+        self,
+        role: str,
+        gated: bool,
+        rules: Rules | None,
+        attempts: int,
+        key: str | None,
+        later: bool,
+        fate: str,
     ) -> None:
         task = partial(
-            Task, agent=role, approval_wanted=gated, rules=rules, most_attempts=attempts, key=key, not_before=later
+            Task,
+            agent=role,
+            approval_wanted=gated,
+            rules=rules,
+            most_attempts=attempts,
+            key=key,
+            not_before=later,
         )
         fields = {
-            "agent_role": role, "requires_approval": gated, "decision_rules": stored_rules(rules), "max_attempts": attempts, "dedup_key": key,
+            "agent_role": role,
+            "requires_approval": gated,
+            "decision_rules": stored_rules(rules),
+            "max_attempts": attempts,
+            "dedup_key": key,
             "not_before": datetime.now(UTC) + timedelta(days=1) if later else None,
-        }  # fmt: skip
+        }
         self.happens(lambda: self.model.submit(task()), lambda: self.world.submit(**fields), fate)
 
     @rule(key=st.sampled_from(sorted(PIPELINES)))
@@ -68,19 +94,14 @@ class Agents(Machine):
         self._arrives(index, lambda attempt: None, end)
 
     @precondition(lambda self: self.ready())
-    @rule(index=indexes, tool=st.sampled_from(TOOLS), end=st.sampled_from(("result", "accepts", "again", "dies")), answered=st.booleans())  # fmt: skip
+    @rule(index=indexes, tool=st.sampled_from(TOOLS), end=ends_of_calls, answered=st.booleans())
     def an_agent_asks_during_its_call(self, index: int, tool: str, end: str, answered: bool) -> None:
         self._arrives(index, lambda attempt: self._asks(attempt, tool, answered), end)
 
     @precondition(lambda self: self.ready())
-    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "lose")), end=st.sampled_from(("result", "accepts", "again", "dies")))  # fmt: skip
+    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "lose")), end=ends_of_calls)
     def others_act_during_a_call(self, index: int, what: str, end: str) -> None:
         self._arrives(index, lambda attempt: self._is_disturbed(attempt, what), end)
-
-    @precondition(lambda self: self.world.delivered)
-    @rule(index=indexes)
-    def a_message_comes_again(self, index: int) -> None:
-        self.deliver(self.world.delivered[index % len(self.world.delivered)], lambda attempt: None, "result")
 
     def ready(self) -> bool:
         return any(task.status == "created" and task.due for task in self.model.tasks)
@@ -112,12 +133,6 @@ class Agents(Machine):
         if attempt := pick(self.accepted(), index):
             self._report(attempt, end, fate)
 
-    @precondition(lambda self: self.over())
-    @rule(index=indexes, end=st.sampled_from(("result", "same result", "again", "never")))
-    def an_agent_reports_too_late(self, index: int, end: str) -> None:
-        if attempt := pick(self.over(), index):
-            self._report(attempt, end, "kept")
-
     def _report(self, attempt: Attempt, end: str, fate: str) -> None:
         model, world = self.model, self.world
         if end in ("result", "same result"):
@@ -131,26 +146,58 @@ class Agents(Machine):
     # An agent that has accepted asks for something.
 
     @precondition(lambda self: self.accepted())
-    @rule(index=indexes, tool=st.sampled_from(TOOLS), other=indexes, rules=rules_of_decisions, role=roles, fate=fates)
-    def an_agent_asks(self, index: int, tool: str, other: int, rules: Rules | None, role: str | None, fate: str) -> None:
+    @rule(
+        index=indexes,
+        tool=st.sampled_from(TOOLS),
+        other=indexes,
+        rules=rules_of_decisions,
+        role=roles,
+        fate=fates,
+    )
+    def an_agent_asks(
+        self, index: int, tool: str, other: int, rules: Rules | None, role: str | None, fate: str
+    ) -> None:
         if attempt := pick(self.accepted(), index):
             self.call(attempt, tool, other, rules, fate, role)
 
-    @precondition(lambda self: self.over())
-    @rule(index=indexes, tool=st.sampled_from(TOOLS))
-    def an_agent_asks_too_late(self, index: int, tool: str) -> None:
-        if attempt := pick(self.over(), index):
-            self.call(attempt, tool, index, None, "kept")
+    # What comes again or too late.
 
-    @precondition(lambda self: self.calls)
-    @rule(index=indexes)
-    def an_agent_asks_the_same_again(self, index: int) -> None:
-        attempt, tool, arguments, body = self.calls[index % len(self.calls)]
+    @precondition(lambda self: self.over())
+    @rule(
+        index=indexes,
+        what=st.sampled_from(("message", "call", "report", "same report", "tool")),
+        tool=st.sampled_from(TOOLS),
+    )
+    def something_comes_again_or_too_late(self, index: int, what: str, tool: str) -> None:
+        attempt = self.over()[index % len(self.over())]
+        if what == "message":
+            self.deliver(
+                self.world.delivered[index % len(self.world.delivered)], lambda attempt: None, "result"
+            )
+        elif what == "call" and self.calls:
+            self._repeat(self.calls[index % len(self.calls)])
+        elif what == "tool":
+            self.call(attempt, tool, index, None, "kept")
+        else:
+            self._report(
+                attempt,
+                ("again", "never", "result")[index % 3] if what == "report" else "same result",
+                "kept",
+            )
+
+    def _repeat(self, call: Call) -> None:
+        attempt, tool, arguments, body = call
         answer = self.world.call(attempt.token, tool, arguments)
         assert (answer.repeated, answer.body) == (True, body)
 
     def call(
-        self, attempt: Attempt, tool: str, other: int, rules: Rules | None, fate: str, role: str | None = "dev"
+        self,
+        attempt: Attempt,
+        tool: str,
+        other: int,
+        rules: Rules | None,
+        fate: str,
+        role: str | None = "dev",
     ) -> None:
         name, arguments, modelled = self._tool(attempt, tool, other, rules, role)
         answers: list[Any] = []
@@ -173,7 +220,11 @@ class Agents(Machine):
         if tool in ("part", "idle part"):
             blocking = tool == "part"
             arguments = {"name": said, "description": "", "blocking": blocking, **whom}
-            return "create_subtask", arguments, partial(model.creates_part, attempt, agent=role, blocking=blocking)
+            return (
+                "create_subtask",
+                arguments,
+                partial(model.creates_part, attempt, agent=role, blocking=blocking),
+            )
         if tool == "hands on":
             return "reassign_task", {"reason": said, **whom}, partial(model.hands_on, attempt, role)
         about = [attempt.task] if tool == "approval" else self.several(other)

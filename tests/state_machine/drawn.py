@@ -23,6 +23,7 @@ rules_of_decisions = st.sampled_from(RULES)
 roles = st.sampled_from((*ROLES, None))  # None: a person
 decisions = st.sampled_from(("approve", "approve", "reject"))
 voters = st.sampled_from(VOTERS)
+ends_of_calls = st.sampled_from(("result", "accepts", "again", "dies"))
 seldom = st.sampled_from((False, False, False, True))
 #: How much of it is kept: all; nothing, since the process dies before the commit; all but what comes after the commit.
 fates = st.sampled_from(("kept", "kept", "kept", "kept", "crash", "lost"))

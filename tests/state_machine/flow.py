@@ -10,7 +10,7 @@ from tests.state_machine.life import ASIDE
 from tests.state_machine.tasks import Task
 
 if TYPE_CHECKING:
-    from tests.state_machine.model import Model
+    from tests.state_machine.ends import Ends
 
 #: What the machine starts. A gate between two agents; two roots that one step joins, beside one that goes on whatever happens.
 PIPELINES: dict[str, list[dict[str, Any]]] = {
@@ -55,7 +55,7 @@ class Flow:
     id: UUID | None = None
 
     @classmethod
-    def begin(cls, model: Model, key: str) -> Flow:
+    def begin(cls, model: Ends, key: str) -> Flow:
         flow = cls(key, steps={definition["id"]: Step(definition) for definition in PIPELINES[key]})
         for name, step in flow.steps.items():
             if not step.needs:
@@ -63,18 +63,22 @@ class Flow:
         model.flows.append(flow)
         return flow
 
-    def _start(self, model: Model, name: str) -> None:
+    def _start(self, model: Ends, name: str) -> None:
         step = self.steps[name]
         role = step.definition.get("agent_role")
         step.status = "active"
         step.task = model.add(
             Task(
-                agent=role, gate=bool(step.definition.get("is_approval_gate")), run=self, step=name, round=step.round,
+                agent=role,
+                gate=bool(step.definition.get("is_approval_gate")),
+                run=self,
+                step=name,
+                round=step.round,
                 approval_wanted=bool(step.definition.get("requires_approval")),
             )
-        )  # fmt: skip
+        )
 
-    def settled(self, model: Model, task: Task) -> None:
+    def settled(self, model: Ends, task: Task) -> None:
         """A task of this run has ended or failed."""
         if task.step is None or task.link in ASIDE or task.status == "reassigned":
             return
@@ -88,7 +92,7 @@ class Flow:
             self._follow(model, [name for name, other in self.steps.items() if task.step in other.needs])
             self._end_if_settled()
 
-    def _goes_on_after_rejection(self, model: Model, task: Task, step: Step) -> bool:
+    def _goes_on_after_rejection(self, model: Ends, task: Task, step: Step) -> bool:
         if self.status != "running":
             return True
         if task.gate:
@@ -98,7 +102,7 @@ class Flow:
             step.task, step.round = revision, revision.round
         return revision is not None
 
-    def _send_back(self, model: Model, gate: Task, step: Step) -> bool:
+    def _send_back(self, model: Ends, gate: Task, step: Step) -> bool:
         """The agents' steps before a gate that said no go back to work."""
         producers = [self.steps[name] for name in step.needs if self.steps[name].definition.get("agent_role")]
         if gate.round >= model.limits.rounds:
@@ -113,7 +117,7 @@ class Flow:
             step.status, step.task, step.round = "pending", None, gate.round + 1
         return made
 
-    def _follow(self, model: Model, names: list[str]) -> None:
+    def _follow(self, model: Ends, names: list[str]) -> None:
         for name in names:
             step = self.steps[name]
             if step.status != "pending":
@@ -134,7 +138,7 @@ class Flow:
         after = [step for step in self.steps.values() if name in step.needs]
         return self.steps[name].status == "failed" and (not after or any(not step.goes_on for step in after))
 
-    def handed_on(self, model: Model, task: Task, heir: Task, *, had_failed: bool) -> None:
+    def handed_on(self, model: Ends, task: Task, heir: Task, *, had_failed: bool) -> None:
         if task.step is None or task.link in ASIDE:
             return
         if had_failed:
@@ -165,6 +169,6 @@ class Flow:
             to_see += more
         return found
 
-    def cancel(self, model: Model) -> None:
+    def cancel(self, model: Ends) -> None:
         """Then its tasks are cancelled one by one, oldest first."""
         self.status = "cancelled"

@@ -188,9 +188,13 @@ class Machine(RuleBasedStateMachine):
             self.deliver(message, lambda attempt: None, "result")
             self.engine_and_model_agree()
         for attempt in self.accepted():
-            output = self.text("output")
-            self.happens(lambda: self.model.completes(attempt, output), lambda: self.world.complete(attempt.token, output))  # noqa: B023
+            self._completes(attempt, self.text("output"))
             self.engine_and_model_agree()
+
+    def _completes(self, attempt: Attempt, output: str) -> None:
+        self.happens(
+            lambda: self.model.completes(attempt, output), lambda: self.world.complete(attempt.token, output)
+        )
 
     def _let_people_answer(self) -> None:
         for task in self.tasks():

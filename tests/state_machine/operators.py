@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from activities import cancellation, deadletters, reassignment
 from pipelines import cancellation as pipeline_cancellation
-from tests.state_machine.drawn import fates, indexes, roles
+from tests.state_machine.drawn import VOTERS, decisions, fates, indexes, roles
 from tests.state_machine.flow import Flow
 from tests.state_machine.life import FAILED, Refused
 from tests.state_machine.machine import pick
 from tests.state_machine.people import People
-from tests.state_machine.tasks import Attempt, Task
+from tests.state_machine.tasks import Task
 
 
 class Anything(People):
@@ -22,31 +23,35 @@ class Anything(People):
     # Operators.
 
     @precondition(lambda self: self.going_on())
-    @rule(index=indexes, fate=fates)
-    def an_operator_cancels(self, index: int, fate: str) -> None:
+    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "hand on")), role=roles, fate=fates)
+    def an_operator_acts(self, index: int, what: str, role: str | None, fate: str) -> None:
         if task := pick(self.going_on(), index):
-            self.cancel(task, fate)
-
-    @precondition(lambda self: self.going_on())
-    @rule(index=indexes, role=roles, fate=fates)
-    def an_operator_hands_on(self, index: int, role: str | None, fate: str) -> None:
-        if task := pick(self.going_on(), index):
-            self.hand_on(task, role, fate)
+            self.cancel(task, fate) if what == "cancel" else self.hand_on(task, role, fate)
 
     @precondition(lambda self: self.tasks(*FAILED))
-    @rule(index=indexes, fate=fates)
-    def an_operator_tries_again(self, index: int, fate: str) -> None:
-        if task := pick(self.tasks(*FAILED), index):
+    @rule(index=indexes, what=st.sampled_from(("retry", "retry", "replay", "dismiss")), fate=fates)
+    def an_operator_deals_with_failures(self, index: int, what: str, fate: str) -> None:
+        if what == "replay":
+            self.happens(self.model.replay, self.world.replay, fate)
+        elif what == "dismiss":
+            self.happens(self.model.dismiss, self.world.dismiss, fate)
+        elif task := pick(self.tasks(*FAILED), index):
             self.retry(task, fate)
 
     @precondition(lambda self: self.model.tasks)
-    @rule(index=indexes, role=roles)
-    def an_operator_acts_on_whatever_it_is(self, index: int, role: str | None) -> None:
+    @rule(index=indexes, role=roles, decision=decisions)
+    def somebody_tries_everything_on_whatever_it_is(
+        self, index: int, role: str | None, decision: str
+    ) -> None:
         task = self.model.tasks[index % len(self.model.tasks)]
-        self.retry(task)
-        self.hand_on(task, role)
-        self.engine_and_model_agree()
-        self.cancel(task)
+        for attempt in (
+            partial(self.retry, task),
+            partial(self.decide, task, decision, VOTERS[index % len(VOTERS)]),
+            partial(self.work, task, ("take up", "complete", "resolve")[index % 3]),
+            partial(self.hand_on, task, role),
+        ):
+            attempt()
+            self.engine_and_model_agree()
 
     def going_on(self) -> list[Task]:
         return [task for task in self.model.tasks if not task.ended]
@@ -57,7 +62,9 @@ class Anything(People):
 
     def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
         whom = {"agent_role": role} if role else {"human_role": "editor"}
-        really = partial(reassignment.reassign, self.tenant, self.id_of(task), actor="people", reason="other", **whom)  # type: ignore[arg-type]
+        really = partial(
+            reassignment.reassign, self.tenant, self.id_of(task), actor="people", reason="other", **whom
+        )  # type: ignore[arg-type]
         self.happens(partial(self.model.reassign, task, role), really, fate)
 
     def retry(self, task: Task, fate: str = "kept") -> None:
@@ -85,16 +92,6 @@ class Anything(People):
             except Refused:  # it has ended with another
                 continue
 
-    @precondition(lambda self: self.tasks(*FAILED))
-    @rule(fate=fates)
-    def all_that_failed_is_replayed(self, fate: str) -> None:
-        self.happens(self.model.replay, self.world.replay, fate)
-
-    @precondition(lambda self: self.tasks(*FAILED))
-    @rule(fate=fates)
-    def all_that_failed_is_dismissed(self, fate: str) -> None:
-        self.happens(self.model.dismiss, self.world.dismiss, fate)
-
     # What goes on by itself.
 
     @precondition(lambda self: any(not letter.told for task in self.model.tasks for letter in task.letters))
@@ -112,21 +109,13 @@ class Anything(People):
 
     # What goes wrong.
 
-    @precondition(lambda self: self.live())
-    @rule(index=indexes)
-    def a_run_is_given_up_for_lost(self, index: int) -> None:
-        if attempt := pick(self.live(), index):
+    @precondition(lambda self: self.model.attempts)
+    @rule(index=indexes, what=st.sampled_from(("lost", "lost", "found", "wiped")))
+    def something_goes_wrong_or_is_mended(self, index: int, what: str) -> None:
+        """A run is given up for lost, what was lost is found, Redis is wiped."""
+        if what == "found":
+            self.recover()
+        elif what == "wiped":
+            self.world.wipe_redis()
+        elif attempt := pick([attempt for attempt in self.model.attempts if attempt.live], index):
             self.lose(attempt)
-
-    def live(self) -> list[Attempt]:
-        return [attempt for attempt in self.model.attempts if attempt.live]
-
-    @precondition(lambda self: self.model.attempts)
-    @rule()
-    def what_was_lost_is_found(self) -> None:
-        self.recover()
-
-    @precondition(lambda self: self.model.attempts)
-    @rule()
-    def redis_is_wiped(self) -> None:
-        self.world.wipe_redis()

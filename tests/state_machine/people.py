@@ -33,16 +33,13 @@ class People(Agents):
             behind = task.parent if by_work and task.link == "gate" else None
             self.decide(behind or task, decision, who, fate)
 
-    @precondition(lambda self: self.model.tasks)
-    @rule(index=indexes, decision=decisions, who=voters)
-    def a_person_decides_whatever_it_is(self, index: int, decision: str, who: str) -> None:
-        self.decide(self.model.tasks[index % len(self.model.tasks)], decision, who)
-
     def decisions_wanted(self) -> list[Task]:
         return [task for task in self.open_questions() if task.decision or task.gate]
 
     def decide(self, task: Task, decision: str, who: str, fate: str = "kept") -> None:
-        really = partial(approvals.decide, self.tenant, self.id_of(task), decision, by=voter(who), notes="because")
+        really = partial(
+            approvals.decide, self.tenant, self.id_of(task), decision, by=voter(who), notes="because"
+        )
         self.happens(partial(self.model.decides, task, decision, who), really, fate)
 
     @rule()
@@ -63,17 +60,18 @@ class People(Agents):
         if task := pick(self.tasks("blocked"), index):
             self.work(task, "resolve", fate)
 
-    @precondition(lambda self: self.model.tasks)
-    @rule(index=indexes, what=st.sampled_from(("take up", "complete", "resolve")))
-    def a_person_works_on_whatever_it_is(self, index: int, what: str) -> None:
-        self.work(self.model.tasks[index % len(self.model.tasks)], what)
-
     def work(self, task: Task, what: str, fate: str = "kept") -> None:
         tenant, task_id = self.tenant, self.id_of(task)
         modelled, really = {
             "take up": (self.model.takes_up, partial(people.take_up, tenant, task_id, actor="people")),
-            "complete": (self.model.person_completes, partial(people.complete, tenant, task_id, actor="people")),
-            "resolve": (self.model.resolves, partial(blockers.resolve, tenant, task_id, actor="people", note="gone")),
+            "complete": (
+                self.model.person_completes,
+                partial(people.complete, tenant, task_id, actor="people"),
+            ),
+            "resolve": (
+                self.model.resolves,
+                partial(blockers.resolve, tenant, task_id, actor="people", note="gone"),
+            ),
         }[what]
         self.happens(partial(modelled, task), really, fate)
 
@@ -90,7 +88,9 @@ class People(Agents):
     @rule(index=indexes, fate=fates)
     def an_approval_is_taken_back(self, index: int, fate: str) -> None:
         if task := pick([task for task in self.model.tasks if task.link == "approval"], index):
-            really = partial(approvals.withdraw, self.tenant, self.id_of(task), by=voter("people"), reason="no need")
+            really = partial(
+                approvals.withdraw, self.tenant, self.id_of(task), by=voter("people"), reason="no need"
+            )
             self.happens(partial(self.model.withdraw, task), really, fate)
 
     # Coming to rest.

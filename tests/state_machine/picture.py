@@ -47,7 +47,9 @@ def bind(model: Model, rows: list[Any]) -> None:
     for row in rows:
         if row.id not in known:
             match = next((task for task in unbound if _signature(task) == _signature_of(row)), None)
-            assert match is not None, f"the engine made {row}; the model did not, it made {list(map(_signature, unbound))}"
+            assert match is not None, (
+                f"the engine made {row}; the model did not, it made {list(map(_signature, unbound))}"
+            )
             match.id = row.id
             unbound.remove(match)
     assert not unbound, f"the model made {[_signature(task) for task in unbound]}; the engine did not"
@@ -74,12 +76,17 @@ def of_model(model: Model) -> dict[str, Any]:
 
 def _of_task(task: Task) -> dict[str, Any]:
     return {
-        "status": task.status, "attempts": task.attempts, "stalls": task.stalls, "gate": task.gate, "key": task.key,
-        "due": task.due, "later": task.later,
+        "status": task.status,
+        "attempts": task.attempts,
+        "stalls": task.stalls,
+        "gate": task.gate,
+        "key": task.key,
+        "due": task.due,
+        "later": task.later,
         "letters": [[letter.state, letter.told, _text(letter.escalation)] for letter in task.letters],
         "votes": task.votes,
         "links": sorted([_text(link.approval), link.state] for link in task.links),
-    }  # fmt: skip
+    }
 
 
 def _text(task: Task | None) -> str | None:
@@ -97,9 +104,17 @@ def of_database(rows: list[Any], tenant_id: UUID) -> dict[str, Any]:
 
 def _of_row(row: Any) -> dict[str, Any]:
     return {
-        "status": row.status, "attempts": row.attempts, "stalls": row.stalls, "gate": row.is_approval_gate, "key": row.dedup_key,
-        "due": row.due, "later": row.later, "letters": row.letters, "votes": row.votes, "links": row.links,
-    }  # fmt: skip
+        "status": row.status,
+        "attempts": row.attempts,
+        "stalls": row.stalls,
+        "gate": row.is_approval_gate,
+        "key": row.dedup_key,
+        "due": row.due,
+        "later": row.later,
+        "letters": row.letters,
+        "votes": row.votes,
+        "links": row.links,
+    }
 
 
 def difference(model: dict[str, Any], database: dict[str, Any]) -> str:

@@ -28,8 +28,10 @@ LIMITS = Limits()
 AS_ALWAYS = settings(max_examples=20, derandomize=True, database=None, phases=(Phase.generate,))
 SEARCH = settings(max_examples=EXAMPLES or 1, print_blob=True)
 COMMON = {
-    "stateful_step_count": STEPS, "deadline": None, "suppress_health_check": list(HealthCheck),
-}  # fmt: skip
+    "stateful_step_count": STEPS,
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+}
 
 
 @pytest.mark.timeout(0)

@@ -129,7 +129,9 @@ class World:
 
     def _replace_worker(self) -> None:
         leases.end()
-        self.engine.lease = leases.begin(roles=list(ROLES), concurrency=self.engine.lease.concurrency, watched=False)
+        self.engine.lease = leases.begin(
+            roles=list(ROLES), concurrency=self.engine.lease.concurrency, watched=False
+        )
         limits.refresh()
 
     def token_of(self, request: AgentRequest) -> RunToken:
@@ -155,7 +157,9 @@ class World:
 
     def ask_over(self, about: Sequence[UUID], rules: Rules | None) -> None:
         with tenant_scope(self.tenant.pk):
-            new = NewApproval(type="brand_direction", title="Which way?", rules=decision_rules(rules) or DecisionRules())
+            new = NewApproval(
+                type="brand_direction", title="Which way?", rules=decision_rules(rules) or DecisionRules()
+            )
             question = approvals.open_approval(self.tenant.pk, new, actor="people", identity="people")
             linked = families.lock(self.tenant.pk, about)
             approvals.link(self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about)
@@ -202,9 +206,14 @@ def decision_rules(rules: Rules | None) -> DecisionRules | None:
     if rules is None:
         return None
     return DecisionRules(
-        quorum=rules.quorum, voters=rules.voters, on_timeout=rules.on_timeout, due_seconds=2 * LONG if rules.on_timeout else None,
-        reminders=(Later(LONG),) if rules.on_timeout else (), asked_by=rules.asked_by or "", self_approval=rules.asked_by is None,
-    )  # fmt: skip
+        quorum=rules.quorum,
+        voters=rules.voters,
+        on_timeout=rules.on_timeout,
+        due_seconds=2 * LONG if rules.on_timeout else None,
+        reminders=(Later(LONG),) if rules.on_timeout else (),
+        asked_by=rules.asked_by or "",
+        self_approval=rules.asked_by is None,
+    )
 
 
 def stored_rules(rules: Rules | None) -> Any:

@@ -1,0 +1,167 @@
+"""What agents do with their runs: they end them, and they ask for things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.state_machine.ends import Ends
+from tests.state_machine.life import FAILED, Refused
+from tests.state_machine.tasks import Attempt, Rules, Task
+
+
+class Asks(Ends):
+    """Work goes to agents, which finish it, fail, fall silent, or put it aside."""
+
+    def claimed(self, task: Task) -> Attempt:
+        self.happens(task, "is claimed")
+        task.attempt = Attempt(task)
+        task.attempts += 1
+        task.due = False
+        self.attempts.append(task.attempt)
+        return task.attempt
+
+    def completes(self, attempt: Attempt, output: str) -> None:
+        self.check_live(attempt)
+        task = attempt.task
+        attempt.state, attempt.output = "completed", output
+        task.fruitless = 0
+        if task.later:  # another reason came meanwhile: it runs once more
+            self.happens(task, "is handed back")
+            task.attempts = 0
+        elif task.approval_wanted:
+            self.happens(task, "has a draft")
+            task.waits_for = self.add(
+                Task(
+                    parent=task,
+                    link="gate",
+                    gate=True,
+                    rules=task.rules,
+                    run=task.run,
+                    step=task.step,
+                    round=task.round,
+                )
+            )
+        else:
+            self.happens(task, "has a result")
+            self.ended(task)
+
+    def fails(self, attempt: Attempt, kind: str) -> None:
+        """`again`: another attempt may help. `never`: none would. `limited`: it was not the agent's fault."""
+        self.check_live(attempt)
+        task = attempt.task
+        attempt.state, attempt.error = "failed", kind
+        if kind == "limited" or (kind == "again" and task.attempts < task.most_attempts):
+            self.happens(task, "is handed back")
+            task.attempts -= kind == "limited"
+            task.later = True
+        else:
+            self.fails_for_good(task)
+
+    def is_lost(self, attempt: Attempt) -> None:
+        self.check_live(attempt)
+        task = attempt.task
+        attempt.state = "stalled"
+        if task.stalls >= self.limits.stalls:
+            self.fails_for_good(task)
+            return
+        self.happens(task, "is handed back")
+        task.attempts -= 1
+        task.stalls += 1
+        task.due = True
+
+    def check_live(self, attempt: Attempt) -> None:
+        if not attempt.live:
+            raise Refused("the run is over")
+
+    def reports_blocker(self, attempt: Attempt) -> Task:
+        self._may_call(attempt)
+        return self._put_aside(
+            attempt,
+            "is blocked",
+            "report_blocker",
+            Task(parent=attempt.task, link="resolution", run=attempt.task.run),
+        )
+
+    def asks_for_review(self, attempt: Attempt, rules: Rules | None) -> Task:
+        self._may_call(attempt)
+        review = Task(parent=attempt.task, link="review", rules=rules, run=attempt.task.run)
+        return self._put_aside(attempt, "waits for an answer", "request_human_review", review)
+
+    def creates_part(self, attempt: Attempt, *, agent: str | None, blocking: bool) -> Task:
+        self._may_call(attempt)
+        self.limits.refuse_part_of(attempt.task)
+        attempt.calls += 1
+        part = Task(agent=agent, parent=attempt.task, link="subtask", blocking=blocking, run=attempt.task.run)
+        if not blocking:
+            return self.add(part)
+        attempt.calls -= 1
+        return self._put_aside(attempt, "waits for a part", "create_subtask", part)
+
+    def asks_over(self, attempt: Attempt, about: Sequence[Task], rules: Rules | None) -> Task:
+        """An approval over several tasks, perhaps its own among them."""
+        self._may_call(attempt)
+        task = attempt.task
+        question = Task(parent=task, link="approval", gate=True, rules=rules, run=task.run)
+        self.add(question)
+        self.link(question, about, [other for other in about if self._may_hold(task, other)])
+        if task not in about:
+            attempt.calls += 1
+            return question
+        return self._put_aside(attempt, "waits for an answer", "create_approval", question, is_new=False)
+
+    def _may_hold(self, task: Task, other: Task) -> bool:
+        same_run = task.run is not None and other.run is task.run
+        return same_run or (other.link == "subtask" and other.parent is task)
+
+    def hands_on(self, attempt: Attempt, agent: str | None) -> Task:
+        self._may_call(attempt)
+        self.limits.refuse_another_hand(attempt.task, agent)
+        return self.hand_on(attempt.task, agent, attempt)
+
+    def hand_on(self, task: Task, agent: str | None, attempt: Attempt | None) -> Task:
+        self.check(task, "is handed on")
+        if task.run is not None and task.step is not None and task.run.status == "cancelled":
+            raise Refused("its pipeline was cancelled")
+        taken_over = next((member.agent for member in task.line if member.agent), None)
+        heir = Task(
+            agent=agent,
+            parent=task,
+            link="reassigned_from",
+            gate=agent is None and (bool(taken_over) or task.gate),
+            approval_wanted=task.approval_wanted,
+            blocking=task.blocking,
+            not_before=task.not_before,
+            most_attempts=task.most_attempts,
+            round=task.round,
+            run=task.run,
+            step=task.step,
+            taken_over=taken_over,
+            rules=next((member.rules for member in task.line if bool(member.agent) == bool(agent)), None),
+        )
+        self.add(heir)
+        before = task.status
+        if attempt is not None:
+            self._end_with(attempt, "reassign_task")
+        self.happens(task, "is handed on")
+        if task.run is not None:
+            task.run.handed_on(self, task, heir, had_failed=before in FAILED)
+        if task.key and not self.live_with(task.key):
+            heir.key = task.key
+        self.let_go(task)
+        return heir
+
+    def _may_call(self, attempt: Attempt) -> None:
+        self.check_live(attempt)
+        if attempt.calls >= self.limits.calls:
+            raise Refused("too many calls")
+
+    def _put_aside(self, attempt: Attempt, what: str, tool: str, asked: Task, *, is_new: bool = True) -> Task:
+        self._end_with(attempt, tool)
+        self.happens(attempt.task, what)
+        attempt.task.waits_for = self.add(asked) if is_new else asked
+        return asked
+
+    def _end_with(self, attempt: Attempt, tool: str) -> None:
+        attempt.calls += 1
+        attempt.state, attempt.tool = "completed", tool
+        attempt.task.attempts = 0  # it has come to a good end

@@ -1,0 +1,157 @@
+"""Ends, and what follows from them: whoever waits wakes, questions fall away, pipelines go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.state_machine.flow import Flow
+from tests.state_machine.life import DEPENDENTS, LIFE, SETTLED, WAITS_FOR, Refused
+from tests.state_machine.limits import Limits
+from tests.state_machine.tasks import Attempt, Letter, Link, Task
+
+
+class Ends:
+    """All tasks of a tenant, oldest first, and the pipelines' runs."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.tasks: list[Task] = []
+        self.attempts: list[Attempt] = []
+        self.flows: list[Flow] = []
+
+    def add(self, task: Task) -> Task:
+        self.tasks.append(task)
+        return task
+
+    def live_with(self, key: str | None) -> Task | None:
+        return next((task for task in self.tasks if key and task.key == key and task.live), None)
+
+    def happens(self, task: Task, what: str) -> None:
+        self.check(task, what)
+        task.status = LIFE[task.status][what]
+
+    def check(self, task: Task, what: str) -> None:
+        if what not in LIFE[task.status]:
+            raise Refused(f"{task.status} {what}")
+
+    def fails_for_good(self, task: Task) -> None:
+        self.happens(task, "fails for good")
+        task.due = task.later = False
+        task.letters.append(Letter())
+        self.ended(task)
+
+    def link(self, question: Task, about: Sequence[Task], may_hold: Sequence[Task]) -> None:
+        for task in about:
+            link = Link(question, task)
+            task.links.append(link)
+            question.linked.append(link)
+            if task in may_hold and task.status == "created" and task.agent:
+                self.happens(task, "is held")
+
+    def _settle_links(self, question: Task) -> None:
+        waiting = [link for link in question.linked if link.state == "waiting"]
+        heard = [
+            link
+            for link in waiting
+            if link.task.status == "awaiting_review"
+            and (question.parent is link.task or not self._asks_itself(link.task, question))
+        ]
+        for link in waiting:
+            link.state = "woken" if link in heard else "skipped"
+        for link in heard:
+            self.wake(link.task)
+        for review in [
+            child for link in heard for child in link.task.children if child.link == "review" and child.open
+        ]:
+            self.withdraw(review)  # the approval has answered it
+
+    def _asks_itself(self, task: Task, question: Task) -> bool:
+        """Whether the task waits for another approval that its own agent has asked for."""
+        others = [link.approval for link in task.waiting_links if link.approval is not question]
+        return any(other.parent is task and other.open for other in others)
+
+    def withdraw(self, question: Task) -> None:
+        self.happens(question, "is cancelled")
+        self.ended(question)
+
+    def let_go(self, task: Task) -> None:
+        self._stop_work(task)
+        while open_ones := [one for one in task.dependents(DEPENDENTS) if not one.ended]:
+            for one in open_ones:
+                self.happens(one, "is cancelled")
+            for one in open_ones:
+                self.ended(one)
+            for one in open_ones:
+                self._stop_work(one)
+
+    def _stop_work(self, task: Task) -> None:
+        if task.attempt is not None and task.attempt.state == "running":
+            task.attempt.state = "cancelled"
+        task.due = task.later = False
+        if task.letter:
+            task.letter.state = "closed"
+        self._drop_links(task)
+
+    def _drop_links(self, task: Task) -> None:
+        """What others ask about the work is asked about the heir's; nobody is asked about nothing."""
+        dropped = task.waiting_links
+        heirs = [child for child in task.children if child.link == "reassigned_from"]
+        for link in dropped:
+            link.state = "skipped"
+        for question in [link.approval for link in dropped]:
+            if question.parent is not task:
+                self.link(question, heirs, heirs)
+            if question.open and not any(link.state == "waiting" for link in question.linked):
+                self.withdraw(question)
+
+    def revise(self, task: Task, *, approval_wanted: bool) -> Task:
+        return self.add(
+            Task(
+                agent=task.agent,
+                parent=task,
+                link="revision_of",
+                approval_wanted=approval_wanted,
+                rules=task.rules,
+                most_attempts=task.most_attempts,
+                round=task.round + 1,
+                run=task.run,
+                step=task.step,
+                taken_over=task.taken_over,
+            )
+        )
+
+    def ended(self, task: Task) -> None:
+        if task.status not in SETTLED:
+            return
+        if task.link == "approval":
+            self._settle_links(task)
+        elif task.link == "escalation":
+            if task.status == "done" and task.parent and task.parent.letter:
+                task.parent.letter.state = "closed"
+        else:
+            self._answer(task)
+        if task.run is not None:
+            task.run.settled(self, task)
+
+    def _answer(self, task: Task) -> None:
+        """Whoever waits for this, or for what it stands in for, wakes."""
+        origin = task.origin
+        parent = origin.parent
+        if parent is None or origin.link not in WAITS_FOR or parent.waits_for is not origin:
+            return
+        if task.status == "rejected" and task.successor:
+            return
+        if parent.status == WAITS_FOR[origin.link]:
+            self.wake(parent, progress=origin.link == "subtask" and task.status in ("done", "approved"))
+
+    def wake(self, task: Task, *, progress: bool = False) -> None:
+        task.waits_for = None
+        if not progress and task.fruitless + 1 >= self.limits.wakes:
+            self.happens(task, "is stopped")
+            task.due = task.later = False
+            task.letters.append(Letter())
+            self.ended(task)
+            return
+        self.happens(task, "is woken")
+        task.fruitless = 0 if progress else task.fruitless + 1
+        task.due = True
