@@ -389,7 +389,11 @@ def test_the_job_is_told_again_as_it_was(engine: Engine, acme: Tenant) -> None:
     assert again.status_code == 200
     job = again.json()
     assert job.keys() == told.keys()
-    varying = {"prompt", "deadline"}
+    varying = {"prompt", "deadline", "callback"}  # the token says when it was made, too
+    assert [run_tokens.read(one["callback"]["token"]) for one in (job, told)] == [
+        run_tokens.read(told["callback"]["token"])
+    ] * 2
+    assert job["callback"]["url"] == told["callback"]["url"]
     assert {name: job[name] for name in job if name not in varying} == {
         name: told[name] for name in told if name not in varying
     }

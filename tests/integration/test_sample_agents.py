@@ -406,7 +406,9 @@ def test_wrong_address_method_and_size_are_refused(agents: Agents) -> None:
     assert agents.client.post("/report-writer", content=iter([b"{}"])).status_code == 411
     assert agents.post("no-such-role").status_code == 404
     assert agents.client.get("/report-writer").headers["Allow"] == "POST"
-    assert sorted(agents.client.get("/healthz").json()["skills"]) == sorted(ROLES)
+    assert sorted(agents.client.get("/healthz").json()["skills"]) == sorted(
+        (*ROLES, "social-calendar-planner", "social-post-writer")
+    )
     connection.close()
 
 
