@@ -125,7 +125,9 @@ def batches(inputs_: Iterable[dict[str, Any]], pacing: Pacing) -> Iterator[Batch
 def _agreed(name: str, said: Iterable[Any]) -> Any:
     different = list(dict.fromkeys(value for value in said if value is not None))
     if len(different) > 1:
-        raise ExpansionError(f"the data sources contradict each other: {name} is {' and '.join(map(str, different))}")
+        raise ExpansionError(
+            f"the data sources contradict each other: {name} is {' and '.join(map(str, different))}"
+        )
     return different[0] if different else None
 
 
@@ -152,6 +154,8 @@ def _zipped(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
         values = [next(stream, _END) for stream in streams]
         if any(value is _END for value in values):
             if not all(value is _END for value in values):
-                raise ExpansionError("expand=zip needs equally many rows of each data source, and one has fewer by now")
+                raise ExpansionError(
+                    "expand=zip needs equally many rows of each data source, and one has fewer by now"
+                )
             return
         yield dict(zip(names, values, strict=True))

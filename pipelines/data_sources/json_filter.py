@@ -34,7 +34,7 @@ class _Pairs(list[tuple[str, Any]]):
 def read_conditions(text: str, start: int) -> tuple[list[Condition], int]:
     """The conditions of the object that begins at `start`, and where it ends. Raises `JsonFault`."""
     if not text.startswith("{", start):
-        raise JsonFault("must be an object, as in {\"status\":\"active\"}")
+        raise JsonFault('must be an object, as in {"status":"active"}')
     try:
         data, end = _DECODER.raw_decode(text, start)
     except JSONDecodeError as error:

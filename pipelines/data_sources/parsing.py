@@ -115,7 +115,9 @@ class _Parser:
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
         if not pattern.fullmatch(name):
             allowed = "letters, digits and single _" + (" and -" if pattern is TABLE else "")
-            self.fault(position, f"{shown(name)} is no name of a {what}: use {allowed}, beginning with a letter")
+            self.fault(
+                position, f"{shown(name)} is no name of a {what}: use {allowed}, beginning with a letter"
+            )
 
     def _fields(self, named: list[tuple[int, str]]) -> None:
         for position, name in named[: MOST_FIELDS + 1]:
@@ -131,14 +133,20 @@ class _Parser:
         if not text:
             self.fault(position, "the filter is missing: it is all, or one value of the table's key")
         elif "=" in text or "{" in text:
-            self.fault(position, "the filter is all, or one value of the table's key; conditions are options behind the ?")
+            self.fault(
+                position,
+                "the filter is all, or one value of the table's key; conditions are options behind the ?",
+            )
         return self._value(position, text)
 
     def _value(self, position: int, text: str) -> str:
         """Text with its percent-encoding undone."""
         for offset, letter in enumerate(text):
             if letter == "%" and not PERCENT.match(text, offset):
-                self.fault(position + offset, "a percent sign must be followed by two hexadecimal digits, or be written %25")
+                self.fault(
+                    position + offset,
+                    "a percent sign must be followed by two hexadecimal digits, or be written %25",
+                )
                 return ""
             if letter != "%" and letter not in PLAIN and not letter.isalnum():
                 encoded = "".join(f"%{byte:02X}" for byte in letter.encode())
@@ -175,7 +183,10 @@ class _Parser:
         if not equals:
             self.fault(position, "expected an option of the form name=value")
         elif name in seen:
-            self.fault(position, f"{name} is given twice" + ("" if name in RESERVED else "; for several values use $in"))
+            self.fault(
+                position,
+                f"{name} is given twice" + ("" if name in RESERVED else "; for several values use $in"),
+            )
         elif name == "filter":
             stop = self._json_filter(at, stop)
         elif name in NUMBERS:
@@ -184,7 +195,9 @@ class _Parser:
             self._choice(at, name, value)
         else:
             self._name(position, name, FIELD, "field or option")
-            self._condition(Condition(name, Operator.EQ, self._value(at, value), is_text=True, position=position))
+            self._condition(
+                Condition(name, Operator.EQ, self._value(at, value), is_text=True, position=position)
+            )
         seen.add(name)
         return stop
 

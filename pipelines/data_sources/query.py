@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipelines.data_sources.catalogue import Catalogue, FieldType, Table, Typed, ValueFault, from_json, from_text
+from pipelines.data_sources.catalogue import (
+    Catalogue,
+    FieldType,
+    Table,
+    Typed,
+    ValueFault,
+    from_json,
+    from_text,
+)
 from pipelines.data_sources.faults import DataSourceError, Fault
 from pipelines.data_sources.json_filter import ORDERED
 from pipelines.data_sources.shapes import Condition, DataSource, Operator, Options, Scalar, Source
@@ -74,9 +82,13 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
     ]
     conditions = list(source.filter.conditions)
     if source.filter.key is not None and not table.has_key:
-        faults.append(Fault(filter_at, f"the table {source.table} has no key: use all, with conditions as options"))
+        faults.append(
+            Fault(filter_at, f"the table {source.table} has no key: use all, with conditions as options")
+        )
     elif source.filter.key is not None:
-        conditions.insert(0, Condition(table.key, Operator.EQ, source.filter.key, is_text=True, position=filter_at))
+        conditions.insert(
+            0, Condition(table.key, Operator.EQ, source.filter.key, is_text=True, position=filter_at)
+        )
     comparisons = [_comparison(condition, table.fields, faults) for condition in conditions]
     found = tuple(comparison for comparison in comparisons if comparison is not None)
     return Query(source.source, source.table, table, source.fields, found, source.options), faults
@@ -88,7 +100,9 @@ def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
     return collected.found[0].message
 
 
-def _comparison(condition: Condition, fields: Mapping[str, FieldType], faults: list[Fault]) -> Comparison | None:
+def _comparison(
+    condition: Condition, fields: Mapping[str, FieldType], faults: list[Fault]
+) -> Comparison | None:
     kind = fields.get(condition.field)
     if kind is None:
         faults.append(Fault(condition.position, _unknown("field", condition.field, fields)))

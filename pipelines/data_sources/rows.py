@@ -24,7 +24,9 @@ def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> 
     From CSV everything comes `as_text`; there, an empty value of any field but a text is null. A row must have the
     table's key.
     """
-    faults: dict[str, str] = {shown(name): "is no field of this table" for name in row if name not in table.fields}
+    faults: dict[str, str] = {
+        shown(name): "is no field of this table" for name in row if name not in table.fields
+    }
     found: dict[str, Typed] = {}
     for name, kind in table.fields.items():
         value = row.get(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from enum import StrEnum
 
 Scalar = str | int | float | bool | None
@@ -56,7 +57,7 @@ class Condition:
     operator: Operator
     value: Scalar | tuple[Scalar, ...]
     is_text: bool = False
-    position: int = field(default=0, compare=False)
+    position: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +88,6 @@ class DataSource:
     filter: Filter
     fields: tuple[str, ...]
     options: Options = Options()
-    positions: tuple[int, ...] = field(default=(), compare=False)  # of the table, the filter, and each field
+    positions: tuple[int, ...] = dataclasses.field(
+        default=(), compare=False
+    )  # of the table, the filter, and each field

@@ -88,7 +88,9 @@ def count_between(timing: Timing, after: datetime, until: datetime) -> int:
 def _latest(timing: Timing, after: datetime, until: datetime, wanted: int) -> tuple[datetime, ...]:
     if not wanted:
         return ()
-    if timing.repeat is Repeat.INTERVAL:  # which may have a million of them, so the early ones are passed over
+    if (
+        timing.repeat is Repeat.INTERVAL
+    ):  # which may have a million of them, so the early ones are passed over
         end = until if timing.end_at is None else min(until, timing.end_at)
         after = max(after, end - wanted * interval_of(timing)[1])
     return tuple(deque(times(timing, after=after, until=until), maxlen=wanted))

@@ -34,6 +34,9 @@ FIELDS = (
     ("month", "1 to 12 or JAN to DEC"),
     ("day of the week", "0 to 7 or SUN to SAT, where 0 and 7 are Sunday; 5L is the last Friday, 1#2 the second Monday"),
 )  # fmt: skip
+WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+NUMBERS = {name: number for number, name in (*enumerate(WEEKDAYS), *enumerate(MONTHS, 1))}
 # The library also takes these within lists, ranges and steps, where they have no plain meaning. JUL has an L too.
 PECULIAR = re.compile(r"(?<!JU)L|W(?!ED)|#")
 NOWHERE = re.compile(r"(?!)")
@@ -42,12 +45,10 @@ PECULIAR_WHOLE = (
     NOWHERE,
     re.compile(r"LW?"),
     NOWHERE,
-    re.compile(r"([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)(L|#[1-5])"),
+    re.compile(rf"([0-7]|{'|'.join(WEEKDAYS)})(L|#[1-5])"),
 )
 STEP = re.compile(r"/([0-9]{1,9})")
 SPAN_WITH_STEP = re.compile(r"([0-9]{1,2}|[A-Z]{3})-([0-9]{1,2}|[A-Z]{3})/[0-9]+")
-NUMBERS = {name: str(number) for number, name in enumerate("SUN MON TUE WED THU FRI SAT".split())}
-NUMBERS |= {name: str(number) for number, name in enumerate("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), 1)}
 LARGEST_STEPS = (59, 23, 31, 12, 7)
 
 ANY_SUNDAY = datetime(2000, 1, 2)  # noqa: DTZ001 - cronsim reads an expression at some time; a wall time has no zone
@@ -77,8 +78,12 @@ class Cron:
         try:
             fields = CronSim(plain, ANY_SUNDAY)
         except CronSimError as error:
-            raise CronError(NEVER) from error  # each field is valid, so it is the days that contradict each other
-        minutes = tuple(hour * 60 + minute for hour in sorted(fields.hours) for minute in sorted(fields.minutes))
+            raise CronError(
+                NEVER
+            ) from error  # each field is valid, so it is the days that contradict each other
+        minutes = tuple(
+            hour * 60 + minute for hour in sorted(fields.hours) for minute in sorted(fields.minutes)
+        )
         cron = cls(plain, minutes, len(fields.hours) == 24, not fields.day_and, fields)
         if not any(cron.days(date(2001, 1, 1), date(2001 + YEARS_UNTIL_ALL_DAYS_WERE, 1, 1))):
             raise CronError(NEVER)
@@ -131,7 +136,9 @@ def _plain(text: str) -> str:
     bad = [FIELDS[index] for index, word in enumerate(words) if not _is_valid(index, word)]
     if bad:
         named = " and ".join(f"{name} ({known})" for name, known in bad)
-        raise CronError(f"has no valid {named}; besides numbers there are ranges a-b, lists a,b and steps a-b/n")
+        raise CronError(
+            f"has no valid {named}; besides numbers there are ranges a-b, lists a,b and steps a-b/n"
+        )
     return SPAN_WITH_STEP.sub(_without_idle_step, " ".join(words))
 
 

@@ -107,7 +107,11 @@ def _moment(reader: Reader, key: str) -> datetime | None:
 def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
     """What is wrong with a value that should be a time, or the time in UTC."""
     try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) and len(value) <= LONGEST_MOMENT else value
+        moment = (
+            datetime.fromisoformat(value)
+            if isinstance(value, str) and len(value) <= LONGEST_MOMENT
+            else value
+        )
         if not isinstance(moment, datetime):
             raise TypeError
         if moment.tzinfo is None:
@@ -143,5 +147,3 @@ def _check_that_it_fires(reader: Reader, timing: Timing) -> None:
     """A timing whose end comes before its first time is a mistake. One that is over by now is not."""
     if timing.end_at is not None and not any(times(timing, after=EARLIEST, limit=1)):
         reader.fault("end_at", "comes before the first time at which this would fire")
-
-

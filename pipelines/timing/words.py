@@ -21,7 +21,9 @@ def in_words(timing: Timing) -> str:
     """
     if timing.repeat is Repeat.ONCE:
         return f"once at {_shown(timing, timing.start_at)} ({timing.timezone})"
-    words = _cron_in_words(timing.cron or "") if timing.repeat is Repeat.CRON else _every(timing.interval_ms or 0)
+    words = (
+        _cron_in_words(timing.cron or "") if timing.repeat is Repeat.CRON else _every(timing.interval_ms or 0)
+    )
     if timing.start_at:
         words += f", from {_shown(timing, timing.start_at)}"
     if timing.end_at:
@@ -53,7 +55,7 @@ def _cron_in_words(text: str) -> str:
 
 def _with_alternative_days(cron: Cron) -> str:
     """The library says "on day 13 of the month, only on Friday" where either is enough."""
-    minute, hour, day, month, weekday = cron.text.split(" ")
+    minute, hour, day, _, _ = cron.text.split(" ")
     by_day = _described(f"{minute} {hour} {day} * *")
     by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
     return f"{by_day}, or {by_weekday}{_part(cron, DescriptionTypeEnum.MONTH)}"

@@ -55,11 +55,18 @@ def test_a_hundred_rows_make_a_hundred_jobs_in_ten_batches_a_second_apart() -> N
     assert [batch.index for batch in found] == list(range(10))
     assert found[3].inputs[4] == {"tickerId": "row 34", "refreshEntityGraph": True}
     told = estimate(tickers, expand, pacing)
-    assert (told.rows, told.jobs, told.batches, told.last_offset) == ({"tickerId": 100}, 100, 10, timedelta(seconds=9))
+    assert (told.rows, told.jobs, told.batches, told.last_offset) == (
+        {"tickerId": 100},
+        100,
+        10,
+        timedelta(seconds=9),
+    )
 
 
 def test_fifty_contexts_in_batches_of_five() -> None:
-    expand, pacing = agreed([parse("db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000").options], Pacing())
+    expand, pacing = agreed(
+        [parse("db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000").options], Pacing()
+    )
 
     told = estimate([Dimension("tickerId", Rows(50), 50)], expand, pacing)
 
@@ -88,7 +95,11 @@ def test_a_product_has_every_combination_once_and_in_order(sizes: list[int], bat
 
     made = list(batches(inputs({"same": 1}, dimensions, Expand.PRODUCT), pacing))
 
-    rows = [tuple(input_[f"p{number}"] for number in range(len(sizes))) for batch in made for input_ in batch.inputs]
+    rows = [
+        tuple(input_[f"p{number}"] for number in range(len(sizes)))
+        for batch in made
+        for input_ in batch.inputs
+    ]
     assert rows == list(product(*(range(size) for size in sizes)))
     told = estimate(dimensions, Expand.PRODUCT, pacing)
     assert (told.jobs, told.batches) == (len(rows), len(made))
@@ -139,7 +150,10 @@ def test_one_source_may_speak_for_all_and_a_delay_of_nothing_is_said() -> None:
     said = agreed([Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)], Pacing(7, 900))
 
     assert said == (Expand.ZIP, Pacing(3, 0, BatchGate.DELAY))
-    assert agreed([], Pacing(7, 900, BatchGate.COMPLETION)) == (Expand.PRODUCT, Pacing(7, 900, BatchGate.COMPLETION))
+    assert agreed([], Pacing(7, 900, BatchGate.COMPLETION)) == (
+        Expand.PRODUCT,
+        Pacing(7, 900, BatchGate.COMPLETION),
+    )
 
 
 def test_what_can_be_gone_through_only_once_is_refused() -> None:

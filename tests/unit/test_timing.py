@@ -108,7 +108,10 @@ def test_a_whole_day_that_a_zone_leaves_out_fires_once_when_it_is_over() -> None
     ("cron", "expected"),
     [
         ("0 0 13 * 5", ["2027-01-01", "2027-01-08", "2027-01-13"]),  # either day field is enough
-        ("0 0 */2 * 5", ["2027-01-01", "2027-01-15", "2027-01-29"]),  # one begins with a star: both must match
+        (
+            "0 0 */2 * 5",
+            ["2027-01-01", "2027-01-15", "2027-01-29"],
+        ),  # one begins with a star: both must match
         ("0 0 * * 7", ["2027-01-03", "2027-01-10", "2027-01-17"]),
         ("0 0 * * 0", ["2027-01-03", "2027-01-10", "2027-01-17"]),
         ("0 0 * * sun", ["2027-01-03", "2027-01-10", "2027-01-17"]),
@@ -161,7 +164,7 @@ BAD_CRONS = {
     "@": "has no such nickname",
     "0 0 * * 0; rm -rf /": "seconds and years are not supported",
     "$(id) * * * *": "has no valid minute",
-    "٣ * * * *": "must have five fields",  # noqa: RUF001 - a digit, yet none that cron knows
+    "٣ * * * *": "must have five fields",
     "0 0 * * \x00": "holds a NUL character",
     "9" * 300: "must have at most 200 characters",
     "{0.__class__} * * * *": "has no valid minute",
@@ -180,7 +183,10 @@ def test_what_is_no_cron_is_refused_by_name_and_at_once(cron: str) -> None:
 
 
 @steady
-@given(st.text(max_size=30) | st.lists(st.text("0123456789*/-,LW#@JANSUN", max_size=6), min_size=5, max_size=5).map(" ".join))
+@given(
+    st.text(max_size=30)
+    | st.lists(st.text("0123456789*/-,LW#@JANSUN", max_size=6), min_size=5, max_size=5).map(" ".join)
+)
 def test_no_text_raises_anything_but_the_one_error(text: str) -> None:  # fmt: skip
     try:
         cron = cron_of(text)
@@ -253,7 +259,9 @@ def test_all_faults_of_a_schedule_are_named_by_path() -> None:
     found = {fault.path: fault.message for fault in faults(data, path="schedule")}
 
     assert set(found) == {f"schedule.{key}" for key in data if key != "name"}
-    assert found["schedule.timezone"] == 'unknown time zone "America/New_Yrok", did you mean America/New_York?'
+    assert (
+        found["schedule.timezone"] == 'unknown time zone "America/New_Yrok", did you mean America/New_York?'
+    )
     assert "offset" in found["schedule.start_at"]
 
 
@@ -298,13 +306,21 @@ def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "fired"),
-    [("none", []), ("latest", [6]), ({"up_to": 1}, [6]), ({"up_to": 3}, [4, 5, 6]), ({"up_to": 9}, [1, 2, 3, 4, 5, 6])],
+    [
+        ("none", []),
+        ("latest", [6]),
+        ({"up_to": 1}, [6]),
+        ({"up_to": 3}, [4, 5, 6]),
+        ({"up_to": 9}, [1, 2, 3, 4, 5, 6]),
+    ],
 )
 @pytest.mark.parametrize("timing", [repeating("0 * * * *"), every(3_600_000)], ids=["cron", "interval"])
 def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_named(
     timing: Timing, policy: Any, fired: list[int]
 ) -> None:
-    found = missed(timing, last=utc("2027-05-01"), now=utc("2027-05-01T06:10:00"), catch_up=CatchUp.of(policy))
+    found = missed(
+        timing, last=utc("2027-05-01"), now=utc("2027-05-01T06:10:00"), catch_up=CatchUp.of(policy)
+    )
 
     assert [moment.hour for moment in found.to_fire] == fired
     assert [moment.hour for moment in found.skipped()] == [hour for hour in range(1, 7) if hour not in fired]
@@ -326,7 +342,9 @@ def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> N
 
 def test_a_year_of_missed_seconds_is_told_without_walking_through_it() -> None:
     began = process_time()
-    found = missed(every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2}))
+    found = missed(
+        every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2})
+    )
 
     assert found.to_fire == (utc("2026-12-31T23:59:59"), utc("2027-01-01"))
     assert found.skipped_count == 365 * 86_400 - 2
@@ -334,7 +352,9 @@ def test_a_year_of_missed_seconds_is_told_without_walking_through_it() -> None:
     assert process_time() - began < 0.5
 
 
-@pytest.mark.parametrize("value", [None, "all", 3, True, {}, {"up_to": 0}, {"up_to": True}, {"up_to": 1_001}, {"upto": 1}, []])
+@pytest.mark.parametrize(
+    "value", [None, "all", 3, True, {}, {"up_to": 0}, {"up_to": True}, {"up_to": 1_001}, {"upto": 1}, []]
+)
 def test_a_policy_that_does_not_exist_is_refused(value: Any) -> None:
     with pytest.raises(CatchUpError, match="must be"):
         CatchUp.of(value)
@@ -354,7 +374,10 @@ def test_jitter_is_the_same_for_everybody_and_spread_over_its_span() -> None:
     assert jittered(nominal, 0, "schedule 7") == nominal
     assert all(0 <= seconds < 60 for seconds in moved)
     assert 25 < sum(moved) / len(moved) < 35
-    assert jittered(nominal, 60, "schedule 7") - nominal != jittered(nominal + HOUR, 60, "schedule 7") - nominal - HOUR
+    assert (
+        jittered(nominal, 60, "schedule 7") - nominal
+        != jittered(nominal + HOUR, 60, "schedule 7") - nominal - HOUR
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ class Clock:
 
     start: datetime
     walls: array[int]  # minutes since the first day of the calendar
-    jumps: tuple[tuple[int, int], ...]  # the minute at which it shows something else than one more, and how much else
+    jumps: tuple[
+        tuple[int, int], ...
+    ]  # the minute at which it shows something else than one more, and how much else
     showing: list[array[int]]  # for each minute of the day, when clocks show it
 
     @classmethod
@@ -59,7 +61,9 @@ class Clock:
         showing = [array("l") for _ in range(DAY)]
         for i, wall in enumerate(walls):
             showing[wall % DAY].append(i)
-        jumps = [(i, walls[i] - walls[i - 1] - 1) for i in range(1, len(walls)) if walls[i] != walls[i - 1] + 1]
+        jumps = [
+            (i, walls[i] - walls[i - 1] - 1) for i in range(1, len(walls)) if walls[i] != walls[i - 1] + 1
+        ]
         return cls(start, walls, tuple(jumps), showing)
 
     @classmethod
@@ -77,7 +81,11 @@ class Clock:
     def firings(self, cron: str, gap: DstGap, fold: DstFold) -> list[datetime]:
         minutes, hours, matches = matcher(cron)
         of_day = {hour * 60 + minute for hour in hours for minute in minutes}
-        days = {day for day in range(self.walls[0] // DAY, self.walls[-1] // DAY + 1) if matches(date.fromordinal(day))}
+        days = {
+            day
+            for day in range(self.walls[0] // DAY, self.walls[-1] // DAY + 1)
+            if matches(date.fromordinal(day))
+        }
         found = {i for minute in of_day for i in self.showing[minute] if self.walls[i] // DAY in days}
         for at, jump in self.jumps if len(hours) < 24 else ():
             if jump < 0:
@@ -97,7 +105,9 @@ def matcher(cron: str):  # type: ignore[no-untyped-def]
     monthdays = set() if day == "L" else values(day, 1, 31)
 
     def matches(date_: date) -> bool:
-        by_day = date_.day in monthdays or (day == "L" and date_.day == monthrange(date_.year, date_.month)[1])
+        by_day = date_.day in monthdays or (
+            day == "L" and date_.day == monthrange(date_.year, date_.month)[1]
+        )
         by_weekday = date_.isoweekday() % 7 in weekdays
         if day[0] == "*" or weekday[0] == "*":
             return date_.month in months and by_day and by_weekday
@@ -132,7 +142,11 @@ def test_two_years_of_every_cron_and_policy_are_what_the_clock_shows(zone: str) 
     assert len(clock.jumps) == 4
     for cron in CRONS:
         for gap, fold in ((gap, fold) for gap in DstGap for fold in DstFold):
-            assert ours(cron, zone, gap, fold, *TWO_YEARS) == clock.firings(cron, gap, fold), (cron, gap, fold)
+            assert ours(cron, zone, gap, fold, *TWO_YEARS) == clock.firings(cron, gap, fold), (
+                cron,
+                gap,
+                fold,
+            )
 
 
 @pytest.mark.parametrize("zone", ZONES)
