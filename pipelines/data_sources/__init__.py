@@ -62,6 +62,7 @@ from pipelines.data_sources.shapes import (
     Options,
     Source,
 )
+from pipelines.data_sources.tables import TableError, read_table
 
 __all__ = (
     "Batch",
@@ -86,6 +87,7 @@ __all__ = (
     "RowError",
     "Source",
     "Table",
+    "TableError",
     "agreed",
     "batches",
     "check",
@@ -96,6 +98,7 @@ __all__ = (
     "parse",
     "read_params",
     "read_row",
+    "read_table",
     "resolve",
     "unescaped",
 )

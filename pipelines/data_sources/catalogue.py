@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,10 @@ from math import isfinite
 
 from pipelines.data_sources.shapes import Scalar, Source
 
+FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")  # two _ are how Django follows relations
+TABLE_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")
+ABOUT_FIELDS = "use letters, digits and single _, beginning with a letter"
+ABOUT_TABLES = "use letters, digits and single _ and -, beginning with a letter"
 WHOLE = 2**63
 LONGEST_NUMBER = 40  # characters
 FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -103,7 +103,7 @@ def _unique(pairs: _Pairs) -> _Pairs:
 
 
 def _whole(text: str) -> int:
-    value = int(text) if len(text) <= 20 else WHOLE
+    value = int(text)  # cheap: the parser of data sources bounds the length of the whole
     if not -WHOLE <= value < WHOLE:
         raise JsonFault(f"the number {text[:20]} is beyond 64 bits")
     return value

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
 
+from pipelines.data_sources.catalogue import ABOUT_FIELDS, ABOUT_TABLES, FIELD_NAME, TABLE_NAME
 from pipelines.data_sources.faults import DataSourceError, Fault
 from pipelines.data_sources.json_filter import JsonFault, read_conditions
 from pipelines.data_sources.shapes import (
@@ -28,8 +29,6 @@ MOST_FAULTS = 20  # after which nobody reads on
 FORM = "<source>:<table>:<filter>:<field>"
 MEANT = re.compile(rf"(?:{'|'.join(Source)}):(?![\s/])[^:]*:", re.IGNORECASE)
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-FIELD = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")
-TABLE = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")
 PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 PLAIN = frozenset("-._~@+,:")  # what a value may hold besides letters and digits
 #: The whole numbers among the options, with their bounds.
@@ -85,7 +84,7 @@ class _Parser:
         (_, source), (table_at, table), (filter_at, filter_), (field_at, fields) = parts
         if source not in list(Source):
             self.fault(0, f"unknown source {shown(source)}: must be one of {', '.join(Source)}")
-        self._name(table_at, table, TABLE, "table")
+        self._name(table_at, table, TABLE_NAME, "table")
         key = self._key(filter_at, filter_)
         named = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
         self._fields(named)
@@ -114,14 +113,12 @@ class _Parser:
 
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
         if not pattern.fullmatch(name):
-            allowed = "letters, digits and single _" + (" and -" if pattern is TABLE else "")
-            self.fault(
-                position, f"{shown(name)} is no name of a {what}: use {allowed}, beginning with a letter"
-            )
+            allowed = ABOUT_TABLES if pattern is TABLE_NAME else ABOUT_FIELDS
+            self.fault(position, f"{shown(name)} is no name of a {what}: {allowed}")
 
     def _fields(self, named: list[tuple[int, str]]) -> None:
         for position, name in named[: MOST_FIELDS + 1]:
-            self._name(position, name, FIELD, "field")
+            self._name(position, name, FIELD_NAME, "field")
         if len(named) > MOST_FIELDS:
             self.fault(named[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
         elif len({name for _, name in named}) < len(named):
@@ -194,7 +191,7 @@ class _Parser:
         elif name in CHOICES:
             self._choice(at, name, value)
         else:
-            self._name(position, name, FIELD, "field or option")
+            self._name(position, name, FIELD_NAME, "field or option")
             self._condition(
                 Condition(name, Operator.EQ, self._value(at, value), is_text=True, position=position)
             )
@@ -226,7 +223,7 @@ class _Parser:
         except JsonFault as fault:
             self.fault(position if fault.position is None else fault.position, f"the JSON filter: {fault}")
         for condition in found:
-            self._name(position, condition.field, FIELD, "field")
+            self._name(position, condition.field, FIELD_NAME, "field")
             self._condition(replace(condition, position=position))
         return stop
 

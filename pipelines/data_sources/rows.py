@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.data_sources.catalogue import Table, Typed, ValueFault, from_json, from_text
+from pipelines.data_sources.catalogue import FieldType, Table, Typed, ValueFault, from_json, from_text
 from pipelines.definition.faults import shown
 from pipelines.definition.values import text_fault
 
@@ -32,7 +32,7 @@ def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> 
         value = row.get(name)
         try:
             if as_text and isinstance(value, str):
-                found[name] = from_text(kind, value) if value or kind == "string" else None
+                found[name] = from_text(kind, value) if value or kind is FieldType.STRING else None
             else:
                 found[name] = from_json(kind, value)
             fault = text_fault(value) if isinstance(value, str) else None

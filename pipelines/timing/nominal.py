@@ -52,7 +52,7 @@ def _once(timing: Timing, low: datetime, high: datetime) -> Iterator[datetime]:
 def _at_intervals(timing: Timing, low: datetime, high: datetime) -> Iterator[datetime]:
     start, interval = interval_of(timing)
     # Each is a multiple of the interval from the start, never the one before plus something, so none drifts.
-    number = max((low - start) // interval + 1, 0)
+    number = (low - start) // interval + 1
     while (moment := start + number * interval) <= high:
         yield moment
         number += 1

@@ -27,12 +27,14 @@ from pipelines.data_sources import (
     RowError,
     Source,
     Table,
+    TableError,
     check,
     looks_like,
     matches,
     parse,
     read_params,
     read_row,
+    read_table,
     resolve,
     unescaped,
 )
@@ -473,6 +475,15 @@ def test_conditions_hold_or_do_not(filter_: dict[str, Any], row: dict[str, Any],
     assert matches(read_row(row, TICKER), comparisons) is expected
 
 
+def test_values_of_different_types_are_never_equal() -> None:
+    (one,) = query("db:ticker:all:id?active=1").comparisons
+    (yes,) = query("db:ticker:all:id?enabled=true").comparisons
+
+    assert not matches({"active": True}, [one])
+    assert not matches({"enabled": 1}, [yes])
+    assert not matches({"active": "1"}, [one])
+
+
 values = st.none() | st.integers(-3, 3)
 
 
@@ -528,3 +539,32 @@ def test_rows_are_brought_to_the_types_of_their_table_or_refused() -> None:
 def test_rows_without_a_key_or_with_values_that_cannot_be_stored_are_refused(row: dict[str, Any]) -> None:
     with pytest.raises(RowError):
         read_row(row, TICKER)
+
+
+def test_a_table_that_is_declared_can_be_named_in_a_data_source() -> None:
+    table = read_table("price-list", {"id": "string", "limit": "number"})
+
+    assert table == Table({"id": FieldType.STRING, "limit": FieldType.NUMBER})
+    assert (
+        check(parse('db:price-list:all:limit?filter={"limit":1}'), {Source.DB: {"price-list": table}}) == []
+    )
+
+
+def test_a_table_that_no_data_source_could_name_is_refused() -> None:
+    fields = {"a__b": "string", "_c": "string", "d": "text", "e": None, "f": ["string"], 5: "string"}
+
+    with pytest.raises(TableError) as caught:
+        read_table("pg_catalog.pg_user", fields, path="dataset")
+
+    assert [fault.path for fault in caught.value.faults] == [
+        "dataset.name",
+        "dataset.fields",
+        "dataset.fields",
+        "dataset.fields.d",
+        "dataset.fields.e",
+        "dataset.fields.f",
+        "dataset.fields",
+    ]
+    for nothing in ({}, [], None, {f"f{i}": "string" for i in range(101)}):
+        with pytest.raises(TableError):
+            read_table("a", nothing)

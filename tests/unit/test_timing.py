@@ -144,6 +144,7 @@ BAD_CRONS = {
     "0 0 31 2 *": "never fires: no month that it names has such a day",
     "0 0 30 2 *": "never fires",
     "0 0 31 2,4,6,9,11 *": "never fires",
+    "0 0 */10 4 1#5": "never fires",  # on the 1st, 11th or 21st, and on a fifth Monday
     "60 * * * *": "has no valid minute (0 to 59)",
     "* 24 * * *": "has no valid hour (0 to 23)",
     "* * 0 * *": "has no valid day of the month",
