@@ -24,11 +24,13 @@ from tenants.sql import Statement
 
 _BURY = Statement.load(Path(__file__).parent / "sql", "bury")
 
-# What differs between failures that look alike: ids, numbers, quoted texts, addresses.
+# What differs between failures that look alike: ids, numbers, quoted texts, addresses. An apostrophe within a word quotes nothing.
 _VARIABLE = re.compile(
-    r"'[^']*'|\"[^\"]*\"|https?://\S+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+", re.IGNORECASE
+    r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|https?://\S+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:[.,]\d+)*",
+    re.IGNORECASE,
 )
-FINGERPRINTED = 500  # characters of the message
+LOOKED_AT = 4_000  # characters of the message; what varies is taken out before it is cut, so that its length does not matter
+FINGERPRINTED = 500
 
 
 def bury(activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str, Any]) -> UUID | None:
@@ -61,8 +63,8 @@ def bury(activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str,
 
 def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:
     """Equal for errors of one role that differ in nothing but numbers, ids, addresses and quoted texts."""
-    message = _VARIABLE.sub("_", str(error.get("message", ""))[:FINGERPRINTED]).casefold()
-    text = "\x00".join((role, str(error.get("code", "")), " ".join(message.split())))
+    message = _VARIABLE.sub("_", str(error.get("message", ""))[:LOOKED_AT]).casefold()
+    text = "\x00".join((role, str(error.get("code", "")), " ".join(message.split())[:FINGERPRINTED]))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -12,14 +12,12 @@ from activities import approvals, burial, families, relay, transitions, wakes
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import ActivityNotFound, TransitionRefused
-from activities.models import Activity, Wake
+from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
-from activities.states import LinkKind, Status, WakeReason
+from activities.states import LIVE, LinkKind, Status
 from tenants.context import tenant_scope
 
-#: What was asked for the sake of an activity and is of no use without it.
-DEPENDENTS = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION, LinkKind.SUBTASK)
 OBSOLETE = "obsolete"
 
 
@@ -39,7 +37,10 @@ def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:
     asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
     if asked is None:
         raise ActivityNotFound(f"There is no activity {activity_id}.")
-    return approvals.lock_concerned(tenant_id, asked)[activity_id]
+    if asked.link_kind == LinkKind.APPROVAL:
+        return approvals.lock_concerned(tenant_id, asked)[activity_id]
+    # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
+    return families.lock_with_dependents(tenant_id, activity_id) or asked
 
 
 def _refuse_gate(activity: Activity) -> None:
@@ -58,6 +59,18 @@ def let_go(tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = 
 
     In the transaction of the move that ended it.
     """
+    _stop_work(tenant_id, activity_id, actor, run_status)
+    # Again until there is none: what is at work right now may ask for more while we come to it.
+    while open_ones := families.open_dependents(tenant_id, activity_id):
+        # All are moved before any end is told, so that none of them wakes because another has ended.
+        ended = transitions.apply_many(
+            open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
+        )
+        for dependent in ended:
+            _stop_work(tenant_id, dependent.id, actor, "cancelled")
+
+
+def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> None:
     run = transitions.end_run(tenant_id=tenant_id, activity_id=activity_id, run_status=run_status)
     freed = Exchange(withdrawals=[activity_id])
     if run and run.accepted_at:
@@ -66,27 +79,34 @@ def let_go(tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = 
     relay.after_commit(freed)
     burial.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
     approvals.drop_links_of(tenant_id, activity_id, actor=actor)
-    for child in families.open_children(tenant_id, activity_id, DEPENDENTS):
-        transitions.apply(
-            child.pk, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
-        )
-        let_go(tenant_id, child.pk, actor=actor)
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """Start a failed activity anew, for the reason it ran last, with all its attempts."""
+    """Start a failed activity anew, for the reasons that it ran for last, with all its attempts.
+
+    Raises `TransitionRefused`, `ActivityNotFound`.
+    """
     with tenant_scope(tenant_id):
+        _refuse_twin(families.lock_with_dependents(tenant_id, activity_id))
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
-        last = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id).order_by("-id").first()
-        wakes.record(
-            moved,
-            last.reason if last else WakeReason.NEW_TASK,
-            payload=last.payload if last else None,
-            cause="replay",
-        )
-        activity_reopened.send(sender=Activity, activity=moved)
+        wakes.record_again([moved], cause="replay")
         if escalation := burial.close(tenant_id, activity_id, DeadLetterState.REPLAYED, actor=actor):
             transitions.apply_many(
                 [escalation], "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
             )
+        activity_reopened.send(sender=Activity, activity=moved)  # Last: it locks the pipeline run.
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def _refuse_twin(activity: Activity | None) -> None:
+    """Of activities with one dedup key at most one is live. After this one had failed, another may have been submitted."""
+    if activity is None or activity.dedup_key is None:
+        return
+    same = Activity.objects.for_tenant(activity.tenant_id).filter(
+        dedup_key=activity.dedup_key, status__in=LIVE
+    )
+    twin = same.exclude(pk=activity.pk).values_list("pk", flat=True).first()
+    if twin is not None:
+        raise TransitionRefused(
+            activity.pk, "retry", activity.status, f"Activity {twin} has the same dedup key and is under way."
+        )

@@ -6,40 +6,104 @@ one. Times are PostgreSQL rows: a process that was away catches up in the same o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 from uuid import UUID
+
+import psycopg
+from django.db import InterfaceError, OperationalError
+from django.db.models import Q
 
 from activities import approvals
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
 from activities.models import Activity, Deadline
+from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.reviews import EXPIRED
 from activities.states import BANDS, LinkKind, Status
 from tenants.context import system_scope, tenant_scope
 
+logger = logging.getLogger(__name__)
+
 PAGE = 100
+TURN_SECONDS = 2.0  # After an outage there may be thousands; whoever calls has other things to do as well.
 NOBODY = "Nobody decided in time."
 _OPEN = (Status.CREATED, Status.IN_PROGRESS)
+# Somebody decides at this very moment: the next turn will see what came of it.
+_MET_SOMEBODY = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+)
+
+
+class _Due(NamedTuple):
+    at: datetime
+    pk: UUID
+    tenant_id: UUID
+    activity_id: UUID
 
 
 def pass_due(now: datetime | None = None) -> int:
-    """Let everything happen whose time has come; how many. Any number of processes may do so at once."""
+    """Let everything happen whose time has come, for as long as a turn lasts; how many. Any number of processes may do so at once.
+
+    One that cannot happen holds up what comes after it for the same question, and nothing else. Raises `OperationalError` when
+    PostgreSQL does not answer.
+    """
     now = now or datetime.now(UTC)
-    with system_scope():
-        due = Deadline.objects.filter(happened_at=None, at__lte=now).order_by("at", "pk")
-        page = list(due.values_list("tenant_id", "activity_id", "pk")[:PAGE])
-    for tenant_id, activity_id, deadline_id in page:
-        _pass(tenant_id, activity_id, deadline_id, now)
-    return len(page)
+    passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
+    for due in _due(now):
+        if due.activity_id not in stuck:
+            done = _passed(due, now)
+            passed += done
+            stuck |= set() if done else {due.activity_id}
+        if time.monotonic() > until:
+            break
+    return passed
 
 
-def _pass(tenant_id: UUID, activity_id: UUID, deadline_id: UUID, now: datetime) -> None:
-    with tenant_scope(tenant_id):
-        asked = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
-        activity = approvals.lock_concerned(tenant_id, asked)[activity_id]
-        deadline = Deadline.objects.for_tenant(tenant_id).filter(pk=deadline_id, happened_at=None).first()
+def _due(now: datetime) -> Iterator[_Due]:
+    """Page by page and never back, so that a row which does not pass is not seen twice in a turn."""
+    last: _Due | None = None
+    while True:
+        with system_scope():
+            rows = Deadline.objects.filter(happened_at=None, at__lte=now).order_by("at", "pk")
+            if last is not None:
+                rows = rows.filter(Q(at__gt=last.at) | Q(at=last.at, pk__gt=last.pk))
+            page = [_Due(*row) for row in rows.values_list("at", "pk", "tenant_id", "activity_id")[:PAGE]]
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1]
+
+
+def _passed(due: _Due, now: datetime) -> bool:
+    try:
+        _pass(due, now)
+    except (OperationalError, InterfaceError) as error:
+        if not isinstance(error.__cause__, _MET_SOMEBODY):
+            raise
+        return False
+    except Exception:
+        # A mistake of ours about one question must not keep all others from their time.
+        logger.exception(
+            "A deadline cannot pass", extra={"action": "deadline_stuck", "deadline": str(due.pk)}
+        )
+        return False
+    return True
+
+
+def _pass(due: _Due, now: datetime) -> None:
+    with tenant_scope(due.tenant_id):
+        asked = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
+        if asked is None:
+            return  # It was deleted, with everything about it.
+        activity = approvals.lock_concerned(due.tenant_id, asked)[due.activity_id]
+        deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
             return  # Another process was first; the lock showed us that.
         if activity.status in _OPEN:
@@ -48,56 +112,48 @@ def _pass(tenant_id: UUID, activity_id: UUID, deadline_id: UUID, now: datetime) 
         deadline.save(update_fields=["happened_at"])
 
 
-def _decides(activity: Activity) -> bool:
-    return DecisionRules.read(activity.decision_rules).on_timeout in ("approve", "reject") and (
-        activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW
-    )
-
-
 def _remind(activity: Activity, deadline: Deadline) -> None:
-    _tell(
-        activity,
-        deadline,
-        "reminder",
-        f"Still waiting: {activity.name}",
-        "info",
-        deadline.human_role or activity.human_role,
-    )
+    whom = deadline.human_role or activity.human_role
+    _tell(activity, deadline, AlertKind.REMINDER, f"Still waiting: {activity.name}", Severity.INFO, whom)
 
 
 def _ask_next(activity: Activity, deadline: Deadline) -> None:
     before = activity.human_role
-    Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(
-        human_role=deadline.human_role or before, priority=min(activity.priority, BANDS["urgent"])
-    )
-    _tell(
-        activity,
-        deadline,
-        "escalation",
-        f"Escalated from {before}: {activity.name}",
-        "warning",
-        deadline.human_role,
-    )
+    _make_urgent(activity, human_role=deadline.human_role or before)
+    title = f"Escalated from {before}: {activity.name}"
+    _tell(activity, deadline, AlertKind.ESCALATION, title, Severity.WARNING, deadline.human_role or before)
 
 
 def _time_is_over(activity: Activity, deadline: Deadline) -> None:
     outcome = DecisionRules.read(activity.decision_rules).on_timeout
-    if _decides(activity) and outcome is not None:
+    if outcome == "escalate":
+        _ask_next(activity, deadline)
+    elif outcome is not None and _is_decided(activity):
         approvals.decide(
             activity.tenant_id, activity.pk, outcome, by=Voter(EXPIRED), notes=NOBODY, in_time=False
         )
+        title = f"{NOBODY} {activity.name}: {outcome}"
+        _tell(activity, deadline, AlertKind.EXPIRED, title, Severity.WARNING, activity.human_role)
+    else:
+        _make_urgent(activity)
         _tell(
             activity,
             deadline,
-            "expired",
-            f"{NOBODY} {activity.name}: {outcome}",
-            "warning",
+            AlertKind.OVERDUE,
+            f"Overdue: {activity.name}",
+            Severity.WARNING,
             activity.human_role,
         )
-    elif outcome == "escalate":
-        _ask_next(activity, deadline)
-    else:
-        _tell(activity, deadline, "overdue", f"Overdue: {activity.name}", "warning", activity.human_role)
+
+
+def _is_decided(activity: Activity) -> bool:
+    """Whether it is answered with a yes or a no. Nobody but a person can complete a person's task."""
+    return activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW
+
+
+def _make_urgent(activity: Activity, **changes: str | None) -> None:
+    rows = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk)
+    rows.update(priority=min(activity.priority, BANDS["urgent"]), **changes)
 
 
 _HAPPENS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {
@@ -108,14 +164,14 @@ _HAPPENS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {
 
 
 def _tell(
-    activity: Activity, deadline: Deadline, kind: str, title: str, severity: str, human_role: str | None
-) -> None:
+    activity: Activity, deadline: Deadline, kind: AlertKind, title: str, severity: Severity, human_role: str | None
+) -> None:  # fmt: skip
     raise_alert(
         activity.tenant_id,
         kind,
-        title[:200],
+        title,
         severity=severity,
         activity_id=activity.pk,
-        facts={"human_role": human_role, "due_at": activity.due_at.isoformat() if activity.due_at else None},
+        facts={"human_role": human_role, "due_at": activity.due_at},
         dedup_key=f"deadline:{deadline.pk}",
     )

@@ -24,7 +24,10 @@ class Later:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRules:
-    """`on_timeout` is approve, reject, escalate or None: the question just stays open. `quorum` of `voters` must agree."""
+    """`on_timeout` is approve, reject, escalate or None: the question just stays open. `quorum` of `voters` must agree.
+
+    Without `self_approval` whoever asked, `asked_by`, has no say in the answer.
+    """
 
     due_seconds: float | None = None
     reminders: Sequence[Later] = ()
@@ -58,6 +61,11 @@ class DecisionRules:
         }
         kept = {name: value for name, value in plain.items() if value}
         return kept | ({} if self.self_approval else {"self_approval": False}) or None
+
+    @property
+    def is_voted_on(self) -> bool:
+        """Whether one voice alone does not decide."""
+        return self.quorum > 1 or (self.voters or 1) > 1
 
     def due_at(self, asked_at: datetime) -> datetime | None:
         return None if self.due_seconds is None else asked_at + timedelta(seconds=self.due_seconds)

@@ -18,15 +18,17 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 from django.db.models import Q
 
-from activities import admission, leases, outputs, pacing, prompt, relay, results, run_tokens, transitions
+from activities import admission, conversations, leases, pacing, relay, requests, results, transitions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutputUnavailable, RunSuperseded
 from activities.models import Activity, ActivityRun
+from activities.requests import Attempt, Material
 from activities.run_tokens import RunToken
-from agents import configuration, runner, sessions
+from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
+from agents.skills import Knowledge
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -45,11 +47,13 @@ def work(grant: Grant) -> None:
     following: Grant | None = grant
     while following is not None:
         with relay.collecting() as gathered:
-            _run(following, lease)
+            superseded = _run(following, lease)
         go_on = (
             time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
         )
-        following = relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
+        before, following = following, relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
+        if superseded:
+            _offer_if_woken(before)
 
 
 def _replace_broken_connections() -> None:
@@ -67,8 +71,8 @@ def _still_granted(grant: Grant) -> bool:
         return False
 
 
-def _run(grant: Grant, lease: leases.Lease) -> None:
-    """One activity from claim to result. Slots are given back by what ends the run."""
+def _run(grant: Grant, lease: leases.Lease) -> bool:
+    """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
     run_id = uuid7()
     with lease.holding(run_id):
         try:
@@ -81,87 +85,85 @@ def _run(grant: Grant, lease: leases.Lease) -> None:
             )
             claimed = None
         if claimed is None:
-            _give_back_unless_held(grant)
-            return
-        run = RunToken(grant.tenant_id, claimed.row.id, claimed.run_id, claimed.row.fence)
+            _give_back_unless_used(grant)
+            return False
         try:
-            _call(run, claimed)
+            _call(claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
             logger.info(
                 "Result of a superseded run refused",
-                extra={"action": "run_superseded", "run": str(run.run_id)},
+                extra={"action": "run_superseded", "run": str(run_id)},
             )
             relay.hand_over(_turned_over(grant))
+            return True
+    return False
 
 
 def _turned_over(grant: Grant) -> Exchange:
-    """The slot of a run that was over before its call was. An activity that was woken meanwhile could not be granted again until now."""
+    """The slot of a run that was over before its call was: now it is free in truth."""
     with tenant_scope(grant.tenant_id):
         ActivityRun.objects.for_tenant(grant.tenant_id).filter(
             activity_id=grant.activity_id, grant=grant.grant
         ).exclude(status="running").update(worker_id=None)
+    return Exchange(releases=[Release(grant.activity_id, grant.grant)])
+
+
+def _offer_if_woken(grant: Grant) -> None:
+    """Offer an activity that was woken during the call: before its slot was free, its offers changed nothing.
+
+    Looked at after the slot was given back. Who wakes it later than this look offers it to a slot that is free.
+    """
+    with tenant_scope(grant.tenant_id):
         woken = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, status="created", wakes__state="pending", wakes__due_at=None
         )
         offers = [Offer.of(activity) for activity in woken.distinct()]
-    return Exchange(releases=[Release(grant.activity_id, grant.grant)], offers=offers)
+    relay.hand_over(Exchange(offers=offers))
 
 
-def _give_back_unless_held(grant: Grant) -> None:
-    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its."""
+def _give_back_unless_used(grant: Grant) -> None:
+    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its to give back."""
     with tenant_scope(grant.tenant_id):
-        runs = ActivityRun.objects.for_tenant(grant.tenant_id).filter(
-            activity_id=grant.activity_id, grant=grant.grant
-        )
-        held = runs.filter(status="running").exists()
-    if not held:
+        runs = ActivityRun.objects.for_tenant(grant.tenant_id)
+        used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).exists()
+    if not used:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Claimed:
     """A claimed activity and what its request is built from."""
 
     row: Any
-    run_id: UUID
+    run: RunToken
     role: configuration.RoleSettings
+    knowledge: Knowledge
     grant: Grant
-    session_id: str | None = None
-    input: dict[str, Any] | None = None
 
 
 def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
+        knowledge = requests.knowledge_of(grant.tenant_id, grant.role, role)
+        briefing = sessions.briefing_with(role.briefing, knowledge.versions)
         row = transitions.claim(
             tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
-            worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "",
+            worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "", briefing=briefing,
         )  # fmt: skip
         if row is None:
             return None
-        session_id = sessions.find(row.tenant_id, row.deliverable_id, row.agent_role)
-    return _Claimed(row, run_id, role, grant, session_id, _input_at_hand(row))
+        run = RunToken(grant.tenant_id, row.id, run_id, row.fence, briefing, conversations.continued(row))
+    return _Claimed(row, run, role, knowledge, grant)
 
 
-def _input_at_hand(row: Any) -> dict[str, Any] | None:
-    if row.input_ref is not None:
-        return {"ref": str(row.input_ref), "content": row.input_content, "data": row.input_data}
-    return _inline_input(row)
-
-
-def _inline_input(row: Any) -> dict[str, Any] | None:
-    if not row.input:
-        return None
-    return {"ref": None, "content": row.input.get("content"), "data": row.input.get("data")}
-
-
-def _call(run: RunToken, claimed: _Claimed) -> None:
+def _call(claimed: _Claimed) -> None:
     """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
+    run = claimed.run
     try:
-        _answered(
-            run, claimed, runner.run_agent(_request(run, claimed), cancelled=lambda: _is_cancelled(run))
-        )
+        with skill_files.laid_out(_request(claimed), claimed.knowledge) as request:
+            result = runner.run_agent(request, cancelled=lambda: _is_cancelled(run))
+        _answered(claimed, result)
     except AgentError as error:
         fault = error
     except (OperationalError, InterfaceError, RunSuperseded):
@@ -176,14 +178,18 @@ def _call(run: RunToken, claimed: _Claimed) -> None:
     results.persistently(lambda: results.failed(run, fault))
 
 
-def _answered(run: RunToken, claimed: _Claimed, result: AgentResult) -> None:
+def _answered(claimed: _Claimed, result: AgentResult) -> None:
+    run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Accepted):
+        results.persistently(lambda: conversations.saw(run, result.session_id))
         results.persistently(lambda: results.accepted(run))
         _leave_seat(claimed.grant)
         return
     try:
         results.persistently(
-            lambda: results.completed(run, result, needs_approval=claimed.row.requires_approval)
+            lambda: results.completed(
+                run, result, needs_approval=needs_approval, has_parent=claimed.row.link_kind is not None
+            )
         )
     except RunSuperseded:
         results.persistently(lambda: results.note_after_putting_aside(run, result))
@@ -198,56 +204,31 @@ def _leave_seat(grant: Grant) -> None:
         logger.warning("Seat not given back yet", extra={"action": "accept_waits"})
 
 
-def _request(run: RunToken, claimed: _Claimed) -> AgentRequest:
-    row, context = claimed.row, dict(claimed.row.wakes[-1]["payload"])
-    if not row.started:
-        _fetch_input(claimed, context)
-        with tenant_scope(row.tenant_id):
-            transitions.start(
-                tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, fence=row.fence
-            )
-    timeout = row.timeout_seconds or claimed.role.timeout_seconds
-    given = claimed.input or {}
-    return AgentRequest(
-        tenant_id=row.tenant_id, activity_id=row.id, run_id=claimed.run_id, idempotency_key=row.wakes[0]["id"],
-        agent_role=row.agent_role, attempt=row.attempts,
-        prompt=prompt.build(
-            reason=row.reason, name=row.name, description=row.description, params=row.params,
-            input_content=given.get("content"), context=context,
-        ),
-        settings=claimed.role.adapter, callback=run_tokens.issue(run), timeout_seconds=timeout,
-        deadline=datetime.now(UTC) + timedelta(seconds=timeout), name=row.name, deliverable_id=row.deliverable_id,
-        pipeline_step=row.step, priority=row.priority, params=row.params, input=claimed.input,
-        wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in row.wakes), wake_reason=row.reason,
-        wake_context=context, session_id=claimed.session_id,
+def _request(claimed: _Claimed) -> AgentRequest:
+    row, role = claimed.row, claimed.role
+    material = requests.at_hand(row) if row.started else _fetched(claimed)
+    timeout = row.timeout_seconds or role.timeout_seconds
+    attempt = Attempt(
+        token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
+        deadline=datetime.now(UTC) + timedelta(seconds=timeout),
     )  # fmt: skip
+    return requests.build(row, attempt, material)
 
 
-def _fetch_input(claimed: _Claimed, context: dict[str, Any]) -> None:
+def _fetched(claimed: _Claimed) -> Material:
     """Read outputs that are not in the spool any more. Between the two transactions, since MongoDB may take its time."""
-    row = claimed.row
+    row, run = claimed.row, claimed.run
     try:
-        claimed.input = _read_input(row.tenant_id, row.input_ref) if row.input_ref else _inline_input(row)
-        if refs := (row.input or {}).get("refs"):
-            steps = {step: _read_input(row.tenant_id, ref) for step, ref in refs.items()}
-            claimed.input = {
-                **(claimed.input or {"ref": None, "content": None, "data": None}),
-                "steps": steps,
-            }
-        if reference := context.get("rejection_ref"):
-            rejected = outputs.read(row.tenant_id, UUID(reference))
-            context["rejected_output"] = rejected.content if rejected else None
+        material = requests.fetch(row, row.wakes)
     except OutputUnavailable as error:
         raise InputUnavailable(str(error), code=error.code) from error
-
-
-def _read_input(tenant_id: Any, reference: Any) -> dict[str, Any]:
-    found = outputs.read(tenant_id, reference)
-    if found is None:
+    for reference in material.missing:
         raise PermanentAgentError(
             f"The output {reference} that this works on does not exist.", code="input_missing"
         )
-    return {"ref": str(reference), "content": found.content, "data": found.data}
+    with tenant_scope(row.tenant_id):
+        transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=run.run_id, fence=row.fence)
+    return material
 
 
 def _is_cancelled(run: RunToken) -> bool:

@@ -38,6 +38,17 @@ class AlreadyDecided(TransitionRefused):
     code = "already_decided"
 
 
+class AlreadyVoted(TransitionRefused):
+    """One person has one voice. Says what it was."""
+
+    code = "already_voted"
+
+    def __init__(self, activity_id: UUID, verb: str, current: str, vote: Any) -> None:
+        said = f"{vote.actor} has voted about this at {vote.at:%Y-%m-%dT%H:%M:%SZ}: {vote.decision}."
+        super().__init__(activity_id, verb, current, said)
+        self.problem_members = {"decision": vote.decision, "decided_by": vote.actor, "decided_at": vote.at}
+
+
 class RunSuperseded(ActivityError):
     """This run was lost, cancelled or ended, so what it reports no longer counts."""
 
@@ -88,6 +99,13 @@ class ToolRefused(ActivityError):
 
     code = "tool_refused"
     status = 403
+
+
+class KeyReused(ActivityError):
+    """The Idempotency-Key was used before, for a different call of the same run."""
+
+    code = "idempotency_key_reused"
+    status = 422
 
 
 class DecisionForbidden(ActivityError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -17,14 +17,29 @@ from activities.states import LinkKind, Status
 from tenants.context import APP
 from tenants.sql import Statement
 
-_TREE = Statement.load(Path(__file__).parent / "sql", "tree")
+_TREE, _DEPENDENTS = (Statement.load(Path(__file__).parent / "sql", name) for name in ("tree", "dependents"))
 
 #: These take the place of their parent: what is asked of it is asked of them.
 SUCCESSORS = (LinkKind.REVISION_OF, LinkKind.REASSIGNED_FROM)
 #: A parent in one of the waiting statuses waits for one of these.
 COUNTERPARTS = (LinkKind.GATE, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.SUBTASK)
+#: What was asked for the sake of an activity and is of no use without it.
+DEPENDENTS = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION, LinkKind.SUBTASK)
+#: Nothing more will come of an activity in one of these itself. One that has failed may be tried again.
+ENDED = (Status.DONE, Status.APPROVED, Status.REJECTED, Status.REASSIGNED, Status.CANCELLED)
+
+#: In the metadata of an heir: the agent's role whose work it is, null when it was a person's from the beginning.
+TAKEN_OVER = "taken_over_from"
 
 MOST_MEMBERS = 10_000  # of a tree that are counted: far above any quota
+
+
+class Origin(NamedTuple):
+    """The first of the line that an activity stands in: what it is (`kind`) to whom, and which one it is."""
+
+    parent_id: UUID | None
+    kind: str | None
+    first_id: UUID
 
 
 def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
@@ -36,42 +51,58 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     """Lock an activity and whoever may be woken by its end; None when there is no such activity."""
-    known = (
-        Activity.objects.for_tenant(tenant_id)
-        .filter(pk=activity_id)
-        .values_list("parent_id", "link_kind")
-        .first()
-    )
-    if known is None:
+    known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
+    activity = known.first()
+    if activity is None:
         return None
-    above = waiting_parent_of(tenant_id, *known) if known[0] is not None else None
-    return lock(tenant_id, (activity_id, above)).get(activity_id)
+    return lock(tenant_id, (activity_id, waiting_parent_of(tenant_id, activity))).get(activity_id)
 
 
-def waiting_parent_of(tenant_id: UUID, parent_id: UUID | None, link_kind: str | None) -> UUID | None:
-    """Who is told when an activity with this parent ends: the parent of the first of the line that it succeeds."""
-    kind, above = link_kind, parent_id
-    while kind in SUCCESSORS and above is not None:
-        above, kind = _link_of(tenant_id, above)
-    return above if kind in COUNTERPARTS else None
+def lock_with_dependents(tenant_id: UUID, activity_id: UUID) -> Activity | None:
+    """As `lock_with_parent`, and everything that ends with the activity: for moves that end it while others wait for it."""
+    known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
+    activity = known.first()
+    if activity is None:
+        return None
+    parent = waiting_parent_of(tenant_id, activity)
+    concerned = {activity_id, parent, *ids_that_end_with(tenant_id, activity_id)}
+    return lock(tenant_id, concerned).get(activity_id)
 
 
-def origin_of(tenant_id: UUID, activity: Any) -> tuple[UUID | None, str | None]:
-    """The waiting parent of an activity or of what it succeeds, and what it is to it."""
-    above, kind = activity.parent_id, activity.link_kind
-    while kind in SUCCESSORS and above is not None:
-        above, kind = _link_of(tenant_id, above)
-    return above, kind
+def ids_that_end_with(tenant_id: UUID, activity_id: UUID) -> set[UUID]:
+    """Whatever the end of an activity may end or close: its dependents and the approvals that they wait for."""
+    return {row.id for row in _dependents_of(tenant_id, activity_id)}
 
 
-def _link_of(tenant_id: UUID, activity_id: UUID) -> tuple[UUID | None, str | None]:
-    row = (
-        Activity.objects.for_tenant(tenant_id)
-        .filter(pk=activity_id)
-        .values_list("parent_id", "link_kind")
-        .first()
-    )
-    return row or (None, None)
+def open_dependents(tenant_id: UUID, activity_id: UUID) -> list[UUID]:
+    """What was asked for the sake of an activity, all the way down, and has not ended; oldest first."""
+    rows = _dependents_of(tenant_id, activity_id)
+    return sorted(row.id for row in rows if not row.is_approval and row.status not in ENDED)
+
+
+def _dependents_of(tenant_id: UUID, activity_id: UUID) -> list[Any]:
+    parameters = {
+        "tenant": tenant_id,
+        "activity": activity_id,
+        "kinds": [kind.value for kind in DEPENDENTS],
+        "successors": [kind.value for kind in SUCCESSORS],
+    }
+    return _DEPENDENTS.run(parameters, using=APP)
+
+
+def waiting_parent_of(tenant_id: UUID, activity: Any) -> UUID | None:
+    """Who is told when this activity ends: the parent of the first of the line that it stands in."""
+    origin = origin_of(tenant_id, activity)
+    return origin.parent_id if origin.kind in COUNTERPARTS else None
+
+
+def origin_of(tenant_id: UUID, activity: Any) -> Origin:
+    """Where the line of revisions and heirs that an activity stands in began. `activity` is a row of Activity."""
+    found = Origin(activity.parent_id, activity.link_kind, activity.id)
+    while found.kind in SUCCESSORS and found.parent_id is not None:
+        above = Activity.objects.for_tenant(tenant_id).filter(pk=found.parent_id)
+        found = Origin._make(above.values_list("parent_id", "link_kind", "pk").get())
+    return found
 
 
 def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
@@ -83,19 +114,40 @@ def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
     )
 
 
+def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
+    """Who stands in for an activity by now: the last of its heirs and revisions, or itself."""
+    while activity.status in (Status.REASSIGNED, Status.REJECTED):
+        rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity.pk, link_kind__in=SUCCESSORS)
+        successor = rows.order_by("-created_at").first()
+        if successor is None:
+            break
+        activity = successor
+    return activity
+
+
+def was_taken_over(activity: Activity) -> bool:
+    """Whether it was an agent's work before: then a person may do it as well as approve it, and it may go back to an agent."""
+    return activity.link_kind == LinkKind.REASSIGNED_FROM and bool(activity.metadata.get(TAKEN_OVER))
+
+
+def is_decision(activity: Activity) -> bool:
+    """Whether people answer it with a yes or a no, and with nothing else."""
+    asked = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
+    return activity.link_kind in asked or (activity.is_approval_gate and not was_taken_over(activity))
+
+
 def open_children(tenant_id: UUID, activity_id: UUID, kinds: Iterable[str]) -> QuerySet[Any]:
     """Children of these kinds that have not ended, oldest first."""
     rows: QuerySet[Any] = Activity.objects.for_tenant(tenant_id)
-    ended = (Status.DONE, Status.APPROVED, Status.REJECTED, Status.REASSIGNED, Status.CANCELLED)
     return (
-        rows.filter(parent_id=activity_id, link_kind__in=list(kinds)).exclude(status__in=ended).order_by("pk")
+        rows.filter(parent_id=activity_id, link_kind__in=list(kinds)).exclude(status__in=ENDED).order_by("pk")
     )
 
 
 def line_of(tenant_id: UUID, activity: Any) -> list[Activity]:
-    """The activity and everything that it was reassigned from, newest first."""
+    """The activity and everything whose place it has taken, newest first."""
     line = [activity]
-    while line[-1].link_kind == LinkKind.REASSIGNED_FROM and line[-1].parent_id is not None:
+    while line[-1].link_kind in SUCCESSORS and line[-1].parent_id is not None:
         line.append(Activity.objects.for_tenant(tenant_id).get(pk=line[-1].parent_id))
     return line
 

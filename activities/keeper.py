@@ -36,6 +36,7 @@ CHANNEL_SECONDS = 60.0
 TIDY_SECONDS = 600.0
 LETTER_SECONDS = 5.0
 LETTER_PATIENCE = timedelta(seconds=15)
+LETTER_TURN_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class Keeper:
     def _tell_of_dead_letters(self) -> None:
         # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
         if deadletters.unhandled_since(LETTER_PATIENCE):
-            deadletters.handle_waiting()
+            deadletters.handle_waiting(within=LETTER_TURN_SECONDS)
 
     def _find_silent_agents(self) -> None:
         recovery.reclaim_silent_runs(self.heartbeats)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from activities import families, transitions
+from activities import blockers, families, transitions
 from activities.exceptions import ActivityNotFound, TransitionRefused
 from activities.models import Activity, OutputSpool
 from activities.results import output_of
-from activities.states import LinkKind
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -26,17 +25,20 @@ def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
 def complete(
     tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
 ) -> Activity:
-    """A person is done, perhaps with an output of their own. Gates are decided instead."""
+    """A person is done, perhaps with an output of their own. What asks for a yes or a no is decided instead.
+
+    Raises `TransitionRefused`, `ActivityNotFound`.
+    """
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
-        if activity.is_approval_gate and activity.link_kind != LinkKind.REASSIGNED_FROM:
+        if families.is_decision(activity):
             raise TransitionRefused(
                 activity_id,
                 "finish",
                 activity.status,
-                f"Activity {activity_id} is a gate: approve or reject it.",
+                f"Activity {activity_id} asks for a decision: approve or reject it.",
             )
-        families.lock(tenant_id, (activity_id, families.origin_of(tenant_id, activity)[0]))
+        families.lock(tenant_id, (activity_id, families.origin_of(tenant_id, activity).parent_id))
         changes: dict[str, Any] = {
             "decided_by": actor,
             "decided_at": transitions.NOW,
@@ -44,7 +46,10 @@ def complete(
         }
         if output:
             changes["output_ref"] = _keep(tenant_id, activity_id, output)
-        transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
+        try:
+            transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
+        except TransitionRefused as refusal:
+            raise blockers.who_was_first(tenant_id, refusal, "completed") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 

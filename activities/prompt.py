@@ -1,43 +1,64 @@
 """The prompt of a run: one template per wake reason, so the agent never guesses why it was started.
 
-Text from outside (earlier outputs, notes, parameters) stands in blocks whose marker is random for each run, so no text can pretend that
-its block has ended. The templates are ours; nothing from outside is ever compiled as a template.
+Each wake of a run has its section, in the order in which they came; the newest decides what else is told.
+
+Text from outside (parameters, the client's context, earlier outputs, notes) stands in blocks whose marker is random for each prompt and
+occurs nowhere else in it, so no text can pretend that its block has ended. The templates are ours; nothing from outside is ever compiled
+as a template.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import orjson
 from django.conf import settings
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from agents.contracts import ContextFile
+
 LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and says so.
+
+#: What a section may ask of its wake. A wake that does not have it says nothing about it.
+_OF_A_WAKE = (
+    *("rejected_output", "reviewer_notes"),
+    *("blocker_type", "blocker_message", "blocker_resolution", "blocker_outcome"),
+    *("subtask_name", "subtask_outcome", "subtask_output", "subtask_error"),
+    *("review_approved", "reviewer_feedback", "outcome", "question", "approval", "approval_type", "title", "chosen_option"),
+)  # fmt: skip
 
 
 def build(
     *,
-    reason: str,
     name: str,
     description: str,
-    params: Mapping[str, Any],
-    input_content: str | None,
-    context: Mapping[str, Any],
+    wakes: Sequence[Mapping[str, Any]],
+    instructions: str = "",
+    params: Mapping[str, Any] | None = None,
+    context: Sequence[ContextFile] = (),
+    given: Mapping[str, Any] | None = None,
 ) -> str:
-    """Render the prompt. `context` holds the wake's payload, e.g. `rejected_output` and `reviewer_notes`."""
-    template = _environment(str(settings.BASE_DIR / "templates" / "prompts")).get_template(f"{reason}.md")
-    return template.render(
-        name=name,
-        description=description,
-        params=params,
-        input_content=input_content,
-        context=context,
-        block=_Blocks(secrets.token_hex(8)),
-    )
+    """Render the prompt.
+
+    `given` is the output of the step before, `{content, data}`; of several steps, such by their names in `steps`. `wakes` are those of the
+    run, oldest first and at least one: the reason and the payload, in which `rejected_output` and `subtask_output` are outputs as well.
+    """
+    facts = {
+        "name": _line(name), "description": description.strip(), "instructions": instructions.strip(),
+        "params": as_json(params) if params else "", "context": [(_line(file.name), file.content) for file in context],
+        "outputs": _outputs(given), "wakes": [_shown(wake) for wake in wakes],
+    }  # fmt: skip
+    template = _environment(str(settings.BASE_DIR / "templates" / "prompts")).get_template("base.md")
+    while True:
+        block = _Blocks(secrets.token_hex(8))
+        text = template.render(facts, block=block)
+        if text.count(block.marker) == 2 * block.count:
+            return text
 
 
 class _Blocks:
@@ -45,22 +66,55 @@ class _Blocks:
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
+        self.count = 0
 
-    def __call__(self, title: str, text: str | None) -> str:
-        body = text or ""
-        if len(body) > LONGEST_BLOCK:
-            body = f"{body[:LONGEST_BLOCK]}\n[{len(body) - LONGEST_BLOCK} further characters left out]"
-        return f"<<{title} {self.marker}>>\n{body}\n<<end of {title} {self.marker}>>"
+    def __call__(self, title: str, text: str) -> str:
+        self.count += 1
+        if len(text) > LONGEST_BLOCK:
+            text = f"{text[:LONGEST_BLOCK]}\n[{len(text) - LONGEST_BLOCK} further characters left out]"
+        return f"<<{title} {self.marker}>>\n{text}\n<<end of {title} {self.marker}>>"
+
+
+def as_json(value: Any) -> str:
+    """For a model to read: indented, and every letter as it is."""
+    return orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _line(text: str) -> str:
+    """On one line, as a heading has to be."""
+    return " ".join(text.split())
+
+
+def _shown(wake: Mapping[str, Any]) -> dict[str, Any]:
+    """A wake with everything that sections ask about, as text."""
+    shown = {"reason": wake["reason"], **{name: wake.get(name) for name in _OF_A_WAKE}}
+    for name in ("rejected_output", "subtask_output"):
+        shown[name] = [text for _, text in _texts(shown[name] or {})]
+    return {name: as_json(value) if isinstance(value, dict) else value for name, value in shown.items()}
+
+
+def _outputs(given: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """What an output consists of, or those of several steps: output or data, of which step, and the text."""
+    by_step = [("", given or {}), *((given or {}).get("steps") or {}).items()]
+    return [(what, _line(step), text) for step, output in by_step for what, text in _texts(output)]
+
+
+def _texts(output: Mapping[str, Any]) -> list[tuple[str, str]]:
+    content, data = output.get("content"), output.get("data")
+    return [
+        *([("Output", content)] if content else []),
+        *([("Data", as_json(data))] if data is not None else []),
+    ]
 
 
 @cache
 def _environment(folder: str) -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(
+    return ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(Path(folder)),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # plain text for a model, shown nowhere as HTML
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,  # they come with the code, and looking at their files would cost more than rendering them
     )
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "indent": 2, "default": str}
-    return environment

@@ -1,27 +1,29 @@
 """Reassignment: the work is handed to another agent or to a person, as a new activity that takes the place of this one.
 
 The heir inherits input, place in the pipeline and whatever waits for the result: a parent gets its answer from the heir. An agent may
-hand on only so many times, and never back to a role that has had it.
+hand on only so many times, and never back to a role that has had it. What people decide stays with people.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
-from activities import cancellation, families, suspension, transitions
+from activities import cancellation, families, subtasks, suspension, transitions
 from activities.exceptions import ActivityNotFound, QuotaExceeded, ToolRefused, TransitionRefused
-from activities.models import Activity
+from activities.models import Activity, Wake
 from activities.run_tokens import RunToken
-from activities.states import LinkKind
+from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
 from tenants.context import tenant_scope
 
 TOOL = "reassign_task"
 
-#: Only a person can answer what a person is asked; it may be another one.
-_PEOPLE_ONLY = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION)
+#: Whoever is asked one of these answers it, or somebody who is asked by its own escalation.
+_NEVER = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
 
 
 def reassign(
@@ -29,41 +31,53 @@ def reassign(
 ) -> Activity:  # fmt: skip
     """An operator hands the work on; the heir. Raises `TransitionRefused` from where that cannot be, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
-        activity = families.lock_with_parent(tenant_id, activity_id)
+        # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
+        activity = families.lock_with_dependents(tenant_id, activity_id)
         if activity is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
-        if activity.link_kind in _PEOPLE_ONLY:
-            raise TransitionRefused(
-                activity_id, "reassign", activity.status,
-                f"Activity {activity_id} is a {activity.link_kind}: whoever is asked answers it.",
-            )  # fmt: skip
+        _refuse_question(activity, agent_role)
         heir = _hand_on(activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor)
         cancellation.let_go(tenant_id, activity_id, actor=actor)
         return heir
 
 
+def _refuse_question(activity: Activity, agent_role: str | None) -> None:
+    if activity.link_kind in _NEVER:
+        why = f"is a {activity.link_kind}: whoever is asked answers it"
+    elif agent_role and activity.is_approval_gate and not families.was_taken_over(activity):
+        why = "is a decision: only people decide"
+    elif agent_role and families.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:
+        why = "is about something outside that an agent could not remove: only a person can"
+    else:
+        return
+    raise TransitionRefused(activity.pk, "reassign", activity.status, f"Activity {activity.pk} {why}.")
+
+
 def reassign_by_agent(
     run: RunToken, *, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> UUID:
-    """An agent hands its own work on; the heir's id. Raises `QuotaExceeded`, `ToolRefused`, `RunSuperseded`. In the caller's scope."""
+    """An agent hands its own work on; the heir's id. Raises `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
+
+    In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree.
+    """
     activity = suspension.live(run)
-    line = families.line_of(run.tenant_id, activity)
-    if len(line) > settings.ORCHESTRATOR_REASSIGNMENTS:
-        raise QuotaExceeded(
-            "reassignments", f"Work may be handed on {settings.ORCHESTRATOR_REASSIGNMENTS} times, not more."
-        )
+    _refuse_another_hand(activity, agent_role)
+    subtasks.refuse_full_tree(families.tree_of(run.tenant_id, run.activity_id))
+    actor = f"run:{run.run_id}"
+    heir = _hand_on(
+        activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
+    )
+    cancellation.let_go(run.tenant_id, run.activity_id, actor=actor)
+    return heir.pk
+
+
+def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
+    line = families.line_of(activity.tenant_id, activity)
+    most = settings.ORCHESTRATOR_REASSIGNMENTS
+    if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= most:
+        raise QuotaExceeded("reassignments", f"Work may be handed on {most} times, not more.")
     if agent_role and agent_role in {before.agent_role for before in line}:
         raise ToolRefused(f"{agent_role} has had this work before; hand it to somebody else or to a person.")
-    heir = _hand_on(
-        activity,
-        reason=reason,
-        agent_role=agent_role,
-        human_role=human_role,
-        actor=f"run:{run.run_id}",
-        run=run,
-    )
-    cancellation.let_go(run.tenant_id, run.activity_id, actor=f"run:{run.run_id}")
-    return heir.pk
 
 
 def _hand_on(
@@ -77,23 +91,34 @@ def _hand_on(
     else:
         suspension.put_aside(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
     heirs = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
-    if activity.dedup_key:
+    if activity.dedup_key and not _is_taken(activity):
         heirs.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.
     heir: Activity = heirs.get()
     return heir
 
 
+def _is_taken(activity: Activity) -> bool:
+    """Whether an equal activity is live. After this one had failed, another may have been submitted under its key."""
+    same = Activity.objects.for_tenant(activity.tenant_id).filter(dedup_key=activity.dedup_key)
+    return same.filter(status__in=LIVE).exists()
+
+
 def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role: str | None) -> NewActivity:
+    line = families.line_of(activity.tenant_id, activity)
+    taken_over = next((member.agent_role for member in line if member.agent_role), None)
+    told = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
+    wake_reason, payload = _reason_to_start(activity, line)
     return NewActivity(
         name=activity.name,
         description=activity.description,
         agent_role=agent_role,
         human_role=human_role,
-        is_approval_gate=human_role is not None and activity.assignee_type == "agent",
-        requires_approval=activity.requires_approval and agent_role is not None,
+        # A person who takes over an agent's work may approve what is there, or do it. What people decide stays a decision.
+        is_approval_gate=human_role is not None and (bool(taken_over) or activity.is_approval_gate),
+        requires_approval=activity.requires_approval,
         priority=activity.priority,
         params=activity.params,
-        metadata={**activity.metadata, "reassigned_from": str(activity.pk), "reassign_reason": reason},
+        metadata={**activity.metadata, **told, families.TAKEN_OVER: taken_over},
         input=activity.input,
         input_ref=activity.input_ref,
         parent_id=activity.pk,
@@ -110,5 +135,23 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         timeout_seconds=activity.timeout_seconds,
         retry=activity.retry,
         max_attempts=activity.max_attempts,
-        decision_rules=activity.decision_rules,
+        decision_rules=_rules_for("agent" if agent_role else "human", line),
+        reviewer_notes=activity.reviewer_notes,
+        wake_reason=wake_reason,
+        wake_payload={**payload, **told},
     )
+
+
+def _rules_for(assignee_type: str, line: Sequence[Activity]) -> Mapping[str, Any] | None:
+    """An agent's rules are those of the gate behind its result, a person's those of its own task: neither is the other's."""
+    return next((member.decision_rules for member in line if member.assignee_type == assignee_type), None)
+
+
+def _reason_to_start(activity: Activity, line: Sequence[Activity]) -> tuple[str, Mapping[str, Any]]:
+    """As new work; but who takes over a revision needs what was rejected, and why."""
+    round_ = [member.pk for member in line if member.round == activity.round]
+    asked = Wake.objects.for_tenant(activity.tenant_id).filter(
+        activity_id__in=round_, reason=WakeReason.REJECTION
+    )
+    rejection = asked.order_by("-created_at").first()
+    return (rejection.reason, rejection.payload) if rejection else (WakeReason.NEW_TASK.value, {})

@@ -1,15 +1,16 @@
 """Where an activity's end reaches the activity that waits for it. `connect` is the one place where this is wired.
 
-Runs inside the transaction that ended it. A parent that does not wait any more is left alone, so a second end of the same child, or an
-end after the parent was cancelled, changes nothing.
+Runs inside the transaction that ended it. A parent that does not wait any more, or waits for something else by now, is left alone: a
+second end of the same child, such as one that had failed and was tried again, changes nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from activities import approvals, blockers, burial, families, reviews, subtasks, wakes
+from activities import approvals, blockers, burial, counterparts, families, reviews, subtasks, wakes
 from activities.alerts.occasions import tell_of_expired_channel
+from activities.families import Origin
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
@@ -33,26 +34,36 @@ def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:
         _answer_parent(activity)
 
 
-def _answer_parent(activity: Any) -> None:
-    above, kind = families.origin_of(activity.tenant_id, activity)
-    if above is None or kind not in _ANSWERS:
+def _answer_parent(ended: Any) -> None:
+    origin = families.origin_of(ended.tenant_id, ended)
+    if origin.parent_id is None or origin.kind not in _REASONS:
         return
-    if activity.status == Status.REJECTED and families.has_successor(activity.tenant_id, activity.id):
+    if ended.status == Status.REJECTED and families.has_successor(ended.tenant_id, ended.id):
         return  # Its revision will answer.
-    parent = families.lock(activity.tenant_id, [above]).get(above)
-    if parent is not None:
-        reason, told = _ANSWERS[kind]
-        reason = reason or reviews.reason_of(activity)
-        wakes.wake(
-            parent, reason, payload=told(activity), actor=getattr(activity, "decided_by", None) or "engine"
-        )
+    parent = families.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
+    reason = _REASONS[LinkKind(origin.kind)] or reviews.reason_of(ended)
+    if (
+        parent is None
+        or parent.status != wakes.WAITS_IN[reason]
+        or not counterparts.holds_up(ended.tenant_id, origin)
+    ):
+        return
+    actor = getattr(ended, "decided_by", None) or "engine"
+    wakes.wake(parent, reason, payload=_told(ended, origin), actor=actor)
 
 
-_ANSWERS: dict[str | None, tuple[WakeReason | None, Any]] = {
-    LinkKind.RESOLUTION: (WakeReason.UNBLOCKED, blockers.told),
-    LinkKind.SUBTASK: (WakeReason.SUBTASK_COMPLETED, subtasks.told),
-    LinkKind.REVIEW: (None, reviews.told),
+#: Why a parent wakes when this ends. A review's answer decides it itself.
+_REASONS: dict[LinkKind, WakeReason | None] = {
+    LinkKind.RESOLUTION: WakeReason.UNBLOCKED,
+    LinkKind.SUBTASK: WakeReason.SUBTASK_COMPLETED,
+    LinkKind.REVIEW: None,
 }
+
+
+def _told(ended: Any, origin: Origin) -> dict[str, Any]:
+    if origin.kind == LinkKind.SUBTASK:
+        return subtasks.told(ended, origin)
+    return blockers.told(ended) if origin.kind == LinkKind.RESOLUTION else reviews.told(ended)
 
 
 def _close_dead_letter(escalation: Any) -> None:

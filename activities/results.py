@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from activities import approvals, burial, relay, suspension, transitions, wakes
+from activities import approvals, burial, conversations, families, relay, suspension, transitions, wakes
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import RunSuperseded
@@ -24,9 +24,9 @@ from activities.models import ActivityRun
 from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
-from agents import configuration, sessions
+from agents import configuration
 from agents.contracts import Completed, Output, Usage
-from agents.exceptions import AgentError, RetryableAgentError
+from agents.exceptions import AgentError, RetryableAgentError, SessionInvalid
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -38,17 +38,18 @@ PERSIST_SECONDS = 20.0
 
 
 def completed(
-    run: RunToken, result: Completed, *, needs_approval: bool, actor: str = "worker"
+    run: RunToken, result: Completed, *, needs_approval: bool, has_parent: bool = False, actor: str = "worker"
 ) -> transitions.Moved:
-    """Accept the output; the activity is done, or waits for its approval."""
+    """Accept the output; the activity is done, or waits for its approval. `has_parent`: somebody may be woken by its end."""
     with tenant_scope(run.tenant_id):
+        if has_parent:
+            families.lock_with_parent(run.tenant_id, run.activity_id)
         moved = transitions.finish(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
             needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
-            content_type=result.output.content_type, usage=_usage(result.usage), session_id=result.session_id,
+            content_type=result.output.content_type, usage=_usage(result.usage), session_id=None,
         )  # fmt: skip
-        if result.session_id and moved.deliverable_id:
-            sessions.save(run.tenant_id, moved.deliverable_id, moved.agent_role, result.session_id)
+        conversations.used(run, moved, result.session_id)
         if moved.status == "awaiting_approval":
             approvals.open_gate(moved)
         elif moved.again:
@@ -61,6 +62,8 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
     """Try again later when that may help and attempts are left; otherwise the activity has failed."""
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
+        if error.error_code == SessionInvalid.code and conversations.was_given(run):
+            return _begin_anew(run, error, actor)
         policy = policy_of(activity)
         if not error.uses_attempt:
             delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else policy.delay(1)
@@ -153,6 +156,18 @@ def _again(
     return moved
 
 
+def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Moved:
+    """The agent does not know the conversation that it was given. Without one it starts again at once; that uses up no attempt."""
+    moved = transitions.hand_back(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        error=as_dict(error), cause="session", attempts=-1, actor=actor,
+    )  # fmt: skip
+    conversations.disown(run, moved)
+    _give_back(moved)
+    wakes.offer(moved)
+    return moved
+
+
 def _failed_for_good(
     run: RunToken, error: Mapping[str, Any], reason: BurialReason, actor: str
 ) -> transitions.Moved:
@@ -187,12 +202,8 @@ def note_after_putting_aside(run: RunToken, result: Completed) -> bool:
         if aside is None:
             return False
         aside.usage = _usage(result.usage) or aside.usage
-        aside.session_id = result.session_id or aside.session_id
-        aside.save(update_fields=["usage", "session_id"])
-        if result.session_id and aside.activity.deliverable_id:
-            sessions.save(
-                run.tenant_id, aside.activity.deliverable_id, aside.activity.agent_role, result.session_id
-            )
+        aside.save(update_fields=["usage"])
+        conversations.used(run, aside.activity, result.session_id)
     return True
 
 

@@ -61,7 +61,7 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
         return asked.pk
     newest: UUID | None = (
         rows.filter(parent_id=activity_id, link_kind=LinkKind.REVIEW)
-        .order_by("-pk")
+        .order_by("-created_at")
         .values_list("pk", flat=True)
         .first()
     )

@@ -15,18 +15,29 @@ _SALT = "orchestrator.agent-run"
 
 @dataclass(frozen=True, slots=True)
 class RunToken:
-    """What a token proves: this run of this activity of this tenant, under this fencing number."""
+    """What a token proves: this run of this activity of this tenant, under this fencing number.
+
+    It remembers what the run's agent was told at its start, whatever has changed since.
+    """
 
     tenant_id: UUID
     activity_id: UUID
     run_id: UUID
     fence: int
+    briefing: str = ""  # digest of what the agent was told it is
+    session_id: str = ""  # the conversation that it was given to continue
 
 
 def issue(token: RunToken) -> Callback:
     """The callback of a run: its address and its token."""
     text = signing.dumps(
-        [str(token.tenant_id), str(token.activity_id), str(token.run_id), token.fence], salt=_SALT
+        [
+            *map(str, (token.tenant_id, token.activity_id, token.run_id)),
+            token.fence,
+            token.briefing,
+            token.session_id,
+        ],
+        salt=_SALT,
     )
     base = settings.ORCHESTRATOR_PUBLIC_URL or f"http://127.0.0.1:{settings.PORT}"
     return Callback(url=f"{base}/api/v1/agent-runs/{token.run_id}/", token=text)
@@ -35,7 +46,7 @@ def issue(token: RunToken) -> Callback:
 def read(text: str) -> RunToken | None:
     """What the token proves, or None when we did not issue it. How long it counts is decided by the run's state."""
     try:
-        tenant, activity, run, fence = signing.loads(text, salt=_SALT)
+        tenant, activity, run, fence, *told = signing.loads(text, salt=_SALT)
     except signing.BadSignature:
         return None
-    return RunToken(UUID(tenant), UUID(activity), UUID(run), fence)
+    return RunToken(UUID(tenant), UUID(activity), UUID(run), fence, *told)

@@ -15,7 +15,17 @@ from django.db.models import Case, CharField, Count, F, IntegerField, Min, Q, Qu
 from django.db.models.functions import Now
 
 from activities.admission import keys
-from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
+from activities.models import (
+    Activity,
+    ActivityEvent,
+    ActivityRun,
+    Deadline,
+    OutputSpool,
+    ToolCall,
+    Vote,
+    Wake,
+    WorkerProcess,
+)
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
 from agents.models import Agent, AgentConfig
 from tenants import redis as connections
@@ -52,11 +62,14 @@ class Moment:
 
 
 def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
-    """Everything that happened to an activity, oldest first."""
+    """Everything that happened to an activity, and what will happen unless somebody decides before; oldest first."""
     moments = [
         *_transitions(tenant_id, activity_id),
         *_wakes(tenant_id, activity_id),
         *_runs(tenant_id, activity_id),
+        *_tool_calls(tenant_id, activity_id),
+        *_votes(tenant_id, activity_id),
+        *_deadlines(tenant_id, activity_id),
     ]
     return sorted(moments, key=lambda moment: (moment.at, moment.order))
 
@@ -97,6 +110,28 @@ def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
         }
         more = {"wake_reason": run.wake_reason, "usage": run.usage, "agent_version": run.agent_version}
         yield Moment(run.started_at, f"3:{run.pk}", "run", facts | more)
+
+
+def _tool_calls(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    """What the agent asked for; what came of it is an activity with a history of its own."""
+    for call in ToolCall.objects.for_tenant(tenant_id).filter(activity_id=activity_id).defer("arguments"):
+        facts = {"id": call.pk, "tool": call.tool, "run": call.run_id, "created": call.answer.get("id")}
+        yield Moment(call.at, f"4:{call.pk}", "tool_call", {**facts, "stop": call.answer.get("stop")})
+
+
+def _votes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    for vote in Vote.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+        facts = {"actor": vote.actor, "decision": vote.decision, "chosen_option": vote.chosen_option}
+        yield Moment(vote.at, f"5:{vote.pk}", "vote", {**facts, "notes": vote.notes})
+
+
+def _deadlines(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+    """A deadline stands at its time, which may lie ahead; `happened_at` says when it was noticed."""
+    for deadline in Deadline.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+        facts = {"id": deadline.pk, "deadline": deadline.kind, "human_role": deadline.human_role or None}
+        yield Moment(
+            deadline.at, f"6:{deadline.pk}", "deadline", {**facts, "happened_at": deadline.happened_at}
+        )
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from django.conf import settings
 
 from activities import families, suspension
 from activities.exceptions import QuotaExceeded
+from activities.families import Origin
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import LinkKind
@@ -26,8 +27,14 @@ def create(
     run: RunToken, *, name: str, description: str, agent_role: str | None = None, human_role: str | None = None,
     params: Mapping[str, Any] | None = None, blocking: bool = True,
 ) -> UUID:  # fmt: skip
-    """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`. In the caller's `tenant_scope`."""
-    parent = _with_room(run)
+    """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`.
+
+    In the caller's `tenant_scope`, which holds the lock of the root of the tree: two members of a tree count one after the other.
+    """
+    parent = suspension.live(run)
+    tree = families.tree_of(run.tenant_id, run.activity_id)
+    _refuse_too_much(tree)
+    refuse_full_tree(tree)
     subtask = child_of(
         parent,
         LinkKind.SUBTASK,
@@ -45,35 +52,33 @@ def create(
     return submitted.id
 
 
-def _with_room(run: RunToken) -> Activity:
-    """The live activity, locked with the root of its tree: two members of a tree count one after the other."""
-    tree = families.tree_of(run.tenant_id, run.activity_id)
-    families.lock(run.tenant_id, (tree.root, run.activity_id))
-    parent = suspension.live(run)
-    tree = families.tree_of(run.tenant_id, run.activity_id)
-    if tree.depth >= settings.ORCHESTRATOR_SUBTASK_DEPTH:
-        raise QuotaExceeded(
-            "depth", f"Subtasks may be nested {settings.ORCHESTRATOR_SUBTASK_DEPTH} deep, not deeper."
-        )
-    if tree.subtasks >= settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY:
-        raise QuotaExceeded(
-            "subtasks",
-            f"An activity may create {settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY} subtasks, not more.",
-        )
-    if tree.members >= settings.ORCHESTRATOR_ACTIVITIES_PER_TREE:
-        raise QuotaExceeded(
-            "tree",
-            f"A tree of subtasks may have {settings.ORCHESTRATOR_ACTIVITIES_PER_TREE} activities, not more.",
-        )
-    return parent
+def _refuse_too_much(tree: Any) -> None:
+    deepest, most = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY
+    if tree.depth >= deepest:
+        raise QuotaExceeded("depth", f"Subtasks may be nested {deepest} deep, not deeper.")
+    if tree.subtasks >= most:
+        raise QuotaExceeded("subtasks", f"An activity may create {most} subtasks, not more.")
 
 
-def told(subtask: Any) -> dict[str, Any]:
-    """What the parent's agent learns from the end of a subtask, a row of Activity."""
+def refuse_full_tree(tree: Any) -> None:
+    """Raise `QuotaExceeded` unless the tree, a row of `families.tree_of`, may have one more member. Its root must be locked."""
+    most = settings.ORCHESTRATOR_ACTIVITIES_PER_TREE
+    if tree.members >= most:
+        raise QuotaExceeded("tree", f"A tree of subtasks may have {most} activities, not more.")
+
+
+def told(ended: Any, origin: Origin) -> dict[str, Any]:
+    """What the parent's agent learns from the end of a subtask, or of the revision or heir that took its place: a row of Activity.
+
+    `subtask` and its name are those that the agent was told when it asked.
+    """
+    first = Activity.objects.for_tenant(ended.tenant_id).only("name").get(pk=origin.first_id)
     return {
-        "subtask": str(subtask.id),
-        "subtask_name": subtask.name,
-        "subtask_outcome": subtask.status,
-        "subtask_output_ref": str(subtask.output_ref) if subtask.output_ref else None,
-        "subtask_error": getattr(subtask, "error", None),
+        "subtask": str(origin.first_id),
+        "subtask_name": first.name,
+        "subtask_outcome": ended.status,
+        "subtask_output_ref": str(ended.output_ref) if ended.output_ref else None,
+        "subtask_error": getattr(ended, "error", None),
+        "subtask_notes": getattr(ended, "reviewer_notes", None) or getattr(ended, "cancel_reason", None),
+        "subtask_ended_by": str(ended.id),
     }

@@ -33,9 +33,19 @@ def live(run: RunToken, *, with_parent: bool = False) -> Activity:
 def put_aside(
     run: RunToken, verb: str, *, tool: str, detail: Mapping[str, Any] | None = None, **changes: Any
 ) -> transitions.Moved:
-    """Move the activity of a live run, which is locked, by `verb` and end the run. Raises `RunSuperseded`, `TransitionRefused`."""
+    """Move the activity of a live run, which is locked, by `verb` and end the run. Raises `RunSuperseded`, `TransitionRefused`.
+
+    The attempt has come to a good end, so the run that goes on with the work has all attempts again.
+    """
     moved = transitions.apply(
-        run.activity_id, verb, actor=f"run:{run.run_id}", run_id=run.run_id, detail=detail, **changes
+        run.activity_id,
+        verb,
+        actor=f"run:{run.run_id}",
+        run_id=run.run_id,
+        detail=detail,
+        attempts=0,
+        error=None,
+        **changes,
     )
     ended = transitions.put_aside(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool

@@ -19,7 +19,7 @@ from django.conf import settings
 from activities import approvals, blockers, families, reassignment, reviews, subtasks, suspension
 from activities.approvals import NewApproval
 from activities.decision_rules import DecisionRules
-from activities.exceptions import QuotaExceeded, ToolRefused
+from activities.exceptions import KeyReused, QuotaExceeded, ToolRefused
 from activities.models import Activity, ToolCall
 from activities.run_tokens import RunToken
 from activities.states import LinkKind, Status
@@ -41,42 +41,57 @@ class Answer:
 def call(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = "") -> Answer:
     """Do what the tool is for, once. `key` tells two calls with equal arguments apart; without it they are one.
 
-    `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`.
+    `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`, `KeyReused`.
     """
-    digest = _digest(tool, key, arguments)
     with tenant_scope(run.tenant_id):
-        if (answer := _answered_before(run, digest)) is not None:
+        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer
-        # The root of the tree is locked before the activity, in the order of their ids, by the tool that counts the tree.
-        families.lock(run.tenant_id, _locked_by(run, tool, arguments))
-        if (answer := _answered_before(run, digest)) is not None:
+        families.lock(run.tenant_id, _moved_by(run, tool, arguments))
+        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once; the lock showed us the first.
         suspension.live(run)
         _refuse_too_many(run)
         body = _TOOLS[tool](run, arguments)
         ToolCall.objects.create(
-            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool, digest=digest,
-            arguments=orjson.loads(orjson.dumps(dict(arguments), default=str)), answer=body,
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool,
+            digest=_digest(tool, key, arguments), arguments=_plain(arguments), answer=body,
         )  # fmt: skip
     return Answer(body)
 
 
+def answered_before(
+    run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = ""
+) -> Answer | None:
+    """The answer to a call of this run that has come before. Raises `KeyReused`. In the caller's `tenant_scope`."""
+    calls = ToolCall.objects.for_tenant(run.tenant_id).filter(
+        run_id=run.run_id, digest=_digest(tool, key, arguments)
+    )
+    before = calls.values("answer", "arguments").first()
+    if before is None:
+        return None
+    if before["arguments"] != _plain(arguments):
+        raise KeyReused("This Idempotency-Key was used for a different call. Use a new key.")
+    return Answer(before["answer"], repeated=True)
+
+
 def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
-    told = key or orjson.dumps(dict(arguments), default=str, option=orjson.OPT_SORT_KEYS).decode()
+    told = key or orjson.dumps(_plain(arguments), option=orjson.OPT_SORT_KEYS).decode()
     return hashlib.sha256(f"{tool}\x00{'key' if key else 'body'}\x00{told}".encode()).hexdigest()
 
 
-def _answered_before(run: RunToken, digest: str) -> Answer | None:
-    calls = ToolCall.objects.for_tenant(run.tenant_id).filter(run_id=run.run_id, digest=digest)
-    body = calls.values_list("answer", flat=True).first()
-    return None if body is None else Answer(body, repeated=True)
+def _plain(arguments: Mapping[str, Any]) -> Any:
+    """As JSON has it."""
+    return orjson.loads(orjson.dumps(dict(arguments), default=str))
 
 
-def _locked_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+    """What the tool may move or count, to be locked before anything is written."""
     ids: set[UUID | None] = {run.activity_id}
-    if tool == subtasks.TOOL:
+    if tool in (subtasks.TOOL, reassignment.TOOL):
         ids.add(families.tree_of(run.tenant_id, run.activity_id).root)
-    elif tool == CREATE_APPROVAL:
+    if tool == reassignment.TOOL:
+        ids |= families.ids_that_end_with(run.tenant_id, run.activity_id)
+    if tool == CREATE_APPROVAL:
         ids |= set(arguments.get("activity_ids") or ())
     return ids
 

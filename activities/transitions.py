@@ -62,12 +62,8 @@ def apply(
     """
     rows = _moved([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
     if not rows:
-        tenant_id = current_tenant()
-        current = (
-            Activity.objects.filter(tenant_id=tenant_id, pk=activity_id)
-            .values_list("status", flat=True)
-            .first()
-        )
+        known = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
+        current = known.values_list("status", flat=True).first()
         if current is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         raise TransitionRefused(activity_id, verb, current)
@@ -90,9 +86,6 @@ def apply_many(
 def _moved(
     activity_ids: Sequence[UUID], verb: str, *, actor: str, detail: Mapping[str, Any] | None, run_id: UUID | None, changes: dict[str, Any]
 ) -> list[Moved]:  # fmt: skip
-    tenant_id = current_tenant()
-    if tenant_id is None:
-        raise RuntimeError("a transition needs a tenant_scope")
     if unknown := changes.keys() - _COLUMNS:
         raise TypeError(f"not columns of an activity: {sorted(unknown)}")
     step = states.TRANSITIONS[verb]
@@ -101,7 +94,7 @@ def _moved(
     elif step.target == states.Status.CREATED:
         changes.setdefault("finished_at", None)
     parameters = {
-        "tenant": tenant_id,
+        "tenant": _tenant(),
         "activities": list(activity_ids),
         "actor": actor,
         "detail": Jsonb(dict(detail or {})),
@@ -111,6 +104,13 @@ def _moved(
         parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()},
         using=APP,
     )
+
+
+def _tenant() -> UUID:
+    tenant_id = current_tenant()
+    if tenant_id is None:
+        raise RuntimeError("a transition needs a tenant_scope")
+    return tenant_id
 
 
 #: As a change's value: the time of the move.
@@ -157,8 +157,11 @@ def claim(
     worker_id: UUID,
     timeout_seconds: int,
     version: str,
+    briefing: str = "",
 ) -> Any | None:
     """Claim for one run, and start it when its input is at hand (`started`).
+
+    The row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
 
     None when there is nothing to claim: a duplicate, a late message, a cancelled activity.
     """
@@ -172,6 +175,7 @@ def claim(
             "worker": worker_id,
             "timeout": timeout_seconds,
             "agent_version": version,
+            "briefing": briefing,
             **{f"claim_{name}": value for name, value in _verb("claim").items()},
             **{f"start_{name}": value for name, value in _verb("start").items()},
         },

@@ -15,7 +15,7 @@ from uuid import UUID
 import redis
 from django.db.models import Exists, OuterRef, Q
 
-from activities import admission
+from activities import admission, counterparts
 from activities.exceptions import ActivityNotFound
 from activities.models import Activity, ActivityEvent, Wake
 from activities.states import LinkKind, Status, WakeState
@@ -26,12 +26,12 @@ from tenants.remembered import Remembered
 
 QUEUED = "It is ready and will start when its turn comes."
 
-#: What an activity waits for in a status that something else must end: its child of this kind, and the code.
-_ON_CHILD = {
-    Status.AWAITING_APPROVAL: (LinkKind.GATE, "human", "Somebody decides about the result."),
-    Status.AWAITING_REVIEW: (LinkKind.REVIEW, "human", "Somebody reviews the work."),
-    Status.BLOCKED: (LinkKind.RESOLUTION, "human", "Somebody removes the blocker."),
-    Status.AWAITING_SUBTASK: (LinkKind.SUBTASK, "dependency", "The subtask must end first."),
+#: What must happen before an activity goes on that is in a status which something else must end.
+_ON_OTHERS = {
+    Status.AWAITING_APPROVAL: "Somebody decides about the result.",
+    Status.AWAITING_REVIEW: "Somebody reviews the work.",
+    Status.BLOCKED: "Somebody removes the blocker.",
+    Status.AWAITING_SUBTASK: "The subtask must end first.",
 }
 _OVER = {
     Status.DONE: "It is done.",
@@ -68,9 +68,8 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
-        found = _known(activity, _delays([activity]), _pauses(tenant_id, [activity]))
-        if activity.status in _ON_CHILD:
-            found = _with_child(found, activity)
+        awaited = counterparts.counterparts_of(tenant_id, [activity])
+        found = _known(activity, _delays([activity]), _pauses(tenant_id, [activity]), awaited)
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if found is None:
@@ -79,16 +78,17 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
 
 
 def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
-    """What PostgreSQL alone knows, for a whole page of activities in at most two queries. In the caller's `tenant_scope`.
+    """What PostgreSQL alone knows, for a whole page of activities in a handful of queries. In the caller's `tenant_scope`.
 
     Pauses may be a second old here: lists are read often, and pausing itself takes two seconds to act.
     """
     ready = [activity for activity in activities if _may_start(activity)]
     # What has not moved since its submission still has the one wake of it, which the activity itself tells.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
-    pauses = _recent_pauses(tenant_id, ready)
+    pauses, awaited = _recent_pauses(tenant_id, ready), counterparts.counterparts_of(tenant_id, activities)
     return {
-        activity.pk: _known(activity, delays, pauses) or Waiting("queued", QUEUED) for activity in activities
+        activity.pk: _known(activity, delays, pauses, awaited) or Waiting("queued", QUEUED)
+        for activity in activities
     }
 
 
@@ -96,7 +96,12 @@ def _may_start(activity: Activity) -> bool:
     return activity.status == Status.CREATED and activity.assignee_type == "agent"
 
 
-def _known(activity: Activity, delays: Mapping[UUID, Wake], pauses: Mapping[str, str]) -> Waiting | None:
+def _known(
+    activity: Activity,
+    delays: Mapping[UUID, Wake],
+    pauses: Mapping[str, str],
+    awaited: Mapping[UUID, Activity],
+) -> Waiting | None:
     """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
     status = Status(activity.status)
     if status in _OVER:
@@ -105,9 +110,8 @@ def _known(activity: Activity, delays: Mapping[UUID, Wake], pauses: Mapping[str,
         return Waiting(
             "human", "It has failed for good: an operator tries it again or cancels it.", holder="operator"
         )
-    if status in _ON_CHILD:
-        _, code, detail = _ON_CHILD[status]
-        return Waiting(code, detail)
+    if status in _ON_OTHERS:
+        return on_counterpart(activity, awaited.get(activity.pk))
     if activity.assignee_type == "human":
         detail = "Somebody takes it up." if status == Status.CREATED else "Somebody is at work on it."
         return Waiting(
@@ -143,13 +147,22 @@ def _person(activity: Activity) -> str:
     return f"{activity.human_role}{due}"
 
 
-def _with_child(found: Waiting | None, activity: Activity) -> Waiting | None:
-    kind, code, _ = _ON_CHILD[Status(activity.status)]
-    children = Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.pk, link_kind=kind)
-    child = children.order_by("-created_at").first()
-    if found is None or child is None:
-        return found
-    return replace(found, holder=_person(child) if code == "human" else f"{child.name} ({child.status})")
+def on_counterpart(activity: Activity, awaited: Activity | None) -> Waiting:
+    """Who must act before an activity in one of the waiting statuses goes on; `awaited` is what it waits for, if that is known."""
+    status = Status(activity.status)
+    if awaited is None:
+        return Waiting("dependency" if status == Status.AWAITING_SUBTASK else "human", _ON_OTHERS[status])
+    if awaited.assignee_type == "agent":
+        return Waiting("dependency", _ON_OTHERS[status], holder=f"{awaited.name} ({awaited.status})")
+    if status == Status.AWAITING_SUBTASK:
+        return Waiting("human", "Somebody does the subtask.", holder=f"{awaited.name}: {_person(awaited)}")
+    if awaited.link_kind == LinkKind.APPROVAL:
+        held = activity.started_at is None
+        detail = (
+            "It does not start before somebody has decided." if held else "Somebody decides what was asked."
+        )
+        return Waiting("human", detail, holder=f"{awaited.name}: {_person(awaited)}")
+    return Waiting("human", _ON_OTHERS[status], holder=_person(awaited))
 
 
 def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:

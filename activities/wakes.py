@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import orjson
 from django.conf import settings
-from django.db import connections
-from django.db.models import Max, Q
-from django.db.models.functions import Now
-from psycopg.types.json import Jsonb
 
 from activities import burial, relay, transitions
 from activities.admission import Exchange
-from activities.admission.exchange import Offer, Release
-from activities.models import ActivityRun, Wake
+from activities.admission.exchange import Offer
+from activities.models import ActivityRun
 from activities.models.dead_letter import BurialReason
-from activities.states import RunStatus, Status, WakeReason
+from activities.states import Status, WakeReason
 from tenants.context import APP
 from tenants.identifiers import uuid7
+from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
+
+_FOLDER = Path(__file__).parent / "sql"
+_RECORD, _LAST_REASONS, _FRUITLESS = (
+    Statement.load(_FOLDER, name) for name in ("record_wakes", "last_reasons", "fruitless_wakes")
+)
 
 #: In which status an activity waits for which wakes.
 WAITS_IN = {
@@ -44,13 +48,23 @@ WAITS_IN = {
 #: A subtask that ended like this is progress; whatever else wakes is not.
 GOOD_ENDS = (Status.DONE, Status.APPROVED)
 
-_RECORD = """
-    INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, created_at)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, 'pending', %s, 0, clock_timestamp())
-    ON CONFLICT (activity_id, reason, fingerprint) WHERE state = 'pending'
-    DO UPDATE SET merged = activities_wake.merged + 1
-    RETURNING id, merged
-"""
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """One reason to run one activity. `payload` is JSON."""
+
+    activity_id: UUID
+    reason: str
+    payload: str
+    fingerprint: str
+    due_at: datetime | None = None
+
+    @classmethod
+    def of(
+        cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None
+    ) -> _Reason:
+        document = orjson.dumps(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
+        return cls(activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at)
 
 
 def record(
@@ -61,55 +75,62 @@ def record(
     cause: str = "wake",
     due_at: datetime | None = None,
 ) -> UUID:
-    """Record a wake of an activity that is `created` now, and offer it after the commit. Returns the wake's id.
+    """Record a wake of an activity, and offer it after the commit. Returns the wake's id.
 
-    `activity` is a row of Activity (a model or a `transitions.Moved`). Must run inside `tenant_scope`.
+    `activity` is a row of Activity (a model or a `transitions.Moved`) that is `created` now, or that runs: then it runs once more when
+    its run has ended well. Must run inside `tenant_scope`.
     """
-    wake_id = _insert(activity, reason, payload or {}, cause=cause, due_at=due_at)
+    (wake,) = _record(
+        activity.tenant_id, [_Reason.of(activity.id, reason, payload or {}, due_at)], cause=cause
+    )
     if due_at is None:
         offer(activity)
+    wake_id: UUID = wake.id
     return wake_id
 
 
-def _insert(
-    activity: Any, reason: str, payload: Mapping[str, Any], *, cause: str, due_at: datetime | None
-) -> UUID:
-    document = orjson.dumps(payload, default=str, option=orjson.OPT_SORT_KEYS)
-    values: list[Any] = [
-        uuid7(), activity.tenant_id, activity.id, reason, cause, Jsonb(orjson.loads(document)),
-        hashlib.sha256(document).hexdigest(), due_at,
-    ]  # fmt: skip
-    with connections[APP].cursor() as cursor:
-        cursor.execute(_RECORD, values)
-        wake_id: UUID = cursor.fetchone()[0]
-    return wake_id
+def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
+    """Record for each activity, `created` anew, the wakes that its failure consumed: an agent hears again all that it has not acted on.
 
-
-def record_many(moved: Sequence[Any], due: Sequence[datetime], *, cause: str) -> None:
-    """Record for each activity, `created` now, the wake that it had last, due at the time in the same place of `due`.
-
-    The promoter offers them as they become due. Must run inside `tenant_scope`.
+    With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Must run inside
+    `tenant_scope`.
     """
-    with connections[APP].cursor() as cursor:
-        cursor.execute(
-            _RECORD_AGAIN,
-            {
-                "tenant": moved[0].tenant_id, "cause": cause, "ids": [uuid7() for _ in moved],
-                "activities": [activity.id for activity in moved], "due": list(due),
-            },
-        )  # fmt: skip
+    if not moved:
+        return
+    tenant_id = moved[0].tenant_id
+    at = dict(zip((activity.id for activity in moved), due, strict=True)) if due else {}
+    found = _LAST_REASONS.run(
+        {"tenant": tenant_id, "activities": [activity.id for activity in moved]}, using=APP
+    )
+    reasons = [
+        _Reason(row.activity_id, row.reason, row.payload, row.fingerprint, at.get(row.activity_id))
+        for row in found
+    ]
+    known = {reason.activity_id for reason in reasons}
+    reasons += [
+        _Reason.of(activity.id, WakeReason.NEW_TASK, {}, at.get(activity.id))
+        for activity in moved
+        if activity.id not in known
+    ]
+    _record(tenant_id, reasons, cause=cause)
+    if not due:
+        relay.after_commit(Exchange(offers=[Offer.of(activity) for activity in moved]))
 
 
-_RECORD_AGAIN = """
-    INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, created_at)
-    SELECT w.id, %(tenant)s, w.activity_id, coalesce(last.reason, 'new_task'), %(cause)s, coalesce(last.payload, '{}'::jsonb),
-           coalesce(last.fingerprint, ''), 'pending', w.due_at, 0, clock_timestamp()
-    FROM unnest(%(ids)s::uuid[], %(activities)s::uuid[], %(due)s::timestamptz[]) AS w(id, activity_id, due_at)
-    LEFT JOIN LATERAL (
-        SELECT reason, payload, fingerprint FROM activities_wake o WHERE o.activity_id = w.activity_id ORDER BY o.id DESC LIMIT 1
-    ) last ON true
-    ON CONFLICT (activity_id, reason, fingerprint) WHERE state = 'pending' DO UPDATE SET merged = activities_wake.merged + 1
-"""
+def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[Any]:
+    return _RECORD.run(
+        {
+            "tenant": tenant_id,
+            "cause": cause,
+            "ids": [uuid7() for _ in reasons],
+            "activities": [reason.activity_id for reason in reasons],
+            "reasons": [reason.reason for reason in reasons],
+            "payloads": [reason.payload for reason in reasons],
+            "fingerprints": [reason.fingerprint for reason in reasons],
+            "due": [reason.due_at for reason in reasons],
+        },
+        using=APP,
+    )
 
 
 def wake(
@@ -120,18 +141,38 @@ def wake(
     `activity` is its row, locked. `run_id` is the run that caused the wake, if one did: a run never wakes its own activity.
     When the activity has used up its wakes without progress it goes to people instead. Must run inside `tenant_scope`.
     """
-    if activity.status != WAITS_IN[reason] or _woke_itself(activity, run_id):
-        return False
-    detail = {"reason": reason.value}
-    if _without_progress(activity, reason, payload) >= settings.ORCHESTRATOR_WAKE_BUDGET:
-        _stop(activity, reason, payload, actor)
-        return True
-    moved = transitions.apply(
-        activity.id, "wake", actor=actor, detail=detail, run_id=run_id,
-        blocker_type=None, blocker_message=None, blocked_at=None,
-    )  # fmt: skip
-    record(moved, reason, payload=payload)
-    return True
+    return bool(wake_all([activity], reason, payload=payload, actor=actor, run_id=run_id))
+
+
+def wake_all(
+    activities: Iterable[Any], reason: WakeReason, *, payload: Mapping[str, Any], actor: str, run_id: UUID | None = None
+) -> set[UUID]:  # fmt: skip
+    """`wake` for many activities of a tenant at once, for the same reason, in as many statements as for one; those that were woken."""
+    waiting = [
+        activity
+        for activity in activities
+        if activity.status == WAITS_IN[reason] and not _woke_itself(activity, run_id)
+    ]
+    if not waiting:
+        return set()
+    progress = payload.get("subtask_outcome") in GOOD_ENDS
+    spent = set() if progress else _over_budget(waiting)
+    for activity in waiting:
+        if activity.id in spent:
+            _stop(activity, reason, payload, actor)
+    detail = {"reason": reason.value} | ({"progress": True} if progress else {})
+    heard = [activity.id for activity in waiting if activity.id not in spent]
+    moved = (
+        transitions.apply_many(
+            heard, "wake", actor=actor, detail=detail, blocker_type=None, blocker_message=None, blocked_at=None
+        )
+        if heard
+        else []
+    )
+    if moved:
+        _record(moved[0].tenant_id, [_Reason.of(one.id, reason, payload) for one in moved], cause="wake")
+        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved]))
+    return spent | {one.id for one in moved}
 
 
 def _woke_itself(activity: Any, run_id: UUID | None) -> bool:
@@ -141,24 +182,17 @@ def _woke_itself(activity: Any, run_id: UUID | None) -> bool:
     return runs.filter(pk=run_id, activity_id=activity.id).exists()
 
 
-def _without_progress(activity: Any, reason: WakeReason, payload: Mapping[str, Any]) -> int:
-    """How many wakes, this one included, have come within the window since the activity got anywhere."""
-    if payload.get("subtask_outcome") in GOOD_ENDS:
-        return 0
-    past = Wake.objects.for_tenant(activity.tenant_id).filter(activity_id=activity.id)
-    progress = past.filter(Q(cause="replay") | Q(payload__subtask_outcome__in=GOOD_ENDS))
-    accepted = ActivityRun.objects.for_tenant(activity.tenant_id).filter(
-        activity_id=activity.id, status=RunStatus.COMPLETED, ended_by_tool=""
+def _over_budget(activities: Sequence[Any]) -> set[UUID]:
+    """Those that this wake would be one too many for."""
+    counted = _FRUITLESS.run(
+        {
+            "tenant": activities[0].tenant_id,
+            "activities": [activity.id for activity in activities],
+            "window": settings.ORCHESTRATOR_WAKE_BUDGET_SECONDS,
+        },
+        using=APP,
     )
-    window = timedelta(seconds=settings.ORCHESTRATOR_WAKE_BUDGET_SECONDS)
-    fruitless = past.filter(reason__in=[known.value for known in WAITS_IN], created_at__gt=Now() - window)
-    for last in (
-        progress.aggregate(at=Max("created_at"))["at"],
-        accepted.aggregate(at=Max("ended_at"))["at"],
-    ):
-        if last is not None:
-            fruitless = fruitless.filter(created_at__gt=last)
-    return 1 + fruitless.count()
+    return {row.activity_id for row in counted if row.wakes + 1 >= settings.ORCHESTRATOR_WAKE_BUDGET}
 
 
 def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: str) -> None:
@@ -169,16 +203,13 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
         f"{settings.ORCHESTRATOR_WAKE_BUDGET_SECONDS:g} s without getting anywhere.",
         "retryable": False,
     }
-    _insert(activity, reason, payload, cause="wake", due_at=None)
+    _record(activity.tenant_id, [_Reason.of(activity.id, reason, payload)], cause="wake")
     moved = transitions.apply(
         activity.id, "trip", actor="engine", detail={"woken_by": actor, "error": error}, error=error
     )
-    ended = transitions.end_run(
-        tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled", error=error
-    )
-    if ended:
-        relay.after_commit(Exchange(releases=[Release(activity.id, ended.grant)]))
-    burial.bury(moved, reason=BurialReason.WAKE_BUDGET, run_id=ended.id if ended else None, error=error)
+    # It waited, so no run is live; this consumes the wake, which stays readable.
+    transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
+    burial.bury(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
     logger.warning(
         "Woken without progress", extra={"action": "wake_budget_used", "activity": str(activity.id)}
     )

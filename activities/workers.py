@@ -12,6 +12,7 @@ from activities.admission import Closed, Exchange, limits
 from activities.exceptions import RunSuperseded
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
+from agents import skill_files
 from tenants import row_security
 from tenants.checks import tenant_tables
 from tenants.context import system_scope
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 def begin(*, roles: list[str], concurrency: int) -> None:
     """Take up work: refuse a database that does not keep tenants apart, register, and let admission know the new seats."""
     row_security.refuse_unsafe_database(tenant_tables())
+    remove_files_left_behind()
     leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
     _tell_admission()
 
@@ -44,6 +46,15 @@ def hand_back_unattended(lease: leases.Lease) -> None:
                 # Counted as a stall: what makes its recording fail each time must come to an end.
                 results.stalled(RunToken(run.tenant_id, run.activity_id, run.pk, run.fence))
     lease.doubtful = unattended
+
+
+def remove_files_left_behind() -> None:
+    """Remove the files of runs that are not live: their worker was killed. A run is live before its files are made."""
+    left = skill_files.left_behind()
+    with system_scope():
+        live = set(ActivityRun.objects.filter(pk__in=left, status="running").values_list("pk", flat=True))
+    for run_id in left - live:
+        skill_files.remove(run_id)
 
 
 def drain() -> None:

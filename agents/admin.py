@@ -1,4 +1,4 @@
-"""The admin of the registry of agents and of what tenants set for themselves.
+"""The admin of the registry of agents, of what tenants set for themselves, and of what their agents know and remember.
 
 Credentials go in and never come out: they are sealed when the form is saved, and no page, log or history shows them again.
 """
@@ -10,16 +10,20 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin import EmptyFieldListFilter
 from django.core.exceptions import ValidationError
+from django.db.models import F
+from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
-from agents.models import Agent, AgentConfig, AgentSession, AgentVersionDeployment
+from agents.models import Agent, AgentConfig, AgentSession, AgentVersionDeployment, Skill
 from tenants import strict_json
-from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, is_superuser
+from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge, is_superuser
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
@@ -100,6 +104,10 @@ class AgentAdmin(SealingAdmin):
             "How it is reached",
             {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)},
         ),
+        (
+            "What it is told",
+            {"fields": ("instructions",), "classes": ("tab",)},
+        ),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
         (
             "Limits",
@@ -146,6 +154,7 @@ class AgentConfigAdmin(SealingAdmin):
             {"fields": ("max_concurrency", "max_concurrency_per_group", "timeout_seconds", "retry", "rate")},
         ),
         ("How it is reached", {"fields": ("adapter", "endpoint", "model")}),
+        ("What it is told", {"fields": ("instructions",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
     )
 
@@ -165,17 +174,47 @@ class AgentConfigAdmin(SealingAdmin):
 
 @admin.register(AgentSession)
 class AgentSessionAdmin(RecordAdmin):
-    list_display = ("agent", "tenant", "deliverable_id", "external_session_id", "updated_at")
-    list_filter = (TenantFilter,)
+    list_display = ("agent", "tenant", "deliverable_id", "external_session_id", "updated_at", "situation")
+    list_filter = (TenantFilter, ("ended_at", EmptyFieldListFilter), "end_reason")
     list_select_related = ("tenant",)
     search_fields = ("external_session_id", "tenant__slug")
     fields = (
-        "id",
-        "tenant",
-        "agent",
-        "deliverable_id",
-        "external_session_id",
-        "state",
-        "created_at",
-        "updated_at",
+        "id", "tenant", "agent", "deliverable_id", "external_session_id", "situation", "briefing", "state", "created_at", "updated_at",
+        "ended_at",
+    )  # fmt: skip
+
+    @display(description="State")
+    def situation(self, session: AgentSession) -> SafeString:
+        return badge(session.end_reason or "live", "" if session.ended_at else "success")
+
+
+@admin.register(Skill)
+class SkillAdmin(PlatformAdmin):
+    list_display = ("key", "tenant", "name", "kind", "roles_in_words", "enabled", "version", "updated_at")
+    list_filter = (TenantFilter, "kind", "enabled")
+    list_select_related = ("tenant",)
+    search_fields = ("key", "name", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    readonly_fields: tuple[str, ...] = ("version", "created_at", "updated_at")
+    fieldsets = (
+        (None, {"fields": ("tenant", "key", "name", "kind", "enabled", "roles")}),
+        ("What agents read", {"fields": ("description", "content")}),
+        ("History", {"fields": ("version", "created_at", "updated_at")}),
     )
+
+    @display(description="Roles")
+    def roles_in_words(self, skill: Skill) -> str:
+        return ", ".join(skill.roles) or "all"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Skill | None = None) -> tuple[str, ...]:
+        # Agents know it by its key, and sessions by its version.
+        return (*self.readonly_fields, "tenant", "key") if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: Skill, form: forms.ModelForm, change: bool) -> None:
+        if change and not form.changed_data:
+            return
+        if change:
+            # Counted by the database: two who save at once make two versions.
+            obj.version, obj.updated_at = F("version") + 1, Now()
+        super().save_model(request, obj, form, change)
+        obj.refresh_from_db()

@@ -44,10 +44,21 @@ def completed_from(answer: Any) -> Completed:
         raise InvalidAnswer(("", "it must be a JSON object"))
     output = _output(answer.get("output"), faults)
     usage = usage_from(answer.get("usage"), faults)
-    session_id = _text(answer.get("session_id"), "session_id", MAX_SESSION_ID, faults)
+    session_id = session_id_from(answer.get("session_id"), faults)
     if faults:
         raise InvalidAnswer(*faults)
     return Completed(output, usage, session_id)
+
+
+def session_of_acceptance(answer: Any) -> str | None:
+    """The conversation that an agent names while it accepts its work. Whatever else it answers means nothing: 202 says it all."""
+    session_id = answer.get("session_id") if isinstance(answer, Mapping) else None
+    return session_id_from(session_id, [])
+
+
+def session_id_from(session_id: Any, faults: list[tuple[str, str]]) -> str | None:
+    """Read the id of a conversation, adding what is wrong to `faults`."""
+    return _text(session_id, "session_id", MAX_SESSION_ID, faults)
 
 
 def usage_from(usage: Any, faults: list[tuple[str, str]]) -> Usage | None:

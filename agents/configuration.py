@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents import credentials
+from agents import credentials, sessions, skills
 from agents.contracts import AdapterSettings
 from agents.exceptions import RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
@@ -33,6 +33,9 @@ class RoleSettings:
     rate: Mapping[str, float]  # `capacity` and `per_second` of starts; empty for no limit
     enabled: bool
     input_schema: Mapping[str, Any] | None
+    instructions: str
+    has_skills: bool
+    briefing: str  # digest of what the agent is told it is, but for its skills
 
 
 _kept: dict[tuple[UUID, str], tuple[float, RoleSettings]] = {}
@@ -77,12 +80,14 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     production = AgentVersionDeployment.objects.filter(
         agent=agent, environment=AgentVersionDeployment.Environment.PRODUCTION
     ).first()
+    adapter, model = config.adapter or agent.adapter, config.model or agent.model or None
+    instructions = config.instructions or agent.instructions
     return RoleSettings(
         adapter=AdapterSettings(
-            adapter=config.adapter or agent.adapter,
+            adapter=adapter,
             endpoint=config.endpoint or (production.endpoint if production else "") or agent.endpoint or None,
             auth=_auth(tenant_id, agent, config),
-            model=config.model or agent.model or None,
+            model=model,
             signing_secrets=credentials.signing_secrets(tenant_id, role),
             version=production.version if production else None,
             options=agent.options,
@@ -94,6 +99,9 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
         rate=config.rate,
         enabled=agent.enabled and config.enabled,
         input_schema=agent.input_schema,
+        instructions=instructions,
+        has_skills=skills.has_any(tenant_id, role),
+        briefing=sessions.briefing_of(instructions, model, adapter),
     )
 
 

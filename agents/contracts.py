@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -57,6 +58,34 @@ class Callback:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextFile:
+    """What a tenant wants every agent of a role to know about the client, in full."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSummary:
+    """That there is a skill, when to use it, and where it can be read: at an address, and in a file below `skills_dir` if there is one."""
+
+    key: str
+    name: str
+    description: str
+    version: int
+    url: str
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skills:
+    """What an agent may know beside its task."""
+
+    context: Sequence[ContextFile] = ()
+    manifest: Sequence[SkillSummary] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AgentRequest:
     """Everything an agent is told about one run. `idempotency_key` is the same for all attempts of one wake."""
 
@@ -83,7 +112,9 @@ class AgentRequest:
         default_factory=dict
     )  # rejection_ref, reviewer_notes, blocker_resolution, ...
     session_id: str | None = None
-    skills: Sequence[Mapping[str, Any]] = ()
+    instructions: str = ""  # what the agent is and how it works; stands in the prompt as well
+    skills: Skills = field(default_factory=Skills)
+    skills_dir: Path | None = None  # for agents on this machine: the skills as files, during the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +129,8 @@ class Completed:
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The agent took the work and will report through the callback; no worker waits for it."""
+
+    session_id: str | None = None
 
 
 AgentResult = Completed | Accepted

@@ -16,6 +16,7 @@ class AgentError(Exception):
         super().__init__(message)
         self.error_code = code or self.code
         self.retry_after = retry_after  # seconds; None leaves the delay to the retry policy
+        self.nothing_sent = False  # whether it is certain that the other side was told nothing
 
 
 class RetryableAgentError(AgentError):
@@ -43,6 +44,12 @@ class PermanentAgentError(AgentError):
     """Trying again would not help: the agent refused the request or answered nonsense."""
 
     code = "agent_refused"
+
+
+class SessionInvalid(PermanentAgentError):
+    """The agent does not know the conversation that it was asked to continue."""
+
+    code = "session_invalid"
 
 
 class ConfigurationError(PermanentAgentError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from agents.contracts import AgentRequest
+from agents.contracts import AgentRequest, Skills
 from agents.exceptions import PermanentAgentError
 
 #: What a wake may tell beyond its reason. An agent finds every key in every job, null when it does not apply.
@@ -20,6 +20,7 @@ WAKE_CONTEXT = (
     "subtask_name",
     "review_approved",
     "reviewer_feedback",
+    "chosen_option",
 )
 
 
@@ -36,15 +37,24 @@ def job_of(request: AgentRequest) -> dict[str, Any]:
         "pipeline_step": request.pipeline_step,
         "priority": request.priority,
         "params": request.params,
+        "instructions": request.instructions,
         "prompt": request.prompt,
         "input": request.input,
         "wakes": request.wakes,
         "wake_reason": request.wake_reason,
         **{key: request.wake_context.get(key) for key in WAKE_CONTEXT},
         "session_id": request.session_id,
-        "skills": request.skills,
+        "skills": _told(request.skills),
         "deadline": request.deadline,
         "callback": {"url": request.callback.url, "token": request.callback.token},
+    }
+
+
+def _told(skills: Skills) -> dict[str, Any]:
+    summary = ("key", "name", "description", "version", "url")
+    return {
+        "context": [{"name": file.name, "content": file.content} for file in skills.context],
+        "manifest": [{name: getattr(skill, name) for name in summary} for skill in skills.manifest],
     }
 
 

@@ -1,4 +1,4 @@
-"""Which Celery queue an agent's role has. One queue per role, shared by all tenants."""
+"""The Celery queues: one per agent's role, shared by all tenants, and those of the system's own errands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,42 @@ from typing import Any
 PREFIX = "agent__"
 RUN_TASK = "activities.run"
 
+SYSTEM_QUEUE = "system"  # tasks without a queue of their own; `-Q system` stands for all of the next
+DEAD_LETTERS = "dead-letter"
+DELIVERABLE_PERIODS = "deliverable-period"
+OUTBOUND_WEBHOOKS = "webhook-outbound"
+DIGESTS = "digest"
+NOTIFICATIONS = "notifications__"
+
+#: The queues of the system itself. What there is to do is in the database; a message says that it is time to look.
+SYSTEM_QUEUES = (
+    SYSTEM_QUEUE,
+    DEAD_LETTERS,
+    DELIVERABLE_PERIODS,
+    OUTBOUND_WEBHOOKS,
+    DIGESTS,
+    f"{NOTIFICATIONS}slack",
+    f"{NOTIFICATIONS}email",
+    f"{NOTIFICATIONS}webhook",
+)
+
 
 def queue_of(role: str) -> str:
     """`agent__<role>`, the name that `celery -A orchestrator worker -Q` takes."""
     return f"{PREFIX}{role}"
+
+
+def notification_queue(channel_kind: str) -> str:
+    """`notifications__<kind>`, the queue of messages to people over this kind of channel."""
+    return f"{NOTIFICATIONS}{channel_kind}"
+
+
+def consumed(asked: Iterable[str], roles: Iterable[str]) -> list[str]:
+    """The queues that a worker takes from which was asked for these: every one of them if it was asked for none."""
+    names = list(asked)
+    if not names:
+        return [*map(queue_of, sorted(roles)), *SYSTEM_QUEUES]
+    return [*names, *SYSTEM_QUEUES] if SYSTEM_QUEUE in names else names
 
 
 def roles_of(queues: Iterable[str]) -> list[str]:

@@ -1,25 +1,77 @@
-"""An agent's conversation is found by (tenant, deliverable, role) and continued by revisions and wakes."""
+"""An agent's conversation is found by (tenant, deliverable, role) and continued by revisions and wakes.
+
+At most one is live. It ends for a reason that is kept: its agent is told to be something else by now, does not know it any more, or
+has begun another one. Everything here runs in the caller's `tenant_scope`, is safe to repeat, and locks sessions after everything else.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+import orjson
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from agents.models import AgentSession
+from agents.models import AgentSession, EndReason
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+logger = logging.getLogger(__name__)
+
+_BEGIN = Statement.load(Path(__file__).parent / "sql", "begin_session")
 
 
-def find(tenant_id: UUID, deliverable_id: UUID | None, role: str) -> str | None:
-    """The agent's own id of the conversation, if there is one."""
-    if deliverable_id is None:
-        return None
-    found = AgentSession.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id, agent_id=role)
-    return found.values_list("external_session_id", flat=True).first()
+def briefing_of(*told: object) -> str:
+    """A digest of what an agent is told it is, whatever deliverable it works on. Another one begins another conversation."""
+    return hashlib.sha256(orjson.dumps(told)).hexdigest()
 
 
-def save(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str) -> None:
-    """Remember the conversation; the latest id wins."""
-    AgentSession.objects.update_or_create(
-        tenant_id=tenant_id, deliverable_id=deliverable_id, agent_id=role,
-        defaults={"external_session_id": external_id[:200], "updated_at": Now()},
-    )  # fmt: skip
+def briefing_with(briefing: str, more: Iterable[str]) -> str:
+    """The digest when more is told beside it; the same one when there is nothing more."""
+    added = tuple(more)
+    return briefing_of(briefing, added) if added else briefing
+
+
+def begin(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = "") -> None:
+    """An agent has begun this conversation: it is the live one now. One that was live before ends as replaced."""
+    facts = {
+        "id": uuid7(), "tenant": tenant_id, "deliverable": deliverable_id, "role": role, "external_id": external_id,
+        "briefing": briefing,
+    }  # fmt: skip
+    if _BEGIN.run(facts):
+        return
+    # The refused insert has locked the row of the other one, so between these two nobody opens a third.
+    _end(_live(tenant_id, deliverable_id, role), EndReason.REPLACED)
+    _BEGIN.run(facts)
+
+
+def go_on(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = "") -> None:
+    """A run has continued this conversation. Nothing happens to one that has ended meanwhile: it stays ended."""
+    continued = _live(tenant_id, deliverable_id, role).filter(external_session_id=external_id)
+    told = {"briefing": briefing} if briefing else {}
+    continued.update(updated_at=Now(), **told)
+
+
+def end(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, reason: EndReason) -> bool:
+    """End this conversation; False when it had ended before."""
+    ended = _end(_live(tenant_id, deliverable_id, role).filter(external_session_id=external_id), reason)
+    if ended:
+        facts = {"action": "session_ended", "tenant": str(tenant_id), "role": role, "reason": reason.value}
+        logger.info("Session ended", extra=facts)
+    return ended
+
+
+def _live(tenant_id: UUID, deliverable_id: UUID, role: str) -> QuerySet[Any]:
+    rows: QuerySet[Any] = AgentSession.objects.for_tenant(tenant_id).filter(
+        deliverable_id=deliverable_id, agent_id=role, ended_at=None
+    )
+    return rows
+
+
+def _end(rows: QuerySet[Any], reason: EndReason) -> bool:
+    return bool(rows.update(ended_at=Now(), updated_at=Now(), end_reason=reason))

@@ -9,20 +9,24 @@ from __future__ import annotations
 import orjson
 from django.conf import settings
 
-from agents.answers import MAX_CONTENT_TYPE, MAX_TOKENS, InvalidAnswer
+from agents.answers import MAX_CONTENT_TYPE, MAX_SESSION_ID, MAX_TOKENS, InvalidAnswer
 from agents.contracts import Accepted, Completed, Output, Usage
 from tenants import strict_json
 
 
 def require(result: object) -> None:
     """Raise `InvalidAnswer` unless this is a usable `AgentResult`."""
-    if isinstance(result, Accepted):
-        return
-    if not isinstance(result, Completed) or not isinstance(result.output, Output):
+    if not isinstance(result, Accepted | Completed):
         raise InvalidAnswer(("", f"the adapter returned a {type(result).__name__}"))
-    _require_output(result.output)
     if result.session_id is not None:
         _require_text(result.session_id, "session_id")
+        if len(result.session_id) > MAX_SESSION_ID:
+            raise InvalidAnswer(("session_id", f"must have at most {MAX_SESSION_ID} characters"))
+    if isinstance(result, Accepted):
+        return
+    if not isinstance(result.output, Output):
+        raise InvalidAnswer(("output", f"is a {type(result.output).__name__}"))
+    _require_output(result.output)
     if result.usage is not None:
         _require_usage(result.usage)
 

@@ -12,6 +12,10 @@ from console.containment import contained
 app_name = "console"
 urlpatterns = [
     path("", views.home, name="home"),
+    path("inbox/", views.inbox_list, name="inbox"),
+    path("inbox/tenants/", views.inbox_tenants, name="inbox_tenants"),
+    path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
+    path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path(
         "login/",
         contained(

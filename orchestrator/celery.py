@@ -1,4 +1,7 @@
-"""The Celery application. `celery -A orchestrator worker -Q agent__seo` serves one role; without -Q, every role."""
+"""The Celery application.
+
+`celery -A orchestrator worker -Q agent__seo` serves one role, `-Q system` all queues of the system; without -Q, everything.
+"""
 
 from __future__ import annotations
 
@@ -17,38 +20,47 @@ app.autodiscover_tasks()
 DEFAULT_CONCURRENCY = (
     16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
 )
+SYSTEM_CONCURRENCY = (
+    4  # Threads of a worker without roles: errands are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
+)
 
-# The roles that this worker consumes; forked children inherit it.
+# The queues that the command line names, and the roles among them or among all; forked children inherit both.
+_asked: list[str] = []
 _roles: list[str] = []
 
 
 @signals.celeryd_init.connect
 def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str, Any], **kwargs: Any) -> None:
     """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE>, unless the command line sets it."""
-    from agents.routing import roles_of
+    from agents.routing import SYSTEM_QUEUE, roles_of
 
+    queues = options.get("queues") or []
+    _asked[:] = queues.split(",") if isinstance(queues, str) else queues
     if options.get("concurrency"):
         return
-    queues = options.get("queues") or []
-    roles = roles_of(queues.split(",") if isinstance(queues, str) else queues)
-    named = (
-        os.environ.get(f"WORKER_CONCURRENCY_{roles[0].upper().replace('-', '_')}")
-        if len(roles) == 1
-        else None
-    )
-    conf.worker_concurrency = int(named or os.environ.get("WORKER_CONCURRENCY") or DEFAULT_CONCURRENCY)
+    roles = roles_of(_asked)
+    if _asked and not roles:
+        conf.worker_concurrency = _concurrency_of(SYSTEM_QUEUE) or SYSTEM_CONCURRENCY
+        return
+    named = _concurrency_of(roles[0]) if len(roles) == 1 else 0
+    conf.worker_concurrency = named or int(os.environ.get("WORKER_CONCURRENCY") or DEFAULT_CONCURRENCY)
+
+
+def _concurrency_of(name: str) -> int:
+    """What WORKER_CONCURRENCY_<NAME> says, or 0."""
+    return int(os.environ.get(f"WORKER_CONCURRENCY_{name.upper().replace('-', '_')}") or 0)
 
 
 @signals.celeryd_after_setup.connect
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
-    """A worker started without -Q serves every role of the registry."""
+    """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
-    from agents.routing import queue_of, roles_of
+    from agents.routing import consumed, roles_of
 
     queues = instance.app.amqp.queues
-    if set(queues.consume_from) == {instance.app.conf.task_default_queue}:
-        for role in sorted(configuration.known_roles()):
-            queues.select_add(queue_of(role))
+    for name in consumed(_asked, configuration.known_roles()):
+        if name not in queues.consume_from:
+            queues.select_add(name)
     _roles[:] = roles_of(queues.consume_from)
 
 
@@ -91,8 +103,10 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import keeper
+    from pipelines import monthly
 
     keeper.begin()
+    monthly.mend()
 
 
 def _forks(worker: Any) -> bool:

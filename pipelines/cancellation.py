@@ -15,6 +15,7 @@ from activities import cancellation as activity_cancellation
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
 from activities.states import FINAL
+from pipelines import tally
 from pipelines.exceptions import PipelineNotFound, RunEnded
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
@@ -33,6 +34,7 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
             raise PipelineNotFound(f"There is no pipeline run {run_id}.")
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
+        tally.run_changed(run)
         open_activities = (
             Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).exclude(status__in=FINAL)
         )

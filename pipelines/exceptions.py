@@ -36,3 +36,47 @@ class VersionConflict(PipelineError):
 
     code = "precondition_failed"
     status = 412
+
+
+class DeliverableNotFound(PipelineError):
+    """No such deliverable in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class DeliverableNotActive(PipelineError):
+    """The deliverable is paused or has ended, or its tenant is switched off, so no period of it starts."""
+
+    code = "deliverable_not_active"
+
+
+class DeliverableInUse(PipelineError):
+    """The deliverable has periods, which are history. It can be ended, not deleted."""
+
+    code = "deliverable_in_use"
+
+
+class PeriodNotFound(PipelineError):
+    """No such period in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class PeriodNotPlanning(PipelineError):
+    """The period has its plan already, or was cancelled."""
+
+    code = "period_not_planning"
+
+
+class PlannerAtWork(PipelineError):
+    """The period's planner has not ended, so its plan may still come."""
+
+    code = "planner_at_work"
+
+
+class PeriodEnded(PipelineError):
+    """The period has ended and cannot be cancelled any more."""
+
+    code = "period_ended"

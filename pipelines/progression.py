@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,9 +16,12 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
+from activities.decision_rules import DecisionRules, Later
+from activities.exceptions import TransitionRefused
 from activities.states import LinkKind, Status
 from activities.submission import NewActivity, submit
-from pipelines import revisions, versions
+from pipelines import revisions, tally, versions
+from pipelines.definition import StepDefinition
 from pipelines.graph import Advance, RunOutcome, StepState
 from pipelines.models import PipelineRun, StepRun
 from pipelines.versions import Compiled
@@ -73,6 +75,7 @@ def advance(activity: Any) -> None:
     _start(run, plan, following.start, activity)
     if run.unsettled - len(following.skip) == 0:
         finish(run.tenant_id, run.id, plan)
+        tally.run_changed(run)
 
 
 def _is_aside(activity: Any) -> bool:
@@ -81,7 +84,19 @@ def _is_aside(activity: Any) -> bool:
 
 
 def _go_on_with_heir(activity: Any) -> None:
-    """The step is the heir's from now on. One that had failed is under way again, and what was skipped because of it waits."""
+    """The step is the heir's from now on. One that had failed is under way again, and what was skipped because of it waits.
+
+    Raises `TransitionRefused` in a run that was cancelled: whoever cancelled it has not seen this heir.
+    """
+    run = (
+        PipelineRun.objects.for_tenant(activity.tenant_id)
+        .select_for_update()
+        .get(pk=activity.pipeline_run_id)
+    )
+    if run.status == "cancelled":
+        raise TransitionRefused(
+            activity.id, "reassign", activity.source, f"Pipeline run {run.pk} was cancelled."
+        )
     if activity.source in (Status.FAILED, Status.NEEDS_REVIEW):
         reopen(activity)
     revisions.go_on_with(LinkKind.REASSIGNED_FROM, activity)
@@ -177,10 +192,28 @@ def _activity(
         pipeline_run_id=run.id,
         step=step_id,
         round=number,
-        due_at=datetime.now(UTC) + timedelta(seconds=step.due_seconds) if step.due_seconds else None,
+        decision_rules=_rules_of(step),
         timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else None,
         retry=step.retry.to_dict() if step.retry else {},
     )
+
+
+def _rules_of(step: StepDefinition) -> dict[str, Any] | None:
+    """How people decide the step, or the result of its agent, whose gate takes the rules over when it is opened."""
+    if not (step.human_role or step.requires_approval):
+        return None
+    quorum = step.quorum or 1
+    alone = quorum == 1 and (step.voters or 1) == 1
+    rules = DecisionRules(
+        due_seconds=step.due_seconds,
+        reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],
+        escalation=[Later(later.after_seconds, later.human_role) for later in step.escalation],
+        on_timeout=step.on_timeout.value if step.on_timeout else None,
+        quorum=quorum,
+        voters=step.voters,
+        self_approval=alone if step.self_approval is None else step.self_approval,
+    )
+    return rules.stored()
 
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
@@ -215,6 +248,7 @@ def reopen(activity: Any) -> None:
     PipelineRun.objects.filter(pk=run.pk).update(
         status="running", failed=False, finished_at=None, unsettled=F("unsettled") + revived + waiting
     )
+    tally.run_changed(run)
 
 
 def _downstream(plan: Compiled, step: str) -> set[str]:

@@ -1,21 +1,42 @@
-"""Where activities' signals reach pipelines. `connect` is the one place where signals are wired."""
+"""Where signals of the apps below reach pipelines. `connect` is the one place where they are wired."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from activities.signals import activity_reopened, activity_settled
-from pipelines import progression
+from activities.signals import activity_buried, activity_reopened, activity_settled
+from pipelines import monthly, periods, progression
+from tenants.signals import tenant_changed
 
 
 def connect() -> None:
     activity_settled.connect(advance_run_of_activity, dispatch_uid="pipelines.advance_run")
+    activity_settled.connect(follow_planner, dispatch_uid="pipelines.follow_planner")
     activity_reopened.connect(reopen_run_of_activity, dispatch_uid="pipelines.reopen_run")
+    activity_reopened.connect(look_at_period_of_planner, dispatch_uid="pipelines.planner_reopened")
+    activity_buried.connect(look_at_period_of_dead_letter, dispatch_uid="pipelines.dead_letter")
+    tenant_changed.connect(keep_monthly_job, dispatch_uid="pipelines.monthly_job")
 
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     progression.advance(activity)
 
 
+def follow_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    periods.follow_planner(activity)
+
+
 def reopen_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     progression.reopen(activity)
+
+
+def look_at_period_of_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    periods.planner_changed(activity)
+
+
+def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    periods.heed_dead_letter(activity)
+
+
+def keep_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:
+    monthly.keep(tenant)

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db.models import F
 
 from activities import approvals
+from activities import cancellation as activity_cancellation
 from activities.models import Activity
 from activities.states import LinkKind
 from pipelines import versions
@@ -26,11 +27,24 @@ def follow_rejection(activity: Any) -> bool:
         .select_for_update()
         .get(pk=activity.pipeline_run_id)
     )
+    if run.status == "cancelled":
+        _cancel_revision(activity)
     if run.status != "running":
         return True
     if activity.is_approval_gate:
         return _send_back(run, activity)
     return go_on_with(LinkKind.REVISION_OF, activity)
+
+
+def _cancel_revision(activity: Any) -> None:
+    """Nothing new is made in a run that was cancelled: whoever cancelled it has not seen this revision."""
+    revisions = Activity.objects.for_tenant(activity.tenant_id).filter(
+        parent_id=activity.id, link_kind=LinkKind.REVISION_OF
+    )
+    for revision_id in revisions.values_list("pk", flat=True):
+        activity_cancellation.cancel(
+            activity.tenant_id, revision_id, actor="pipeline", reason="The pipeline run was cancelled."
+        )
 
 
 def go_on_with(kind: LinkKind, activity: Any) -> bool:
@@ -41,7 +55,7 @@ def go_on_with(kind: LinkKind, activity: Any) -> bool:
     if successor is None:
         return False
     steps = StepRun.objects.filter(
-        run_id=activity.pipeline_run_id, step=activity.step, branch=activity.branch
+        run_id=activity.pipeline_run_id, step=activity.step, branch=activity.branch, activity_id=activity.id
     )
     steps.update(activity_id=successor.pk, round=successor.round)
     return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,12 +19,19 @@ from tenants.identifiers import uuid7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """What a run is given: `input` holds `content` and `data` for its first steps."""
+    """What a run is given: `input` holds `content` and `data` for its first steps, which start at `not_before`.
 
+    `period_id` and `plan_item` say which place in which plan it stands for.
+    """
+
+    name: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     input: Mapping[str, Any] | None = None
     deliverable_id: UUID | None = None
+    period_id: UUID | None = None
+    plan_item: int | None = None
     priority: int = 10
+    not_before: datetime | None = None
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
@@ -41,12 +49,16 @@ def start_runs(
         runs = PipelineRun.objects.bulk_create(
             PipelineRun(
                 id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
-                input=new.input, deliverable_id=new.deliverable_id, priority=new.priority,
-                unsettled=len(plan.definition.steps), created_by=actor,
+                input=new.input, deliverable_id=new.deliverable_id, period_id=new.period_id, plan_item=new.plan_item,
+                name=new.name, priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
             )
             for new in news
         )  # fmt: skip
-        first = progression.first_activities(runs, plan)
+        begin = {run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before}
+        first = [
+            replace(item, not_before=begin[item.pipeline_run_id]) if item.pipeline_run_id in begin else item
+            for item in progression.first_activities(runs, plan)
+        ]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
         StepRun.objects.bulk_create(
             _step_run(run, step.id, position, started)

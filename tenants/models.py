@@ -127,6 +127,50 @@ class ApiToken(TenantOwned):
         return f"{self.name} ({self.prefix}…)"
 
 
+class ChannelStatus(models.TextChoices):
+    ACTIVE = "active"  # Agents may rely on it, until `expires_at` if that is set.
+    EXPIRED = "expired"  # Somebody has to sign in there again and reactivate it.
+    DISABLED = "disabled"  # Switched off on purpose.
+
+
+class Channel(TenantOwned):
+    """A connection of the tenant's to the outside that agents need, such as an account for advertisements.
+
+    The access itself is kept elsewhere; here is whether it still opens anything. `tenants.channels` is the only writer of `status`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=63, help_text="Such as google-ads.")
+    name = models.CharField(max_length=200)
+    status = models.CharField(
+        max_length=8, choices=ChannelStatus.choices, default=ChannelStatus.ACTIVE, editable=False
+    )
+    status_since = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="From then on it counts as expired. Empty: nobody knows."
+    )
+    details = models.JSONField(
+        default=dict, blank=True, help_text="For agents: account numbers and the like. No secrets."
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "kind", "name"), name="channel_named_once_per_kind"),
+        )
+        indexes = (
+            models.Index(
+                fields=("expires_at",),
+                condition=models.Q(status="active", expires_at__isnull=False),
+                name="channels_that_expire",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+
 class IdempotentRequest(TenantOwned):
     """The answer to a POST that carried an Idempotency-Key, written in the transaction of the request's effect.
 

@@ -10,6 +10,7 @@ from tenants.context import APP, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
+from tenants.signals import tenant_changed
 
 
 class SlugTaken(TenantError):
@@ -45,6 +46,7 @@ def register(slug: str, name: str = "") -> Tenant:
     try:
         with tenant_scope(tenant.pk):
             tenant.save(force_insert=True, using=APP)
+            tenant_changed.send(sender=Tenant, tenant=tenant)
     except IntegrityError as error:
         # The other tenant's row is invisible here: only the unique index knows of it.
         raise SlugTaken(f"A tenant {slug!r} exists already.") from error

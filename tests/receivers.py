@@ -86,7 +86,10 @@ def http_receiver() -> Iterator[HttpReceiver]:
 
 @dataclass
 class MailReceiver:
-    """An SMTP server. `refusals` gives a reply for a verb, such as {"RCPT": "550 nobody here"}; `breaks_after_text` ends the connection instead of confirming."""
+    """An SMTP server. `refusals` gives a reply for a verb, such as {"RCPT": "550 nobody here"}.
+
+    With `breaks_after_text` it takes the whole mail and ends the connection instead of confirming.
+    """
 
     port: int
     mails: list[Message] = field(default_factory=list)

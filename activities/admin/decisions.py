@@ -12,10 +12,12 @@ from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from activities import approvals, cancellation, states
+from activities import approvals, blockers, cancellation, reassignment, states
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, Voter
 from activities.exceptions import ActivityError
 from activities.models import Activity
-from activities.states import Status
+from activities.states import LinkKind, Status
+from agents import configuration
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 APPROVE = Deed(
@@ -53,28 +55,71 @@ RETRY = Deed(
     (ActivityError,),
 )
 
+RESOLVE = Deed(
+    "resolve_selected",
+    "Blocker removed",
+    "Resolved",
+    "The blocked agents start again and are told what you write here.",
+    (ActivityError,),
+    notes="How it was removed",
+    notes_needed=True,
+)
+AGENT, PERSON = "agent:", "human:"
+
+
+def _assignees() -> list[tuple[str, Any]]:
+    """Everybody who may be given work: the roles of the registry, and the people who are asked when nobody is named."""
+    people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
+    agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.known_roles())]
+    return [("People", people), ("Agents", agents)]
+
+
+REASSIGN = Deed(
+    "reassign_selected",
+    "Hand on",
+    "Handed on",
+    "Another agent or a person gets the work, as a new activity. Whoever waits for it gets the new one's result.",
+    (ActivityError,),
+    notes="Why",
+    notes_needed=True,
+    choice="To whom",
+    choices=_assignees,
+)
+
 #: The verbs of the state table that a button stands for. A button is shown when one of them may happen now.
 VERBS = {
     "approve": ("approve", "approve_gate"),
     "reject": ("reject", "reject_gate"),
     "cancel": ("cancel",),
     "retry": ("retry",),
+    "reassign": ("reassign",),
+    "resolve": ("finish", "wake"),
 }
 
 
 class DecisionsAdmin(DeedsAdmin):
     """The actions of the list, and the same as buttons on an activity's page."""
 
-    actions = ("approve_selected", "reject_selected", "retry_selected", "cancel_selected")
-    actions_detail = ("approve", "reject", "retry", "cancel")
+    actions = (
+        "approve_selected", "reject_selected", "resolve_selected", "retry_selected", "reassign_selected", "cancel_selected",
+    )  # fmt: skip
+    actions_detail = ("approve", "reject", "resolve", "retry", "reassign", "cancel")
 
     @admin.action(description="Approve", permissions=["view"])
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, APPROVE, partial(_act, approvals.approve, request, "notes"))
+        return self.perform(request, queryset, APPROVE, partial(_decide, approvals.approve, request))
 
     @admin.action(description="Reject", permissions=["view"])
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, REJECT, partial(_act, approvals.reject, request, "notes"))
+        return self.perform(request, queryset, REJECT, partial(_decide, approvals.reject, request))
+
+    @admin.action(description="Blocker removed", permissions=["view"])
+    def resolve_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
+        return self.perform(request, queryset, RESOLVE, partial(_act, blockers.resolve, request, "note"))
+
+    @admin.action(description="Hand on", permissions=["view"])
+    def reassign_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
+        return self.perform(request, queryset, REASSIGN, partial(_hand_on, request))
 
     @admin.action(description="Try again", permissions=["view"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
@@ -104,6 +149,14 @@ class DecisionsAdmin(DeedsAdmin):
     def reject(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.reject_selected)
 
+    @action(description="Blocker removed", url_path="resolve", icon="lock_open", permissions=["view"])
+    def resolve(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.resolve_selected)
+
+    @action(description="Hand on", url_path="reassign", icon="forward", permissions=["view"])
+    def reassign(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.reassign_selected)
+
     @action(description="Try again", url_path="retry", icon="replay", permissions=["view"])
     def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.retry_selected)
@@ -126,11 +179,35 @@ class DecisionsAdmin(DeedsAdmin):
 
 
 def possible(activity: Activity) -> set[str]:
-    """The deeds that the activity's status allows."""
+    """The deeds that the activity's status and kind allow."""
     may = set(states.verbs_from(activity.status))
-    if activity.status != Status.AWAITING_APPROVAL and not activity.is_approval_gate:
+    kind = activity.link_kind
+    if (
+        activity.status != Status.AWAITING_APPROVAL
+        and not activity.is_approval_gate
+        and kind != LinkKind.REVIEW
+    ):
         may -= {"approve_gate", "reject_gate"}
-    return {deed for deed, verbs in VERBS.items() if may.intersection(verbs)}
+    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
+        may.discard("reassign")  # Whoever is asked answers it.
+    found = {deed for deed, verbs in VERBS.items() if may.intersection(verbs)}
+    blocks = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
+    return found if blocks else found - {"resolve"}
+
+
+def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, notes: str) -> Any:
+    voter = Voter(_name_of(request), identity=f"user:{request.user.pk}")
+    return do(activity.tenant_id, activity.pk, actor=voter, notes=notes)
+
+
+def _hand_on(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:
+    kind, _, role = choice.partition(":")
+    to = {"agent_role": role} if f"{kind}:" == AGENT else {"human_role": role}
+    return reassignment.reassign(activity.tenant_id, activity.pk, actor=_name_of(request), reason=notes, **to)
+
+
+def _name_of(request: HttpRequest) -> str:
+    return f"user:{request.user.get_username()}"
 
 
 def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Activity, notes: str) -> Any:
@@ -138,6 +215,6 @@ def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Act
     return do(
         activity.tenant_id,
         activity.pk,
-        actor=f"user:{request.user.get_username()}",
+        actor=_name_of(request),
         **({words: notes} if words else {}),
     )

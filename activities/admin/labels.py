@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from activities.models.alert import DeliveryState, Severity
 from activities.states import RunStatus, Status, WakeState
 
 STATUS = {
@@ -24,3 +25,15 @@ RUN = {
     RunStatus.STALLED.value: "warning",
 }
 WAKE = {WakeState.PENDING.value: "warning", WakeState.TAKEN.value: "info"}
+SEVERITY = {
+    Severity.INFO.value: "info",
+    Severity.WARNING.value: "warning",
+    Severity.CRITICAL.value: "danger",
+}
+DELIVERY = {
+    DeliveryState.PENDING.value: "warning",
+    DeliveryState.SENDING.value: "info",
+    DeliveryState.SENT.value: "success",
+    DeliveryState.FAILED.value: "danger",
+    DeliveryState.UNKNOWN.value: "warning",
+}

@@ -49,6 +49,8 @@ def rebuild() -> str:
 def _restore_runs(generation: str) -> int:
     with system_scope():
         runs = list(_live_runs())
+        live = {run.activity_id for run in runs}
+        runs += [run for run in _runs_still_called() if run.activity_id not in live]
     for start in range(0, len(runs), PAGE):
         _restore(generation, hold=[_held(run) for run in runs[start : start + PAGE]])
     return len(runs)
@@ -103,16 +105,20 @@ def _calls_going_on(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
     """Slots whose run is over while a living worker still waits for its agent: they are in use until it says otherwise."""
     if not slots:
         return set()
-    living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
     with system_scope():
-        runs = ActivityRun.objects.filter(
-            Exists(living),
-            activity_id__in=[activity for activity, _ in slots],
-            grant__in=[grant for _, grant in slots],
+        over = _runs_still_called().filter(
+            activity_id__in=[activity for activity, _ in slots], grant__in=[grant for _, grant in slots]
         )
-        # Put aside or cancelled: the only ends that leave the slot to the end of the call.
-        over = runs.filter(Q(status="cancelled") | ~Q(ended_by_tool="")).values_list("activity_id", "grant")
-        return {*over} & slots
+        return {*over.values_list("activity_id", "grant")} & slots
+
+
+def _runs_still_called() -> QuerySet[ActivityRun]:
+    """Runs that are over, put aside or cancelled: the only ends that leave the slot to the end of the call, for which a worker waits."""
+    living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
+    over = Q(status="cancelled") | ~Q(ended_by_tool="")
+    return (
+        ActivityRun.objects.filter(Exists(living), over).exclude(status="running").select_related("activity")
+    )
 
 
 @dataclass(slots=True)

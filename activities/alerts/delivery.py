@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.db import close_old_connections
 from django.db.models import F, QuerySet
@@ -66,8 +67,14 @@ def deliver_waiting(kind: str, limit: int = 50) -> int:
     close_old_connections()
     _end_interrupted(kind)
     ends, tried = time.monotonic() + SECONDS_AT_ONCE, 0
-    while tried < limit and time.monotonic() < ends and (claim := _claimed(kind)) is not None:
+    served: list[UUID] = []
+    while tried < limit and time.monotonic() < ends:
+        # Tenants take turns: the many slow receivers of one do not keep the alerts of the others.
+        claim = _claimed(kind, served) or _claimed(kind, served := [])
+        if claim is None:
+            break
         _deliver(claim)
+        served.append(claim.tenant_id)
         tried += 1
     return tried
 
@@ -92,8 +99,9 @@ def _end_interrupted(kind: str) -> None:
         interrupted.update(state=DeliveryState.PENDING, last_error=INTERRUPTED)
 
 
-def _claimed(kind: str) -> Claim | None:
-    rows = _CLAIM.run({"kind": kind, "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}, using=SYSTEM)
+def _claimed(kind: str, served: Sequence[UUID] = ()) -> Claim | None:
+    given = {"kind": kind, "served": list(served), "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}
+    rows = _CLAIM.run(given, using=SYSTEM)
     return rows[0] if rows else None
 
 
@@ -138,7 +146,7 @@ def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
         state = DeliveryState.PENDING
     changes: dict[str, Any] = {"state": state, "last_error": str(problem)[:500]}
     if state == DeliveryState.PENDING:
-        changes["next_attempt_at"] = Now() + _delay(claim, problem)
+        changes["next_attempt_at"] = Now() + POLICY.delay(claim.attempt)
     facts = {"delivery": str(claim.id), "kind": claim.channel_kind, "state": state.value}
     logger.warning("Alert not delivered", extra={"action": "alert_not_delivered", **facts})
     _note(claim, **changes)
@@ -146,18 +154,13 @@ def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
         _leave_alone(claim, timedelta(seconds=problem.retry_after))
 
 
-def _delay(claim: Claim, problem: DeliveryProblem) -> timedelta:
-    asked = timedelta(seconds=getattr(problem, "retry_after", None) or 0.0)
-    return max(POLICY.delay(claim.attempt), asked)
-
-
 def _note(claim: Claim, **changes: Any) -> None:
-    """Say what came of this claim, unless somebody else has claimed the delivery since: then that one says it."""
+    """Say what came of this claim, unless somebody has claimed the delivery since: then that one says it.
+
+    A deliverer so slow that it was taken for dead still knows best.
+    """
     with tenant_scope(claim.tenant_id):
         own = AlertDelivery.objects.for_tenant(claim.tenant_id).filter(pk=claim.id, attempts=claim.attempt)
-        if changes["state"] != DeliveryState.SENT:
-            own = own.filter(state=DeliveryState.SENDING)
-        # What has arrived has arrived, even if the sender was so slow that it was taken for dead.
         own.update(**changes)
 
 

@@ -12,7 +12,7 @@ from django.core.validators import validate_email
 from activities.models import NotificationChannel
 from activities.models.alert import ChannelKind
 from agents import credentials, outbound, webhook_signing
-from agents.exceptions import OutboundRefused
+from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.outbound import urls
 
 MOST_ADDRESSES = 20
@@ -42,8 +42,8 @@ def check(kind: str, address: str) -> None:
 
 
 def put(channel: NotificationChannel, address: str) -> None:
-    """Give the channel this target, without saving it. A webhook keeps its secrets, or gets its first one."""
-    kept = opened(channel).secrets if channel.target_sealed else ()
+    """Give the channel this target, without saving it. A webhook keeps its secrets; one without any that can be read gets its first."""
+    kept = _secrets_of(channel)
     if channel.kind == ChannelKind.WEBHOOK and not kept:
         kept = (webhook_signing.new_secret(),)
     _seal(channel, Target(address, kept))
@@ -79,6 +79,13 @@ def of_platform(kind: str) -> Target | None:
 def addresses_of(target: Target) -> list[str]:
     """The addresses of mail in a target."""
     return [address for part in target.address.split(",") if (address := part.strip())]
+
+
+def _secrets_of(channel: NotificationChannel) -> tuple[str, ...]:
+    try:
+        return opened(channel).secrets if channel.target_sealed else ()
+    except ConfigurationError:
+        return ()  # The key is gone, and with it what the receiver verifies by.
 
 
 def _check_mail(text: str) -> None:

@@ -117,7 +117,8 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
             data=bodies[0] if single else bodies, many=not single, context={"tenant_id": self.tenant_id}
         )
         body.is_valid(raise_exception=True)
-        items = [new_activity(attrs) for attrs in ([body.validated_data] if single else body.validated_data)]
+        found = [body.validated_data] if single else body.validated_data
+        items = [new_activity(attrs, asked_by=self.principal.identity) for attrs in found]
         self._refuse_unknown_outputs(items, single=single)
         return items
 

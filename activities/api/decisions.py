@@ -16,6 +16,7 @@ from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
 from activities.models import Activity
+from activities.states import Status
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
@@ -76,13 +77,16 @@ class EmptySerializer(StrictSerializer):
     """A body without members, or none at all."""
 
 
+_CALLED: dict[str, str] = {Status.CANCELLED: "withdrawn"}
+
+
 class Decided(AlreadyDecided):
     """`AlreadyDecided` with the facts of the decision that counts."""
 
     def __init__(self, first: Activity, error: TransitionRefused) -> None:
         super().__init__(error.activity_id, error.verb, error.current, str(error))
         self.problem_members: dict[str, Any] = {
-            "decision": first.status, "decided_by": first.decided_by, "decided_at": first.decided_at
+            "decision": _CALLED.get(first.status, first.status), "decided_by": first.decided_by, "decided_at": first.decided_at
         }  # fmt: skip
 
 
@@ -126,7 +130,9 @@ def answer(
             tenant_id, lambda: blockers.resolve(tenant_id, activity_id, actor=by.actor, note=note)
         )
     if decision == "complete":
-        return people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+        return told_who_was_first(
+            tenant_id, lambda: people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+        )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 
 
@@ -195,12 +201,15 @@ class DecisionActions:
         body = read(CompletionSerializer, request.data)
         self._unchanged(pk)
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
-        completed = people.complete(
+        completed = told_who_was_first(
             self.tenant_id,
-            pk,
-            actor=self.principal.actor,
-            output=body.get("output"),
-            note=body.get("note", ""),
+            lambda: people.complete(
+                self.tenant_id,
+                pk,
+                actor=self.principal.actor,
+                output=body.get("output"),
+                note=body.get("note", ""),
+            ),
         )
         return Response(self.shown(completed))
 

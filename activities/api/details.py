@@ -78,7 +78,8 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
         refusals=(400, 404),
     )
     def list(self, request: Request, activity_id: UUID) -> Response:
-        """Transitions with who acted, wakes with their reasons, and runs with their ends, in one list."""
+        """Transitions with who acted, wakes with their reasons, runs with their ends, calls of tools, votes and deadlines, in one list. A
+        deadline may lie ahead."""
         self.activity(activity_id)
         refuse_unknown(request, self)
         return paged(selectors.timeline(self.tenant_id, activity_id), request)

@@ -20,9 +20,10 @@ from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
 from activities.models import Activity
 from agents.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
-from agents.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, read
+from agents.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api import problems
 from tenants.api.translation import problem_of
+from tenants.api.versions import PreconditionFailed
 from tenants.api.views import TenantViewSet
 from tenants.context import APP
 from tenants.models import Role
@@ -41,6 +42,11 @@ class ItemSerializer(StrictSerializer):
     decision = OneOf(choices=list(DECISIONS))
     notes = Text(allow_blank=True, max_length=LONGEST_NOTES, **OPTIONAL)
     chosen_option = Text(max_length=200, **OPTIONAL)
+    version = Whole(
+        min_value=1,
+        help_text="Of the item as it was shown; a change since then is a 412 in its result.",
+        **OPTIONAL,
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs["decision"] = DECISIONS[attrs["decision"]]
@@ -121,10 +127,22 @@ class InboxViewSet(TenantViewSet):
         shown = {"id": item["id"], "link": link_of(item["id"])}
         try:
             with transaction.atomic(using=APP):
+                self._refuse_changed(item)
                 decided = answer(
                     self.tenant_id, item["id"], item["decision"], by=self.principal, body=dict(item)
                 )
-        except ActivityError as error:
+        except (ActivityError, PreconditionFailed) as error:
             problem = problems.body_of(problem_of(error), self.request)
             return {**shown, "ok": False, "status": getattr(error, "current", None), "problem": problem}
         return {**shown, "ok": True, "status": decided.status, "problem": None}
+
+    def _refuse_changed(self, item: Mapping[str, Any]) -> None:
+        """Under the lock that all items were given, so nothing changes between this and the decision."""
+        if "version" not in item:
+            return
+        rows = Activity.objects.for_tenant(self.tenant_id).filter(pk=item["id"])
+        version = rows.values_list("version", flat=True).first()
+        if version is not None and version != item["version"]:
+            raise PreconditionFailed(
+                f"The item is at version {version} by now. Read it again and decide anew."
+            )

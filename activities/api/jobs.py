@@ -1,19 +1,18 @@
 """The job of a run, told again: to an agent that has lost it, exactly as long as the run is live.
 
-The prompt is built anew from the same facts; only the random marker of its blocks is another.
+It is built anew from the same facts; only the random marker of the prompt's blocks is another.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-from activities import outputs, prompt, run_tokens
+from activities import requests
 from activities.models import Activity, ActivityRun, Wake
+from activities.requests import Attempt
 from activities.run_tokens import RunToken
-from agents import configuration, sessions
-from agents.contracts import AgentRequest
+from agents import configuration
 from agents.job import job_of
 from tenants.context import tenant_scope
 
@@ -25,60 +24,21 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
     """
     with tenant_scope(token.tenant_id):
         activity = Activity.objects.for_tenant(token.tenant_id).get(pk=token.activity_id)
-        taken = Wake.objects.for_tenant(token.tenant_id).filter(activity_id=activity.pk, run_id=run.pk)
-        wakes = list(taken.order_by("pk"))
-        settings = configuration.settings_for(token.tenant_id, activity.agent_role or "")
-        session = sessions.find(token.tenant_id, activity.deliverable_id, activity.agent_role or "")
-    return job_of(_request(token, activity, run, wakes, settings, session)) | {
-        "version": run.agent_version or None
-    }
+        agent_role = activity.agent_role or ""
+        role = configuration.settings_for(token.tenant_id, agent_role)
+        attempt = Attempt(
+            token=token,
+            number=run.attempt,
+            wakes=_wakes_of(run),
+            role=role,
+            knowledge=requests.knowledge_of(token.tenant_id, agent_role, role),
+            timeout_seconds=run.timeout_seconds,
+            deadline=(run.accepted_at or run.started_at) + timedelta(seconds=run.timeout_seconds),
+        )
+    request = requests.build(activity, attempt, requests.fetch(activity, attempt.wakes))
+    return job_of(request) | {"version": run.agent_version or None}
 
 
-def _request(
-    token: RunToken,
-    activity: Activity,
-    run: ActivityRun,
-    wakes: list[Wake],
-    role: configuration.RoleSettings,
-    session: str | None,
-) -> AgentRequest:
-    context = dict(wakes[-1].payload) if wakes else {}
-    given = _input(activity)
-    if reference := context.get("rejection_ref"):
-        rejected = outputs.read(token.tenant_id, UUID(str(reference)))
-        context["rejected_output"] = rejected.content if rejected else None
-    return AgentRequest(
-        tenant_id=token.tenant_id, activity_id=activity.pk, run_id=run.pk,
-        idempotency_key=str(wakes[0].pk if wakes else run.pk), agent_role=activity.agent_role or "", attempt=run.attempt,
-        prompt=prompt.build(
-            reason=run.wake_reason, name=activity.name, description=activity.description, params=activity.params,
-            input_content=(given or {}).get("content"), context=context,
-        ),
-        settings=role.adapter, callback=run_tokens.issue(token), timeout_seconds=run.timeout_seconds,
-        deadline=(run.accepted_at or run.started_at) + timedelta(seconds=run.timeout_seconds), name=activity.name,
-        deliverable_id=activity.deliverable_id, pipeline_step=activity.step, priority=activity.priority, params=activity.params,
-        input=given, wakes=tuple({"reason": wake.reason, **wake.payload} for wake in wakes), wake_reason=run.wake_reason,
-        wake_context=context, session_id=session,
-    )  # fmt: skip
-
-
-def _input(activity: Activity) -> dict[str, Any] | None:
-    inline = activity.input or {}
-    found: dict[str, Any] | None = None
-    if activity.input_ref is not None:
-        found = _output(activity.tenant_id, activity.input_ref)
-    elif inline:
-        found = {"ref": None, "content": inline.get("content"), "data": inline.get("data")}
-    if references := inline.get("refs"):
-        steps = {step: _output(activity.tenant_id, UUID(reference)) for step, reference in references.items()}
-        found = {**(found or {"ref": None, "content": None, "data": None}), "steps": steps}
-    return found
-
-
-def _output(tenant_id: UUID, reference: UUID) -> dict[str, Any]:
-    found = outputs.read(tenant_id, reference)
-    return {
-        "ref": str(reference),
-        "content": found.content if found else None,
-        "data": found.data if found else None,
-    }
+def _wakes_of(run: ActivityRun) -> list[dict[str, Any]]:
+    taken = Wake.objects.for_tenant(run.tenant_id).filter(activity_id=run.activity_id, run_id=run.pk)
+    return [{"id": wake.pk, "reason": wake.reason, "payload": wake.payload} for wake in taken.order_by("pk")]

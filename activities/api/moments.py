@@ -1,4 +1,4 @@
-"""Pages of a timeline. It is joined from three tables, so its pages are cut here and not by the database."""
+"""Pages of a timeline. It is joined from several tables, so its pages are cut here and not by the database."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import orjson
 from django.conf import settings
 from django.db.models import F, QuerySet
 
-from activities import families, outputs, results
+from activities import conversations, families, outputs, results
 from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
@@ -84,7 +84,7 @@ def run_over(token: RunToken) -> RunOver:
         return RunOver(reason_of(_runs_of(token).first()))
 
 
-def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
+def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str | None = None) -> str | None:
     """Note a sign of life; None, or why the agent shall stop. Raises `RunOver` when the run has ended otherwise than by being
     cancelled."""
     changes: dict[str, Any] = {"beats": F("beats") + 1}
@@ -93,6 +93,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None) -> str | None:
     if usage is not None:
         changes["usage"] = as_dict(usage)
     with tenant_scope(token.tenant_id):
+        conversations.saw(token, session_id)
         if _runs_of(token).filter(status=RunStatus.RUNNING).update(**changes):
             return None
         run = _runs_of(token).first()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from rest_framework import serializers
@@ -70,6 +71,9 @@ class RulesSerializer(StrictSerializer):
             late = [later for later in attrs.get(name, ()) if due is not None and later.after_seconds >= due]
             if late:
                 faults[name] = [f"must come before due_seconds, which is {due:g}"]
+            times = [later.after_seconds for later in attrs.get(name, ())]
+            if any(after >= following for after, following in pairwise(times)):
+                faults[name] = ["must each come after the one before"]
             if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
                 faults[name] = ["needs a human_role in each: who is asked then"]
         if faults:
@@ -90,10 +94,18 @@ class OptionsField(serializers.ListField):
         return options
 
 
-def rules_of(attrs: Mapping[str, Any]) -> DecisionRules:
+#: The members of a body that say how people are asked.
+ABOUT_PEOPLE = (
+    "due_seconds", "reminders", "escalation", "on_timeout", "quorum", "voters", "self_approval", "options"
+)  # fmt: skip
+
+
+def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
     """From a validated body to the rules that are frozen into the question."""
     quorum = attrs.get("quorum", 1)
+    alone = quorum == 1 and attrs.get("voters", 1) == 1
     return DecisionRules(
+        asked_by=asked_by,
         due_seconds=attrs.get("due_seconds"),
         reminders=tuple(attrs.get("reminders", ())),
         escalation=tuple(attrs.get("escalation", ())),
@@ -101,5 +113,5 @@ def rules_of(attrs: Mapping[str, Any]) -> DecisionRules:
         quorum=quorum,
         voters=attrs.get("voters"),
         options=tuple(attrs.get("options", ())),
-        self_approval=attrs.get("self_approval", quorum == 1),
+        self_approval=attrs.get("self_approval", alone),
     )

@@ -13,12 +13,12 @@ from rest_framework.response import Response
 from activities.api import jobs, reports
 from activities.api.reports import Receipt
 from activities.api.run_authentication import RunCaller, RunPermission, RunTokenAuthentication
-from agents.answers import InvalidAnswer, completed_from, usage_from
+from agents.answers import InvalidAnswer, completed_from, session_id_from, usage_from
 from agents.api.documentation import operation
 from agents.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
 from tenants.api.faults import InvalidRequest
-from tenants.api.views import TenantView
+from tenants.api.views import Handler, TenantView, tried_again
 
 LONGEST_CONTENT_TYPE = 100
 LONGEST_MESSAGE = 2_000
@@ -46,6 +46,9 @@ class ReportedOutputSerializer(serializers.Serializer[Any]):
 class HeartbeatSerializer(serializers.Serializer[Any]):
     progress = Json(required=False, help_text="A text or an object, for people to see.")
     usage = UsageSerializer(required=False)
+    session_id = serializers.CharField(
+        required=False, help_text="The agent's own id of its conversation, kept at once."
+    )
 
 
 class CompleteSerializer(serializers.Serializer[Any]):
@@ -89,9 +92,16 @@ class JobSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField()
     attempt = serializers.IntegerField()
     agent = serializers.CharField()
+    wake_reason = serializers.CharField()
+    wakes = serializers.ListField(child=serializers.DictField(), help_text="Oldest first.")
+    instructions = serializers.CharField()
     prompt = serializers.CharField()
     params = serializers.DictField()
     input = serializers.DictField(allow_null=True)
+    session_id = serializers.CharField(allow_null=True)
+    skills = serializers.DictField(
+        help_text="`{context: [{name, content}], manifest: [{key, name, ..., url}]}`"
+    )
     deadline = serializers.DateTimeField()
     callback = serializers.DictField()
 
@@ -102,8 +112,11 @@ class RunView(TenantView):
     authentication_classes = (RunTokenAuthentication,)
     permission_classes = (RunPermission,)
     serializer_class = StopSerializer
-    # The functions behind open the scope themselves: the caller is no principal.
+    # The functions behind open the scope themselves: the caller is no principal. Each report may be repeated.
     in_one_transaction = False
+
+    def _handled(self, handler: Handler) -> Any:
+        return tried_again(lambda: self._answer(handler))
 
     @property
     def caller(self) -> RunCaller:
@@ -132,9 +145,12 @@ class RunHeartbeat(RunView):
         faults: list[tuple[str, str]] = []
         body: Any = request.data
         usage = usage_from(body.get("usage"), faults)
+        session_id = session_id_from(body.get("session_id"), faults)
         if faults:
             raise InvalidRequest(faults)
-        reason = reports.beat(self.caller.token, progress=body.get("progress"), usage=usage)
+        reason = reports.beat(
+            self.caller.token, progress=body.get("progress"), usage=usage, session_id=session_id
+        )
         return Response({"stop": reason is not None, "reason": reason})
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rest_framework import serializers
 
-from activities import states
+from activities import families, states
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.waiting import Waiting
@@ -39,12 +39,13 @@ def allowed_actions(activity: Activity) -> list[str]:
     """What may be asked for right now, as the last part of the address to post to."""
     kind, refused = activity.link_kind, set()
     if activity.assignee_type == "human":
-        decided = activity.is_approval_gate or kind == LinkKind.REVIEW
-        refused |= {"finish"} if decided and kind != LinkKind.REASSIGNED_FROM else set()
-        refused |= set() if decided else {"approve_gate", "reject_gate"}
+        refused |= {"finish"} if families.is_decision(activity) else set()
+        refused |= (
+            set() if activity.is_approval_gate or kind == LinkKind.REVIEW else {"approve_gate", "reject_gate"}
+        )
     if kind == LinkKind.GATE:
         refused.add("cancel")  # Whoever wants it gone cancels what waits behind it.
-    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
+    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION):
         refused.add("reassign")  # Whoever is asked answers it.
     offered = [
         _ACTIONS[verb][0]
@@ -55,7 +56,7 @@ def allowed_actions(activity: Activity) -> list[str]:
 
 
 #: What an answer is called where it is more than completing something.
-_ANSWERS = {(LinkKind.RESOLUTION, "complete"): "resolve"}
+_ANSWERS: dict[tuple[str | None, str], str] = {(LinkKind.RESOLUTION, "complete"): "resolve"}
 
 
 class WaitingForSerializer(serializers.Serializer[Any]):
@@ -63,6 +64,7 @@ class WaitingForSerializer(serializers.Serializer[Any]):
 
     code = serializers.CharField()
     detail = serializers.CharField()
+    holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for, if that is known.")
 
 
 class ActivitySerializer(Shown):
@@ -120,9 +122,11 @@ class ActivitySerializer(Shown):
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     link = serializers.SerializerMethodField()
 
-    def get_waiting_for(self, activity: Activity) -> dict[str, str] | None:
+    def get_waiting_for(self, activity: Activity) -> dict[str, str | None] | None:
         found: Waiting | None = self.context["waiting"].get(activity.pk)
-        return None if found is None or found.code is None else {"code": found.code, "detail": found.detail}
+        if found is None or found.code is None:
+            return None
+        return {"code": found.code, "detail": found.detail, "holder": found.holder}
 
     def get_allowed_actions(self, activity: Activity) -> list[str]:
         return allowed_actions(activity)
@@ -206,4 +210,4 @@ class MomentSerializer(serializers.Serializer[Any]):
     """One entry of a timeline. Beside these members it has those of its kind."""
 
     at = serializers.DateTimeField()
-    kind = serializers.CharField(help_text="transition, wake or run")
+    kind = serializers.CharField(help_text="transition, wake, run, tool_call, vote or deadline")

@@ -18,6 +18,7 @@ import referencing.exceptions
 from rest_framework import serializers
 
 from activities.api.priorities import SCALES, PriorityField, priority_of
+from activities.api.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.submission import NewActivity
 from agents import configuration
 from agents.api.strict import (
@@ -53,13 +54,15 @@ class GivenInputSerializer(StrictSerializer):
     data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
 
 
-class NewActivitySerializer(StrictSerializer):
+class NewActivitySerializer(RulesSerializer):
     """A piece of work for an agent (`agent_role`) or a person (`human_role`)."""
 
     name = Text(max_length=LONGEST_NAME)
     description = Text(trim_whitespace=False, allow_blank=True, max_length=100_000, **OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
+    is_approval_gate = Flag(help_text="A person answers yes or no, instead of completing a task.", **OPTIONAL)
+    options = OptionsField(help_text="What may be chosen from with the decision.", **OPTIONAL)
     params = Member(**OPTIONAL)
     metadata = Member(**OPTIONAL)
     priority = PriorityField(**OPTIONAL)
@@ -80,7 +83,10 @@ class NewActivitySerializer(StrictSerializer):
     requires_approval = Flag(help_text="The agent's result waits for a person's approval.", **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        faults: dict[str, Any] = _faults_of_assignee(attrs) | _faults_of_times(attrs)
+        attrs = super().validate(attrs)
+        faults: dict[str, Any] = (
+            _faults_of_assignee(attrs) | _faults_of_times(attrs) | _faults_of_asking(attrs)
+        )
         if "input" in attrs and "input_ref" in attrs:
             faults["input_ref"] = ["cannot be given together with input"]
         try:
@@ -96,10 +102,17 @@ class NewActivitySerializer(StrictSerializer):
         return attrs
 
 
-def new_activity(attrs: Mapping[str, Any]) -> NewActivity:
-    """From what was validated to what is submitted."""
-    plain = {name: value for name, value in attrs.items() if name not in ("deliverable", "input")}
-    return NewActivity(**plain, deliverable_id=attrs.get("deliverable"), input=attrs.get("input") or None)
+def new_activity(attrs: Mapping[str, Any], *, asked_by: str = "") -> NewActivity:
+    """From what was validated to what is submitted, by the caller with the identity `asked_by`."""
+    given = ("deliverable", "input", *ABOUT_PEOPLE)
+    plain = {name: value for name, value in attrs.items() if name not in given}
+    asks = any(name in attrs for name in ABOUT_PEOPLE)
+    return NewActivity(
+        **plain,
+        deliverable_id=attrs.get("deliverable"),
+        input=attrs.get("input") or None,
+        decision_rules=rules_of(attrs, asked_by=asked_by).stored() if asks else None,
+    )
 
 
 def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -113,6 +126,22 @@ def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     if human and attrs.get("requires_approval"):
         return {"requires_approval": ["is for an agent's work"]}
     return {}
+
+
+def _faults_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What is said about people who decide, where nobody decides."""
+    given = [name for name in ABOUT_PEOPLE if name in attrs]
+    if attrs.get("is_approval_gate") and attrs.get("agent_role"):
+        return {"is_approval_gate": ["is for a person; an agent's work has requires_approval"]}
+    if attrs.get("is_approval_gate") or attrs.get("requires_approval"):
+        return {}
+    if not attrs.get("human_role"):
+        return {name: ["is for a person's work, or an agent's with requires_approval"] for name in given}
+    decided = [name for name in given if name in ("quorum", "voters", "self_approval", "options")]
+    faults = {name: ["needs is_approval_gate: a task is completed, not decided"] for name in decided}
+    if attrs.get("on_timeout") in ("approve", "reject"):
+        faults["on_timeout"] = ["needs is_approval_gate, unless it is escalate: nobody decides a task"]
+    return faults
 
 
 def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django.db import OperationalError
 from drf_spectacular.utils import PolymorphicProxySerializer
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
@@ -22,14 +20,13 @@ from activities.exceptions import RunSuperseded, ToolRefused
 from activities.run_tokens import RunToken
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import OPTIONAL, Flag, Identifier, Member, StrictSerializer, Text, read
-from tenants.api.views import TRIES
+from tenants.api.idempotency import HEADER, key_of
 from tenants.context import tenant_scope
 from tenants.models import Channel
 
 LONGEST_MESSAGE = 2_000
 LONGEST_TEXT = 20_000
 LONGEST_CONTENT = 200_000
-LONGEST_KEY = 200
 MOST_LINKS = 500
 
 
@@ -116,36 +113,34 @@ class RunTool(RunView):
         run = self.caller.token
         reports.refuse_if_over(run)
         arguments = read(KINDS[tool], request.data)
-        _prepared(run, tool, arguments)
-        key = request.headers.get("Idempotency-Key", "")[:LONGEST_KEY]
-        answer = _persistently(lambda: _called(run, tool, arguments, key))
+        if issubclass(KINDS[tool], RulesSerializer):
+            arguments["rules"] = rules_of(arguments)
+        answer = _called(run, tool, arguments, _key_of(request))
         return Response({**answer.body, "duplicate": answer.repeated}, status=200 if answer.repeated else 201)
 
 
-def _prepared(run: RunToken, tool: str, arguments: dict[str, Any]) -> None:
-    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's, `BacklogFull`."""
-    if issubclass(KINDS[tool], RulesSerializer):
-        arguments["rules"] = rules_of(arguments)
-    with tenant_scope(run.tenant_id):
-        channel = arguments.get("channel_id")
-        if channel and not Channel.objects.for_tenant(run.tenant_id).filter(pk=channel).exists():
-            raise ToolRefused(f"There is no channel {channel}.")
-        if role := arguments.get("agent_role"):
-            backlog.make_room(run.tenant_id, [role])
+def _key_of(request: Request) -> str:
+    text = request.headers.get(HEADER)
+    return "" if text is None else key_of(text)
 
 
 def _called(run: RunToken, tool: str, arguments: dict[str, Any], key: str) -> tools.Answer:
+    with tenant_scope(run.tenant_id):
+        answer = tools.answered_before(run, tool, arguments, key=key)
+    if answer is not None:
+        return answer
+    _refuse_unknown(run, arguments)
     try:
         return tools.call(run, tool, arguments, key=key)
     except RunSuperseded as error:
         raise reports.run_over(run) from error
 
 
-def _persistently(action: Callable[[], tools.Answer]) -> tools.Answer:
-    """Again when the database found that two wait for each other: one of them is asked to come again."""
-    for _ in range(TRIES - 1):
-        try:
-            return action()
-        except OperationalError:
-            continue
-    return action()
+def _refuse_unknown(run: RunToken, arguments: dict[str, Any]) -> None:
+    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's, `BacklogFull`."""
+    with tenant_scope(run.tenant_id):
+        channel = arguments.get("channel_id")
+        if channel and not Channel.objects.for_tenant(run.tenant_id).filter(pk=channel).exists():
+            raise ToolRefused(f"There is no channel {channel}.")
+        if role := arguments.get("agent_role"):
+            backlog.make_room(run.tenant_id, [role])

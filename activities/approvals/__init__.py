@@ -15,10 +15,13 @@ from activities.approvals.linking import (
     open_approval,
     settle_links,
 )
+from activities.approvals.reading import Question, questions
 from activities.approvals.revisions import revise
+from activities.approvals.withdrawing import withdraw
 
 __all__ = (
     "NewApproval",
+    "Question",
     "approve",
     "decide",
     "drop_links_of",
@@ -27,7 +30,9 @@ __all__ = (
     "lock_concerned_by",
     "open_approval",
     "open_gate",
+    "questions",
     "reject",
     "revise",
     "settle_links",
+    "withdraw",
 )

@@ -26,6 +26,7 @@ from tenants.context import tenant_scope
 
 #: Items that are decided with a yes or a no.
 _DECIDED = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
+_WORDS: dict[str, str] = {Status.CANCELLED: "withdrew"}
 
 
 def approve(
@@ -38,8 +39,9 @@ def approve(
 ) -> Activity:
     """Say yes to a gate, a review or an approval; for a gate, `activity_id` may be that of the activity which waits behind it.
 
-    Raises `AlreadyDecided` naming the winner, `TransitionRefused` when nothing waits for a decision, `DecisionForbidden` when it is not
-    the caller's to decide, `SubmissionInvalid` for an option that was not offered, `ActivityNotFound`.
+    Where several must agree it is a vote. Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing
+    waits for a decision, `DecisionForbidden` when it is not the caller's to decide, `SubmissionInvalid` for an option that was not
+    offered, `ActivityNotFound`.
     """
     return decide(
         tenant_id, activity_id, "approve", by=_voter(actor), notes=notes, chosen_option=chosen_option
@@ -72,17 +74,17 @@ def decide(
         if in_time:
             _refuse_stranger(asked, by)
         rules = DecisionRules.read(asked.decision_rules)
-        _refuse_unknown_option(rules, decision, chosen_option)
+        _refuse_unknown_option(rules, chosen_option)
         open_ = asked.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
-        if in_time and rules.quorum > 1 and item is not None and open_:
+        if in_time and rules.is_voted_on and item is not None and open_:
             ballot = votes.cast(item, rules, decision, by, notes=notes, chosen_option=chosen_option)
             if ballot is None:  # more must vote
                 return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
             decision, notes, chosen_option = ballot.decision, ballot.notes, ballot.chosen_option
         try:
-            _close(tenant_id, waiting, item, decision, by.actor, notes, chosen_option)
+            _close(waiting, item, decision, by.actor, notes, chosen_option)
         except TransitionRefused as refusal:
-            raise _who_was_first(tenant_id, refusal, decision) from refusal
+            raise who_was_first(tenant_id, refusal, decision) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -114,14 +116,14 @@ def _refuse_stranger(asked: Activity, by: Voter) -> None:
         raise DecisionForbidden("You asked for this decision, so somebody else must make it.")
 
 
-def _refuse_unknown_option(rules: DecisionRules, decision: str, chosen_option: str | None) -> None:
+def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> None:
     if chosen_option is not None and rules.options and chosen_option not in rules.options:
         offered = ", ".join(repr(option) for option in rules.options)
         raise SubmissionInvalid([{"path": "chosen_option", "message": f"is none of the options: {offered}"}])
 
 
 def _close(
-    tenant_id: UUID, waiting: Activity | None, item: Activity | None, decision: str, actor: str, notes: str, chosen_option: str | None
+    waiting: Activity | None, item: Activity | None, decision: str, actor: str, notes: str, chosen_option: str | None
 ) -> None:  # fmt: skip
     decided: dict[str, Any] = {
         "decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": notes or None, "chosen_option": chosen_option
@@ -135,14 +137,15 @@ def _close(
         transitions.apply(item.id, f"{decision}_gate", actor=actor, detail=detail, **decided)
 
 
-def _who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) -> TransitionRefused:
+def who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) -> TransitionRefused:
+    """The refusal with the facts: who decided what and when, or why nothing waits for a decision."""
     now = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
     if now.decided_by and now.decided_at:
         return AlreadyDecided(
             refusal.activity_id,
             decision,
             now.status,
-            f"{now.decided_by} {now.status} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}.",
+            f"{now.decided_by} {_WORDS.get(now.status, now.status)} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}.",
         )
     if now.cancel_reason:
         return TransitionRefused(refusal.activity_id, decision, now.status, obsolete(now))

@@ -1,24 +1,29 @@
 """Approvals over many activities: one decision wakes every linked activity that still waits, perhaps in several pipelines.
 
 Linking makes waiting: an activity that has not started is held, the one whose agent asks is put aside. One that runs goes on; if it
-does not wait for an answer by the time of the decision, it is listed as skipped.
+does not wait for an answer by the time of the decision, it is listed as skipped. The decision also answers what a linked activity has
+asked for in a review of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
+
+from django.db.models import Exists, OuterRef
 
 from activities import families, relay, reviews, transitions, wakes
 from activities.admission import Exchange
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.models import Activity, Approval, ApprovalLink
 from activities.models.decision import LinkState
-from activities.states import BANDS, FINAL, LinkKind, Status
+from activities.states import BANDS, LinkKind, Status
 from activities.submission import NewActivity, submit
 from tenants.identifiers import uuid7
+
+OBSOLETE = "obsolete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,39 +102,38 @@ def link(
 
 def lock_concerned(tenant_id: UUID, asked: Activity) -> dict[UUID, Activity]:
     """Lock an activity with everything that its end may move: what it waits for or answers, and what an approval may wake."""
-    return families.lock(tenant_id, _concerned(tenant_id, asked))
+    return families.lock(tenant_id, _concerned(tenant_id, [asked]))
 
 
 def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
     """`lock_concerned` for many at once, all in one order."""
     asked = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
-    families.lock(
-        tenant_id, {concerned for activity in asked for concerned in _concerned(tenant_id, activity)}
+    families.lock(tenant_id, _concerned(tenant_id, list(asked)))
+
+
+def _concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
+    rows = Activity.objects.for_tenant(tenant_id)
+    ids: set[UUID | None] = set()
+    ids.update(known for activity in asked for known in (activity.pk, activity.parent_id))
+    behind = [
+        activity.parent_id for activity in asked if activity.link_kind == LinkKind.GATE and activity.parent_id
+    ]
+    ending = [*asked, *(rows.only("id", "parent_id", "link_kind").filter(pk__in=behind) if behind else ())]
+    ids.update(
+        families.waiting_parent_of(tenant_id, activity)
+        for activity in ending
+        if activity.link_kind is not None
     )
-
-
-def _concerned(tenant_id: UUID, asked: Activity) -> set[UUID | None]:
-    ids: set[UUID | None] = {asked.pk, asked.parent_id}
-    if asked.link_kind == LinkKind.APPROVAL:
-        ids |= _woken_by(asked)
-    elif asked.link_kind in families.SUCCESSORS:
-        ids.add(families.origin_of(tenant_id, asked)[0])
-    if asked.assignee_type == "agent":
-        gates = Activity.objects.for_tenant(tenant_id).filter(parent_id=asked.pk, link_kind=LinkKind.GATE)
-        ids |= set(gates.values_list("pk", flat=True))
+    waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
+    if approvals := [activity.pk for activity in asked if activity.link_kind == LinkKind.APPROVAL]:
+        linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
+        ids |= linked
+        ids.update(rows.filter(parent_id__in=linked, link_kind=LinkKind.REVIEW).values_list("pk", flat=True))
+    if agents := [activity.pk for activity in asked if activity.assignee_type == "agent"]:
+        # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
+        ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
+        ids.update(rows.filter(parent_id__in=agents, link_kind=LinkKind.GATE).values_list("pk", flat=True))
     return ids
-
-
-def _woken_by(item: Activity) -> set[UUID]:
-    """What waits for an approval, and the reviews that its decision makes superfluous."""
-    waiting = ApprovalLink.objects.for_tenant(item.tenant_id).filter(
-        approval_id=item.pk, state=LinkState.WAITING
-    )
-    linked = set(waiting.values_list("activity_id", flat=True))
-    asked = Activity.objects.for_tenant(item.tenant_id).filter(
-        parent_id__in=linked, link_kind=LinkKind.REVIEW
-    )
-    return linked | set(asked.exclude(status__in=FINAL).values_list("pk", flat=True))
 
 
 def settle_links(item: Any) -> None:
@@ -140,43 +144,86 @@ def settle_links(item: Any) -> None:
             approval_id=item.id, state=LinkState.WAITING
         )
     }
+    if not links:
+        return
+    linked = families.lock(item.tenant_id, links)
+    elsewhere = _wait_for_another_answer(item, linked)
+    woken = wakes.wake_all(
+        [activity for activity in linked.values() if activity.pk not in elsewhere],
+        reviews.reason_of(item),
+        payload=_told(item),
+        actor=item.decided_by or "engine",
+    )
+    for activity_id, link in links.items():
+        link.state = LinkState.WOKEN if activity_id in woken else LinkState.SKIPPED
+        if link.state == LinkState.SKIPPED:
+            link.reason = elsewhere.get(
+                activity_id, f"It was {linked[activity_id].status} and did not wait for this."
+            )
+    ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
+    _drop_reviews(item.tenant_id, woken, item)
+
+
+def _told(item: Any) -> dict[str, Any]:
+    """What the agents learn. The feedback names the option, for those that read nothing else."""
     kind = (
         Approval.objects.for_tenant(item.tenant_id).filter(pk=item.id).values_list("type", flat=True).first()
     )
-    payload = reviews.told(item, approval=str(item.id), approval_type=kind, title=item.name)
-    for activity_id, activity in families.lock(item.tenant_id, links).items():
-        status = activity.status
-        woken = wakes.wake(
-            activity, reviews.reason_of(item), payload=payload, actor=item.decided_by or "engine"
-        )
-        if woken:
-            _drop_reviews(activity, f"Decided by approval {item.id}.")
-        links[activity_id].state = LinkState.WOKEN if woken else LinkState.SKIPPED
-        links[activity_id].reason = "" if woken else f"It was {status} and did not wait for this."
-    ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
+    told = reviews.told(item, approval=str(item.id), approval_type=kind, title=item.name)
+    said = (told["reviewer_feedback"], f"Chosen option: {item.chosen_option}" if item.chosen_option else "")
+    return {**told, "reviewer_feedback": "\n\n".join(part for part in said if part)}
 
 
-def _drop_reviews(activity: Activity, why: str) -> None:
-    """An approval has answered what the activity had asked for in reviews of its own."""
-    for review in families.open_children(activity.tenant_id, activity.pk, [LinkKind.REVIEW]):
-        transitions.apply(review.pk, "cancel", actor="engine", detail={"reason": why}, cancel_reason=why)
+def _wait_for_another_answer(item: Any, linked: Iterable[UUID]) -> dict[UUID, str]:
+    """Which of these activities wait for an approval that their own agents asked for later, and why they are not woken."""
+    asked = Activity.objects.for_tenant(item.tenant_id).filter(
+        parent_id__in=list(linked),
+        link_kind=LinkKind.APPROVAL,
+        status__in=(Status.CREATED, Status.IN_PROGRESS),
+    )
+    own = ApprovalLink.objects.for_tenant(item.tenant_id).filter(
+        approval_id=OuterRef("pk"), activity_id=OuterRef("parent_id"), state=LinkState.WAITING
+    )
+    waits = asked.exclude(pk=item.id).filter(Exists(own)).values_list("parent_id", flat=True)
+    return {
+        activity_id: "It waits for another approval that its agent asked for."
+        for activity_id in waits
+        if item.parent_id != activity_id
+    }
+
+
+def _drop_reviews(tenant_id: UUID, woken: Collection[UUID], item: Any) -> None:
+    """The decision has answered whatever these activities had asked for in reviews of their own."""
+    reviews_of = Activity.objects.for_tenant(tenant_id).filter(
+        parent_id__in=woken, link_kind=LinkKind.REVIEW, status__in=(Status.CREATED, Status.IN_PROGRESS)
+    )
+    why = f"Answered by the approval “{item.name}”."
+    transitions.apply_many(
+        list(reviews_of.order_by("pk").values_list("pk", flat=True)),
+        "cancel",
+        actor=item.decided_by or "engine",
+        detail={"reason": why, "approval": str(item.id)},
+        cancel_reason=why,
+    )
 
 
 def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     """The activity waits for nothing any more. An approval that nothing waits for is closed: nobody shall be asked in vain."""
-    links = ApprovalLink.objects.for_tenant(tenant_id).filter(
-        activity_id=activity_id, state=LinkState.WAITING
-    )
+    waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
+    links = waiting.filter(activity_id=activity_id)
     approvals = list(links.values_list("approval_id", flat=True))
     if not approvals:
         return
+    # Before looking at the others: two activities that end at once would each take the other for one that still waits.
+    questions = families.lock(tenant_id, approvals)
     links.update(state=LinkState.SKIPPED, reason="It was cancelled or handed on.")
-    waited_for = set(
-        ApprovalLink.objects.for_tenant(tenant_id)
-        .filter(approval_id__in=approvals, state=LinkState.WAITING)
-        .values_list("approval_id", flat=True)
-    )
+    rows = Activity.objects.for_tenant(tenant_id)
+    heir = list(rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM))
+    for question in questions.values():
+        if (
+            question.parent_id != activity_id
+        ):  # What others asked about the work is asked about the heir's work.
+            link(tenant_id, question.pk, heir, actor=actor, may_hold=[row.pk for row in heir])
+    waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
     vain = sorted(set(approvals) - waited_for)
-    transitions.apply_many(
-        vain, "cancel", actor=actor, detail={"reason": "obsolete"}, cancel_reason="obsolete"
-    )
+    transitions.apply_many(vain, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE)

@@ -34,6 +34,7 @@ def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: boo
         name=name,
         description=rejected.description,
         agent_role=rejected.agent_role,
+        human_role=rejected.human_role,  # a person may have taken the work over
         requires_approval=rejected.requires_approval if requires_approval is None else requires_approval,
         priority=min(rejected.priority, states.BANDS["gated"]),
         params=rejected.params,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from activities import transitions
 from activities.decision_rules import DecisionRules, Voter
-from activities.exceptions import AlreadyDecided
+from activities.exceptions import AlreadyVoted
 from activities.models import Activity, Vote
 from activities.states import Status
 
@@ -24,13 +24,13 @@ class Ballot:
 def cast(
     item: Activity, rules: DecisionRules, decision: str, by: Voter, *, notes: str, chosen_option: str | None
 ) -> Ballot | None:
-    """Count the caller's vote about a locked item; the outcome once it is certain. Raises `AlreadyDecided` for a second vote."""
-    _, is_new = Vote.objects.get_or_create(
+    """Count the caller's vote about a locked item; the outcome once it is certain. Raises `AlreadyVoted` for a second vote."""
+    vote, is_new = Vote.objects.get_or_create(
         tenant_id=item.tenant_id, activity_id=item.pk, voter=by.identity or by.actor,
         defaults={"actor": by.actor, "decision": decision, "chosen_option": chosen_option, "notes": notes},
     )  # fmt: skip
     if not is_new:
-        raise AlreadyDecided(item.pk, decision, item.status, f"{by.actor} has voted about this already.")
+        raise AlreadyVoted(item.pk, decision, item.status, vote)
     if item.status == Status.CREATED:
         transitions.apply(item.pk, "take_up", actor=by.actor, started_at=transitions.NOW)
     given = list(Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk).order_by("at", "pk"))

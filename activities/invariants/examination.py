@@ -12,9 +12,10 @@ import redis
 from django.conf import settings
 from django.db import connections, transaction
 from psycopg import sql
+from psycopg.types.json import Jsonb
 from pymongo.errors import PyMongoError
 
-from activities import outputs, states
+from activities import blockers, outputs, reviews, states, subtasks
 from activities.admission import Closed, scripts
 from activities.invariants.report import Report, Violation
 from tenants.checks import tenant_tables
@@ -85,10 +86,14 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         "I05": {},
         "I06": {},
         "I08": {},
-        "I09": {},
-        "I10": {"live": sorted(states.LIVE), "settled": sorted(states.SETTLED - {states.Status.REASSIGNED})},
+        "I09": {"live": sorted(states.LIVE)},
+        "I10": {"live": sorted(states.LIVE), "settled": sorted(states.SETTLED)},
+        "I14": {},
+        "I15": {},
         "I20": {"tables": tenant_tables()},
+        "I25": _limits(),
         "I29": {},
+        "I30": {},
     }
     if since is not None:
         asked["I11"] = {"since": since}
@@ -97,6 +102,25 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         asked["I07"] = {"silence": silence}
         asked["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
     return asked
+
+
+#: What only the tools of agents make, by kind of link.
+_MADE_BY = {
+    states.LinkKind.SUBTASK: subtasks.TOOL,
+    states.LinkKind.RESOLUTION: blockers.TOOL,
+    states.LinkKind.REVIEW: reviews.TOOL,
+}
+
+
+def _limits() -> dict[str, Any]:
+    return {
+        "calls": settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN,
+        "subtasks": settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY,
+        "depth": settings.ORCHESTRATOR_SUBTASK_DEPTH,
+        "tree": settings.ORCHESTRATOR_ACTIVITIES_PER_TREE,
+        "handed_on": settings.ORCHESTRATOR_REASSIGNMENTS,
+        "tools": Jsonb({kind.value: tool for kind, tool in _MADE_BY.items()}),
+    }
 
 
 def _broken(question: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
@@ -153,6 +177,11 @@ def _unreadable(found: list[Any]) -> list[str]:
 
 
 def _slots_beside(live: list[Any]) -> list[str]:
-    """Slots in use without a live run, and live runs without their slot. A grant on its way to a worker is neither."""
+    """Slots in use without a live run, and live runs without their slot. A grant on its way to a worker is neither.
+
+    The slot of a run that is over may be in use as long as its agent is still being called.
+    """
     held = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started}
-    return [str(activity_id) for activity_id, _ in held ^ {(run.activity_id, run.grant) for run in live}]
+    must = {(run.activity_id, run.grant) for run in live if not run.over}
+    may = {(run.activity_id, run.grant) for run in live if run.over}
+    return [str(activity_id) for activity_id, _ in (held ^ must) - may]

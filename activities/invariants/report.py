@@ -12,21 +12,25 @@ SAFETY = {
     "I04": "The history of an activity is unbroken and ends in its status",
     "I05": "At most one result is accepted per wake, never one of a superseded run",
     "I06": "Fencing numbers only grow",
-    "I08": "What is ready has a wake that asks for it",
-    "I09": "What awaits approval has one open gate, and the reverse",
-    "I10": "Pipelines go on: no step waits for what has settled, none has two activities",
+    "I08": "What is ready, or held before it has started, has a wake that asks for it",
+    "I09": "What waits has somebody to wait for, and nobody is asked in vain",
+    "I10": "Pipelines go on, and what was rejected or reassigned has one successor",
     "I11": "No more runs at once than the caps allow",
+    "I14": "Every terminal failure has one dead letter, and people are asked about it once",
+    "I15": "Each decision counts once, and all that hung on it knows",
     "I18": "Parent and child belong to the same tenant",
     "I20": "Row-level security is forced on every tenant's table",
     "I22": "Accepted outputs can be read",
+    "I25": "What agents ask for with tools stays within the limits, and each call has one effect",
     "I29": "A pipeline run's counter and status agree with its steps",
+    "I30": "Deadlines act once, in time and in order, and not after the answer",
 }
 
 #: These hold about a minute after the last fault, once things have come to rest.
 LIVENESS = {
     "I07": "Nothing is with an agent without a sign of life",
-    "I19": "Nothing that is due waits while a worker is free",
-    "I23": "The slots held in Redis are those of the live runs",
+    "I19": "Nothing that is due waits: work for a free worker, deadlines, failures to tell of",
+    "I23": "The slots held in Redis are those of the live runs and of calls that go on",
 }
 
 

@@ -18,6 +18,7 @@ class AlertKind(models.TextChoices):
     REMINDER = "reminder"
     ESCALATION = "escalation"
     OVERDUE = "overdue"
+    EXPIRED = "expired"  # nobody decided in time, and the default outcome came about
     CHANNEL_EXPIRED = "channel_expired"
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"

@@ -5,8 +5,9 @@ INSERT INTO activities_deadletter
     (id, tenant_id, activity_id, run_id, agent_role, reason, fingerprint, error, attempts, stalls, cost_usd, pipeline_run_id, state,
      closed_by, created_at)
 SELECT %(id)s, %(tenant)s, %(activity)s, %(run)s, %(role)s, %(reason)s, %(fingerprint)s, %(error)s, %(attempts)s, %(stalls)s,
-       coalesce((SELECT sum((r.usage ->> 'cost_usd')::numeric) FROM activities_activityrun r
-                 WHERE r.tenant_id = %(tenant)s AND r.activity_id = %(activity)s), 0),
+       -- No more than the column holds: a failure must be recorded whatever its agents have reported.
+       least(coalesce((SELECT sum((r.usage ->> 'cost_usd')::numeric) FROM activities_activityrun r
+                       WHERE r.tenant_id = %(tenant)s AND r.activity_id = %(activity)s), 0), 99999999),
        %(pipeline_run)s, 'open', '', clock_timestamp()
 ON CONFLICT (activity_id) WHERE state = 'open' DO NOTHING
 RETURNING id

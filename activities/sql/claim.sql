@@ -1,19 +1,27 @@
 -- Claims a created activity for one run: raises the fencing number, takes every wake that is due, makes the run. When its
 -- input is at hand the agent can be called at once, so the activity is started in the same statement.
--- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version; claim and start: verb, sources, target
+-- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version, briefing (digest of what its agent is told it is);
+--             claim and start: verb, sources, target
 -- Returns     one row with what the run needs, `started` telling whether it was started; none when there is nothing to claim.
--- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other.
+--             `session` is the live one of its deliverable and role, and whether it fits: only then the run continues it.
+-- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
+--             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
 -- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
 --             make the planner read all pending wakes.
 WITH waiting AS MATERIALIZED (
     SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
-           bool_or(w.payload -> 'rejection_ref' IS NOT NULL) AS needs_rejected_output
+           bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
     FROM activities_wake w WHERE w.activity_id = %(activity)s AND w.state = 'pending'
 ), facts AS MATERIALIZED (
     -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
     SELECT waiting.reason,
-           (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_rejected_output AS at_hand,
-           s.content, s.data
+           (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
+           s.content, s.data,
+           CASE WHEN c.deliverable_id IS NOT NULL THEN (
+               SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
+               FROM agents_agentsession x
+               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = c.deliverable_id AND x.role = %(role)s AND x.ended_at IS NULL
+           ) END AS session
     FROM waiting
     JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
     LEFT JOIN activities_outputspool s ON s.id = c.input_ref
@@ -28,9 +36,10 @@ WITH waiting AS MATERIALIZED (
     WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
       AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
+      AND NOT EXISTS (SELECT FROM activities_activityrun u WHERE u.activity_id = %(activity)s AND u."grant" = %(grant)s)
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-              a.deliverable_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.requires_approval, a.version,
-              facts.at_hand AS started, facts.reason
+              a.deliverable_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.requires_approval, a.link_kind, a.version,
+              facts.at_hand AS started, facts.reason, facts.session
 ), taken AS (
     UPDATE activities_wake w
     SET state = 'taken', run_id = %(run)s
@@ -41,7 +50,8 @@ WITH waiting AS MATERIALIZED (
     INSERT INTO activities_activityrun
         (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
     SELECT %(run)s, tenant_id, id, 'running', fence, attempts, reason, %(grant)s, %(worker)s,
-           coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s, ''
+           coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
+           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
     FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
@@ -54,7 +64,7 @@ WITH waiting AS MATERIALIZED (
 )
 SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed.agent_role, claimed.priority, claimed.params,
        claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
-       claimed.timeout_seconds, claimed.requires_approval, claimed.started, claimed.reason,
+       claimed.timeout_seconds, claimed.requires_approval, claimed.link_kind, claimed.started, claimed.reason, claimed.session,
        (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload) ORDER BY t.id) FROM taken t)
            AS wakes,
        facts.content AS input_content, facts.data AS input_data

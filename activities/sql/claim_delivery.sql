@@ -1,5 +1,6 @@
 -- Claims the delivery of a kind that has waited longest, if one is due whose channel is not being used by somebody else.
--- Parameters  kind; quiet, patience: seconds until a claim that says nothing no longer keeps its channel, and until it is given up
+-- Parameters  kind; served: tenants that must wait for others; quiet, patience: seconds until a claim that says nothing no longer
+--             keeps its channel, and until it is given up
 -- Returns     the delivery, its alert, its tenant's slug and its channel's sealed target (null: no such channel is enabled);
 --             nothing when none is due.
 -- Guarantee   one claim at a time has a delivery; several claimers at once take different ones.
@@ -8,7 +9,7 @@ WITH busy AS (
     WHERE channel_kind = %(kind)s AND state = 'sending' AND claimed_at > now() - %(quiet)s * interval '1 second'
 ), due AS (
     SELECT id FROM activities_alertdelivery delivery
-    WHERE channel_kind = %(kind)s AND state = 'pending' AND next_attempt_at <= now()
+    WHERE channel_kind = %(kind)s AND state = 'pending' AND next_attempt_at <= now() AND tenant_id <> ALL (%(served)s::uuid[])
       -- A receiver that takes its time holds one deliverer and not all of them, and gets its alerts in their order.
       AND NOT EXISTS (SELECT FROM busy WHERE busy.channel_id IS NOT DISTINCT FROM delivery.channel_id)
     ORDER BY next_attempt_at, id

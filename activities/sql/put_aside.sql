@@ -9,6 +9,6 @@ WITH run AS (
     RETURNING id, "grant", accepted_at
 ), consumed AS (
     UPDATE activities_wake SET state = 'consumed'
-    WHERE activity_id = %(activity)s AND state = 'taken' AND run_id = %(run)s AND EXISTS (SELECT FROM run)
+    WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state = 'taken' AND run_id = %(run)s AND EXISTS (SELECT FROM run)
 )
 SELECT "grant", accepted_at FROM run

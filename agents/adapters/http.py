@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 
 from agents import excerpts, job, outbound, retry_after, webhook_signing
-from agents.answers import InvalidAnswer, completed_from
+from agents.answers import InvalidAnswer, completed_from, session_of_acceptance
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import (
     AgentError,
@@ -21,6 +22,7 @@ from agents.exceptions import (
     ConfigurationError,
     PermanentAgentError,
     RetryableAgentError,
+    SessionInvalid,
 )
 from tenants import strict_json
 
@@ -64,7 +66,7 @@ class HttpAdapter:
             cancelled=cancelled,
         )
         if response.status == 202:
-            return Accepted()
+            return _accepted(response)
         if response.status == 200:
             return _completed(response)
         raise _error_of(response, request)
@@ -110,6 +112,15 @@ def _authentication(request: AgentRequest) -> dict[str, str]:
     )
 
 
+def _accepted(response: outbound.OutboundResponse) -> AgentResult:
+    """Any body will do. If it happens to name the agent's conversation, that is known from now on."""
+    try:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError:
+        return Accepted()
+    return Accepted(session_of_acceptance(answer))
+
+
 def _completed(response: outbound.OutboundResponse) -> AgentResult:
     try:
         answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
@@ -129,4 +140,16 @@ def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> Age
         return AgentRateLimited(message, retry_after=wait)
     if status in _RETRYABLE_STATUSES or status >= 500:
         return RetryableAgentError(message, code="agent_error_status", retry_after=wait)
+    if _code_of(response) == SessionInvalid.code:
+        return SessionInvalid(message)
     return PermanentAgentError(message)
+
+
+def _code_of(response: outbound.OutboundResponse) -> Any:
+    """The code in `{error: {code}}`, the form in which agents report failures, if the body has it."""
+    try:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError:
+        return None
+    error = answer.get("error") if isinstance(answer, dict) else None
+    return error.get("code") if isinstance(error, dict) else None

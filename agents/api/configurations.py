@@ -31,6 +31,7 @@ PLAIN = (
     "adapter",
     "endpoint",
     "model",
+    "instructions",
     "timeout_seconds",
     "retry",
     "rate",
@@ -50,6 +51,7 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     endpoint = serializers.CharField(allow_null=True, help_text="null: the platform's own, if it has one.")
     auth = AuthShownSerializer(allow_null=True, help_text="null: the platform's own, if it has one.")
     model = serializers.CharField(allow_null=True)
+    instructions = serializers.CharField(allow_null=True)
     max_concurrency = serializers.IntegerField()
     max_concurrency_per_group = serializers.IntegerField()
     timeout_seconds = serializers.IntegerField()
@@ -159,6 +161,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
             "endpoint": own.endpoint or None,
             "auth": {"type": kind, "set": True} if kind else None,
             "model": own.model or agent.model or None,
+            "instructions": own.instructions or agent.instructions or None,
             "max_concurrency": own.max_concurrency or agent.tenant_concurrency,
             "max_concurrency_per_group": own.max_concurrency_per_group or 1,
             "timeout_seconds": own.timeout_seconds

@@ -14,6 +14,7 @@ from agents.api.strict import OPTIONAL, Flag, Number, OneOf, StrictSerializer, T
 DAY = 86_400  # seconds
 MOST_ATTEMPTS = 50
 MOST_AT_ONCE = 100_000
+LONGEST_INSTRUCTIONS = 50_000  # characters
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
@@ -106,6 +107,13 @@ class AgentSettingsSerializer(StrictSerializer):
     )
     auth = AuthSerializer(**OPTIONAL)
     model = Text(max_length=100, **OPTIONAL)
+    instructions = Text(
+        allow_blank=True,
+        max_length=LONGEST_INSTRUCTIONS,
+        trim_whitespace=False,
+        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+        **OPTIONAL,
+    )
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
     retry = RetrySerializer(**OPTIONAL)
     rate = RateSerializer(**OPTIONAL)

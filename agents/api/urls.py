@@ -1,12 +1,16 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
+from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
 from agents.api.registry import AgentViewSet, DeploymentList
+from agents.api.skills import SkillViewSet
 
 router = SimpleRouter(use_regex_path=False)
 router.register("agents", AgentViewSet, basename="agent")
+router.register("channels", ChannelViewSet, basename="channel")
 router.register("agent-configs", AgentConfigViewSet, basename="agent-config")
+router.register("skills", SkillViewSet, basename="skill")
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("agents/<str:agent_role>/deployments/", DeploymentList.as_view({"get": "list"})),

@@ -24,7 +24,7 @@ _current: ContextVar[Budget] = ContextVar("outbound_budget")
 class Budget:
     """Counts down during one call, in the thread that makes it."""
 
-    __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds")
+    __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds", "sending")
 
     def __init__(self, seconds: float, max_bytes: int, cancelled: Callable[[], bool] | None = None) -> None:
         now = time.monotonic()
@@ -33,6 +33,7 @@ class Budget:
         self._bytes_left = max_bytes * WIRE_FACTOR + WIRE_EXTRA_BYTES
         self._cancelled = cancelled
         self._next_poll = now + POLL_SECONDS
+        self.sending = False  # whether a part of the request may have left
 
     def wait(self) -> float:
         """How long the next wait may last, in seconds. Raises when the call is over."""

@@ -72,12 +72,13 @@ def send(
     The deadline covers everything from the name service to the last byte. A 2xx other than 202 is returned
     whole or not at all; of all others, whose meaning is their status, only the beginning of the body is kept.
     Raises `OutboundRefused`, `RetryableAgentError` (agent_timeout, agent_unreachable) or
-    `PermanentAgentError`.
+    `PermanentAgentError`; `nothing_sent` of the error says whether the request never left.
     """
     target = urls.read(url)
     request = httpx2.Request(method, target.url, headers=_checked(headers), content=body)
     with (
         budget.call_budget(deadline_seconds, max_bytes, cancelled) as call,
+        _known_if_sent(call),
         _plain_errors(target, deadline_seconds),
     ):
         response = guarded_transport().handle_request(request)
@@ -127,6 +128,15 @@ def _checked(headers: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(f"The header {name!r} has a name or value that cannot be sent.")
     # Nothing is decompressed here: a small answer must not become a large one.
     return {"Accept-Encoding": "identity", "User-Agent": "orchestrator", **headers}
+
+
+@contextmanager
+def _known_if_sent(call: budget.Budget) -> Iterator[None]:
+    try:
+        yield
+    except AgentError as error:
+        error.nothing_sent = not call.sending
+        raise
 
 
 @contextmanager

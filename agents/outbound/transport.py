@@ -128,6 +128,7 @@ class GuardedStream(httpcore2.NetworkStream):
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send all bytes; a receiver that takes them one by one is bound by the deadline too."""
         call = budget.current()
+        call.sending = True
         left = memoryview(buffer)
         while left:
             self._connection.settimeout(call.wait())

@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.table import Table
 
+from orchestrator.demo.asking import Campaign
 from orchestrator.demo.story import Agency, work_of
 
 _STYLES = {
@@ -18,6 +19,9 @@ _STYLES = {
     "completed": "green",
     "rejected": "yellow",
     "awaiting_approval": "magenta",
+    "awaiting_review": "magenta",
+    "awaiting_subtask": "magenta",
+    "blocked": "magenta",
     "in_progress": "cyan",
     "assigned": "cyan",
     "failed": "red",
@@ -41,6 +45,31 @@ def table(agencies: list[Agency]) -> Table:
     return rows
 
 
+def campaign_table(campaign: Campaign) -> Table:
+    """Every activity of the second act, with why the agent was started last."""
+    rows = Table(title="Social calendar: agents that ask", title_justify="left", expand=False)
+    for heading in ("activity", "agent role", "started for", "status"):
+        rows.add_column(heading, no_wrap=True)
+    for activity in campaign.work:
+        status = activity["status"]
+        rows.add_row(
+            activity["name"], activity["agent_role"], activity["wake_reason"] or "",
+            f"[{_STYLES.get(status, 'white')}]{status}[/]",
+        )  # fmt: skip
+    return rows
+
+
+def campaign_live(campaign: Campaign) -> Group:
+    """What is redrawn during the second act."""
+    return Group(campaign_table(campaign), *campaign.log)
+
+
+def output_of(console: Console, title: str, text: str) -> None:
+    """One output, cut to what fits on a screen."""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n\n… ({len(text)} characters)"
+    console.print(Panel(Markdown(shown), title=title, title_align="left"))
+
+
 def live(agencies: list[Agency]) -> Group:
     """What is redrawn while the runs are under way."""
     lines = [f"[bold]{agency.name}[/]: {line}" for agency in agencies for line in agency.log]
@@ -53,10 +82,8 @@ def results(console: Console, agency: Agency, outputs: dict[str, dict[str, Any]]
         output = outputs.get(activity["id"])
         if output is None:
             continue
-        text = output.get("content") or ""
-        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n\n… ({len(text)} characters)"
         title = f"{agency.name} · {activity['step']} · round {activity['round']} · {activity['status']}"
-        console.print(Panel(Markdown(shown), title=title, title_align="left"))
+        output_of(console, title, output.get("content") or "")
 
 
 def _seconds(activity: dict[str, Any]) -> str:

@@ -20,7 +20,10 @@ from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.errors import HomeBusy
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 
-SAMPLE_ROLES = ("keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer")
+SAMPLE_ROLES = (
+    "keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer",
+    "social-calendar-planner", "social-post-writer",
+)  # fmt: skip
 ADMIN = "admin"
 READY_SECONDS = 60.0
 

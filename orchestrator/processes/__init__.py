@@ -11,7 +11,7 @@ from orchestrator.processes.errors import (
     SupervisorError,
     UnknownProcess,
 )
-from orchestrator.processes.specs import ProcessSpec, standard_processes
+from orchestrator.processes.specs import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.supervisor import EndedProcess, Supervisor
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "SupervisorError",
     "UnknownProcess",
     "standard_processes",
+    "system_worker",
 ]

@@ -1,4 +1,4 @@
-"""Become one of the standard processes: `python -m orchestrator.processes web | worker | beat | flower`.
+"""Become one of the processes of the table: `python -m orchestrator.processes web | worker | beat | flower | system`.
 
 For containers, where something else supervises. Reads PORT, FLOWER_PORT, WORKER_CONCURRENCY and what the
 table names.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from orchestrator.processes.specs import standard_processes
+from orchestrator.processes.specs import standard_processes, system_worker
 
 PORT, FLOWER_PORT = 8000, 5555
 
@@ -21,7 +21,7 @@ def main() -> None:
         flower_port=int(os.environ.get("FLOWER_PORT") or FLOWER_PORT),
         concurrency=int(concurrency) if concurrency else None,
     )
-    specs = {spec.name: spec for spec in table}
+    specs = {spec.name: spec for spec in (*table, system_worker())}
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.processes", description="Run one process in place."
     )

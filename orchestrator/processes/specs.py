@@ -47,6 +47,25 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
     ]
 
 
+def system_worker() -> ProcessSpec:
+    """A worker for the system's own queues alone.
+
+    Every worker without -Q takes from them as well, as soon as a thread of it is free. Where agents may keep all threads busy, this
+    one sees to it that alerts and errands do not wait.
+    """
+    return _python(
+        "system",
+        "celery",
+        "-A",
+        "orchestrator",
+        "worker",
+        "--pool=threads",
+        "--loglevel=INFO",
+        "-Q",
+        "system",
+    )
+
+
 def _celery(name: str, *arguments: str) -> ProcessSpec:
     return _python(name, "celery", "-A", "orchestrator", name, *arguments)
 

@@ -10,6 +10,7 @@ from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.drf import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
 from orchestrator.settings.logging import *  # noqa: F403
+from orchestrator.settings.notifications import *  # noqa: F403
 from orchestrator.settings.services import BASE_DIR, HOME, endpoints
 from orchestrator.settings.unfold import *  # noqa: F403
 

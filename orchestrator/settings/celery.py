@@ -34,7 +34,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_TASK_DEFAULT_QUEUE = "system"
 CELERY_TASK_CREATE_MISSING_QUEUES = True
 CELERY_TASK_ROUTES = ("agents.routing.route",)
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "orchestrator.beat:PatientScheduler"
 CELERY_TIMEZONE = "UTC"
 # Celery would close the database connection around each task, and a new one costs more than most tasks. Broken ones are
 # replaced by activities.dispatch.

@@ -30,4 +30,6 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
+    # Members of the same name with other values: the schema needs a name for each.
+    "ENUM_NAME_OVERRIDES": {"SkillKindEnum": "agents.models.SkillKind"},
 }

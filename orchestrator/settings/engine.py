@@ -56,7 +56,7 @@ ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
 ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
 ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024
 
-# Wakes without progress within the window after which people are asked. Too small: a lively discussion is cut off. Too large: a loop costs more.
+# Wakes without progress within the window, then people are asked. Too small: a lively discussion is cut off. Too large: a loop costs more.
 ORCHESTRATOR_WAKE_BUDGET = _env.int("ORCHESTRATOR_WAKE_BUDGET", default=10)
 ORCHESTRATOR_WAKE_BUDGET_SECONDS = 600.0
 

@@ -86,6 +86,15 @@ UNFOLD = {
                 ],
             },
             {
+                "title": "Alerts",
+                "separator": True,
+                "items": [
+                    _page("Alerts", "notification_important", "activities_alert"),
+                    _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
+                    _page("Where to send them", "contact_mail", "activities_notificationchannel"),
+                ],
+            },
+            {
                 "title": "Pipelines",
                 "separator": True,
                 "items": [
@@ -93,6 +102,8 @@ UNFOLD = {
                     _page("Versions", "layers", "pipelines_pipelineversion"),
                     _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
                     _page("Activity templates", "draft", "pipelines_activitytemplate"),
+                    _page("Deliverables", "inventory_2", "pipelines_deliverable"),
+                    _page("Periods", "date_range", "pipelines_deliverableperiod"),
                 ],
             },
             {
@@ -112,6 +123,7 @@ UNFOLD = {
                     _page("Tenants", "apartment", "tenants_tenant"),
                     _page("Members", "badge", "tenants_membership"),
                     _page("API tokens", "key", "tenants_apitoken"),
+                    _page("Channels", "link", "tenants_channel"),
                     _page("Users", "person", "auth_user"),
                     _page("Groups", "group", "auth_group"),
                 ],

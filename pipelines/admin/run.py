@@ -16,7 +16,7 @@ from activities.models import Activity
 from pipelines import cancellation
 from pipelines.admin.pictures import drawn
 from pipelines.exceptions import PipelineError
-from pipelines.models import PipelineRun, PipelineVersion, StepRun
+from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
@@ -73,10 +73,11 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
     list_select_related = ("tenant", "version__pipeline")
     search_fields = ("version__pipeline__key", "tenant__slug")
     fields = (
-        "state", "picture", "version_link", "tenant", "params", "input", "priority", "unsettled", "deliverable_id", "created_by",
-        "started_at", "finished_at", "id",
+        "state", "picture", "version_link", "name", "tenant", "params", "input", "priority", "unsettled", "deliverable_id",
+        "period_link", "created_by", "started_at", "finished_at", "id",
     )  # fmt: skip
     readonly_fields = fields
+    stands_for = {"period_link": "period_id"}
     inlines = (StepInline,)
     actions = ("cancel_selected",)
     actions_detail = ("cancel",)
@@ -92,6 +93,10 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
     @display(description="Pipeline")
     def version_link(self, run: PipelineRun) -> SafeString:
         return link_to(PipelineVersion, run.version_id, self.title(run))
+
+    @display(description="Period")
+    def period_link(self, run: PipelineRun) -> SafeString:
+        return link_to(DeliverablePeriod, run.period_id, run.period)
 
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:

@@ -39,6 +39,7 @@ class PipelineRunFilter(django_filters.FilterSet):
     version = django_filters.NumberFilter(field_name="version__number")
     status = django_filters.ChoiceFilter(choices=RunState.choices)
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    period = django_filters.UUIDFilter(field_name="period_id")
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
 

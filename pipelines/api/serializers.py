@@ -112,7 +112,11 @@ class PipelineRunSerializer(Shown):
     version = serializers.IntegerField(source="version.number")
     status = serializers.CharField(help_text=f"One of {', '.join(RunState.values)}.")
     params = serializers.DictField()
+    name = serializers.CharField(help_text="What it is about, if its period's plan says so.")
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
+    period = serializers.UUIDField(
+        source="period_id", allow_null=True, help_text="The month of the deliverable that it belongs to."
+    )
     priority = serializers.IntegerField()
     steps = serializers.SerializerMethodField()
     created_by = serializers.CharField()

@@ -1,6 +1,8 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
+from pipelines.api.deliverables import DeliverableViewSet
+from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet
 from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.templates import TemplateViewSet
@@ -9,8 +11,11 @@ router = SimpleRouter(use_regex_path=False)
 router.register("templates", TemplateViewSet, basename="template")
 router.register("pipelines", PipelineViewSet, basename="pipeline")
 router.register("pipeline-runs", PipelineRunViewSet, basename="pipeline-run")
+router.register("deliverables", DeliverableViewSet, basename="deliverable")
+router.register("deliverable-periods", PeriodViewSet, basename="deliverable-period")
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("deliverable-periods/<uuid:period_id>/cancel/", PeriodCancellation.as_view()),
     path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
     *router.urls,
 ]

@@ -9,6 +9,7 @@ from pipelines.definition.faults import DefinitionError, Fault
 from pipelines.definition.loading import MAX_BYTES, load
 from pipelines.definition.parsing import MAX_STEPS, parse
 from pipelines.definition.shapes import (
+    EscalationDefinition,
     OnTimeout,
     PipelineDefinition,
     ReminderDefinition,
@@ -21,6 +22,7 @@ __all__ = (
     "MAX_BYTES",
     "MAX_STEPS",
     "DefinitionError",
+    "EscalationDefinition",
     "Fault",
     "OnTimeout",
     "PipelineDefinition",

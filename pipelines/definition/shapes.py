@@ -60,6 +60,17 @@ class ReminderDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class EscalationDefinition:
+    """Who is asked instead when nobody has answered."""
+
+    after_seconds: float  # since the first was asked
+    human_role: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"after_seconds": self.after_seconds, "human_role": self.human_role}
+
+
+@dataclass(frozen=True, slots=True)
 class StepDefinition:
     """One step. What is None was not said: the template or the registry decides. `depends_on` is complete."""
 
@@ -81,7 +92,11 @@ class StepDefinition:
     timeout_seconds: float | None = None
     due_seconds: float | None = None
     reminders: tuple[ReminderDefinition, ...] = ()
+    escalation: tuple[EscalationDefinition, ...] = ()
     on_timeout: OnTimeout | None = None
+    quorum: int | None = None
+    voters: int | None = None
+    self_approval: bool | None = None
     priority: int | None = None
     max_rounds: int | None = None
     dependency_timeout_seconds: float | None = None
@@ -120,7 +135,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, RetryDefinition | ReminderDefinition | StepDefinition):
+    if isinstance(value, RetryDefinition | ReminderDefinition | EscalationDefinition | StepDefinition):
         return value.to_dict()
     return deepcopy(dict(value)) if isinstance(value, Mapping) else value
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from pipelines.definition.reading import Reader, fault_of_amount, fault_of_text
-from pipelines.definition.shapes import (
-    OnTimeout,
-    ReminderDefinition,
-    RetryDefinition,
-    RetryStrategy,
-    StepDefinition,
-)
-from pipelines.definition.values import number
+from pipelines.definition.people import LONGEST_WAIT, check_people, read_people
+from pipelines.definition.reading import Reader, fault_of_text
+from pipelines.definition.shapes import RetryDefinition, RetryStrategy, StepDefinition
 from pipelines.graph import UpstreamFailure
 
 DAY = 86_400  # seconds
 LONGEST_RUN = 7 * DAY  # well above a provider's batch, which may take a day
-LONGEST_WAIT = 366 * DAY  # for a person, or for a step upstream
 LONGEST_EXPRESSION = 2_000  # characters
 MOST_DEPENDENCIES = 2_000
-MOST_REMINDERS = 20
 MOST_ATTEMPTS = 50
 LONGEST_DELAY = DAY  # between two attempts
 
@@ -53,7 +44,6 @@ def read_step(reader: Reader, world: World) -> Draft:
         description=reader.text("description", limit=20_000, blank=True) or "",
         template=reader.known("template", "template", world.templates),
         agent_role=reader.known("agent_role", "role", world.roles),
-        human_role=_human_role(reader, world),
         is_approval_gate=reader.flag("is_approval_gate"),
         requires_approval=reader.flag("requires_approval"),
         parallel=reader.flag("parallel"),
@@ -63,27 +53,19 @@ def read_step(reader: Reader, world: World) -> Draft:
         params=reader.mapping("params"),
         retry=_retry(reader),
         timeout_seconds=reader.amount("timeout_seconds", low=0, above=True, high=LONGEST_RUN),
-        due_seconds=reader.amount("due_seconds", low=0, above=True, high=LONGEST_WAIT),
-        reminders=_reminders(reader, world),
-        on_timeout=reader.choice("on_timeout", OnTimeout),
         priority=reader.count("priority", low=1, high=20),
         max_rounds=reader.count("max_rounds", low=1, high=50),
         dependency_timeout_seconds=reader.amount(
             "dependency_timeout_seconds", low=0, above=True, high=LONGEST_WAIT
         ),
+        **read_people(reader, world.human_roles),
     )
     depends_on = _depends_on(reader)
     reader.require("id")
     _check_assignee(reader, step)
-    _check_person(reader, step)
+    check_people(reader, step)
     reader.refuse_other_keys()
     return Draft(step, reader.path, depends_on)
-
-
-def _human_role(reader: Reader, world: World) -> str | None:
-    if world.human_roles is not None:
-        return reader.known("human_role", "role", world.human_roles)
-    return reader.text("human_role", limit=63)
 
 
 def _expression(reader: Reader, key: str, world: World) -> str | None:
@@ -136,26 +118,6 @@ def _or(found: float | None, standard: float) -> float:
     return standard if found is None else found
 
 
-def _reminders(reader: Reader, world: World) -> tuple[ReminderDefinition, ...]:
-    items = reader.items("reminders", limit=MOST_REMINDERS) or ()
-    return tuple(_reminder(item, path, reader, world) for path, item in items)
-
-
-def _reminder(item: Any, path: str, reader: Reader, world: World) -> ReminderDefinition:
-    """A number of seconds, or an object that also names a role."""
-    if not isinstance(item, Mapping):
-        fault = fault_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
-        if fault:
-            reader.faults.add(path, fault)
-        return ReminderDefinition(0 if fault else _or(number(item), 0))
-    inner = Reader(item, path, reader.copier)
-    after = inner.amount("after_seconds", low=0, above=True, high=LONGEST_WAIT)
-    reminder = ReminderDefinition(_or(after, 0), _human_role(inner, world))
-    inner.require("after_seconds")
-    inner.refuse_other_keys()
-    return reminder
-
-
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:
     if step.agent_role and step.human_role:
         reader.fault("human_role", "cannot be given together with agent_role: one of them does the step")
@@ -168,23 +130,3 @@ def _check_assignee(reader: Reader, step: StepDefinition) -> None:
         reader.fault("requires_approval", "is for an agent's step; a person's step has is_approval_gate")
     if step.is_approval_gate and step.requires_approval:
         reader.fault("requires_approval", "cannot be given together with is_approval_gate")
-
-
-def _check_person(reader: Reader, step: StepDefinition) -> None:
-    """Whoever is asked can be late; whoever is not asked cannot. A template may yet say who does the step."""
-    if step.agent_role and not step.requires_approval:
-        for key in ("due_seconds", "reminders", "on_timeout"):
-            if getattr(step, key):
-                reader.fault(key, "is for a person's step, or an agent's with requires_approval")
-    if step.human_role:
-        for key in ("retry", "timeout_seconds"):
-            if getattr(step, key):
-                reader.fault(key, "is for an agent's step; a person's step has due_seconds")
-    previous = 0.0
-    for index, reminder in enumerate(step.reminders):
-        path = f"{reader.path}.reminders[{index}]"
-        if step.due_seconds and reminder.after_seconds >= step.due_seconds:
-            reader.faults.add(path, f"must come before due_seconds, which is {step.due_seconds:,}")
-        if 0 < reminder.after_seconds <= previous:
-            reader.faults.add(path, "must come after the reminder before it")
-        previous = max(previous, reminder.after_seconds)

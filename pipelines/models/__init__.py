@@ -1,7 +1,16 @@
-"""Templates, pipelines and their runs. Import from here; the files are an inner matter."""
+"""Templates, pipelines, their runs, and deliverables. Import from here; the files are an inner matter."""
 
+from pipelines.models.deliverable import Deliverable, DeliverablePeriod
 from pipelines.models.pipeline import Pipeline, PipelineVersion
 from pipelines.models.run import PipelineRun, StepRun
 from pipelines.models.template import ActivityTemplate
 
-__all__ = ("ActivityTemplate", "Pipeline", "PipelineRun", "PipelineVersion", "StepRun")
+__all__ = (
+    "ActivityTemplate",
+    "Deliverable",
+    "DeliverablePeriod",
+    "Pipeline",
+    "PipelineRun",
+    "PipelineVersion",
+    "StepRun",
+)

@@ -35,6 +35,19 @@ class PipelineRun(TenantOwned):
     params = models.JSONField(default=dict, blank=True)
     input = models.JSONField(null=True, blank=True)
     deliverable_id = models.UUIDField(null=True, blank=True)
+    period = models.ForeignKey(
+        "pipelines.DeliverablePeriod",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="runs",
+        db_constraint=False,
+        db_index=False,
+    )
+    plan_item = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Its place in the period's plan."
+    )
+    name = models.CharField(max_length=200, blank=True, default="", help_text="What this run is about.")
     priority = models.SmallIntegerField(default=10)
     unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
     failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
@@ -43,7 +56,15 @@ class PipelineRun(TenantOwned):
     finished_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
+            # Taking up the same plan twice starts nothing twice. Also the index for the runs of a period.
+            models.UniqueConstraint(
+                fields=("period", "plan_item"),
+                condition=models.Q(period__isnull=False),
+                name="plan_item_run_once",
+            ),
+        )
         indexes = (models.Index(fields=("tenant", "-started_at", "-id"), name="pipeline_run_newest"),)
 
     def __str__(self) -> str:

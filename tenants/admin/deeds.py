@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from tenants.admin.bases import KeptAdmin, page_of
 
@@ -38,11 +38,16 @@ class Deed:
     notes: str = ""  # what to ask for; empty: nothing
     notes_needed: bool = False
     danger: bool = False
+    choice: str = ""  # what to choose; empty: nothing
+    choices: Callable[[], list[tuple[str, Any]]] | None = (
+        None  # as Django's choices, asked for when the page is shown
+    )
 
 
 class NotesForm(forms.Form):
     """The words that go with a deed."""
 
+    choice = forms.ChoiceField(widget=UnfoldAdminSelectWidget())
     notes = forms.CharField(
         max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})
     )
@@ -53,22 +58,31 @@ class NotesForm(forms.Form):
         self.fields["notes"].required = deed.notes_needed
         if not deed.notes:
             del self.fields["notes"]
+        if deed.choices is None:
+            del self.fields["choice"]
+        else:
+            self.fields["choice"].label = deed.choice
+            self.fields["choice"].choices = deed.choices()  # type: ignore[attr-defined]  # it is a ChoiceField
 
 
 class DeedsAdmin(KeptAdmin):
     """An admin whose rows have deeds. `actions` and `actions_detail` name methods that call `perform` and `perform_one`."""
 
     def perform(
-        self, request: HttpRequest, queryset: QuerySet[Any], deed: Deed, do: Callable[[Any, str], object]
+        self, request: HttpRequest, queryset: QuerySet[Any], deed: Deed, do: Callable[..., object]
     ) -> HttpResponse | None:
-        """Ask, or when that has been answered, call `do(row, notes)` for each row and tell what came of it."""
+        """Ask, or when that has been answered, call `do(row, notes)` for each row and tell what came of it. When there is something to
+        choose, `do` also gets `choice=`."""
         confirmed = request.method == "POST" and CONFIRMED in request.POST
         form = NotesForm(deed, request.POST if confirmed else None)
         rows = list(queryset)
         if not (confirmed and form.is_valid()):
             return self._ask(request, rows, deed, form)
         notes = form.cleaned_data.get("notes", "")
-        done = [row for row in rows if self._try(request, row, deed, lambda row: do(row, notes), notes)]
+        chosen = {"choice": form.cleaned_data["choice"]} if deed.choices else {}
+        done = [
+            row for row in rows if self._try(request, row, deed, lambda row: do(row, notes, **chosen), notes)
+        ]
         if done:
             messages.success(request, f"{deed.done}: {_named(done)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None

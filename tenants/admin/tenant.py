@@ -23,6 +23,7 @@ from tenants import tokens
 from tenants.admin.bases import KeptAdmin
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Role, Tenant
+from tenants.signals import tenant_changed
 
 
 class TokenForm(forms.Form):
@@ -83,6 +84,10 @@ class TenantAdmin(KeptAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         # People and programs name a tenant by its slug, so it stays what it is.
         return (*self.readonly_fields, "slug") if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: forms.ModelForm, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        tenant_changed.send(sender=Tenant, tenant=obj)
 
     @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
     def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:

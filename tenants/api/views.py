@@ -100,14 +100,7 @@ class TenantView(GenericAPIView):
         if not self.in_one_transaction or caller_of(self.request) is None:
             return self._answer(handler)
         with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
-            for attempt in range(1, TRIES):
-                try:
-                    return self._in_scope(handler)
-                except OperationalError as error:
-                    if not _asks_for_another_try(error):
-                        raise
-                    time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
-            return self._in_scope(handler)
+            return tried_again(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):
@@ -136,6 +129,18 @@ class TenantView(GenericAPIView):
 
 class TenantViewSet(ViewSetMixin, TenantView):
     """`TenantView` for a router, with actions instead of methods; add REST framework's mixins to it."""
+
+
+def tried_again(action: Callable[[], Any]) -> Any:
+    """What `action` returns. It is done again, a few times, when the database asks for that: it must be one transaction, or repeatable."""
+    for attempt in range(1, TRIES):
+        try:
+            return action()
+        except OperationalError as error:
+            if not _asks_for_another_try(error):
+                raise
+            time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
+    return action()
 
 
 def _asks_for_another_try(error: OperationalError) -> bool:

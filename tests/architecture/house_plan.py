@@ -23,14 +23,15 @@ _DEMAND = re.compile(r" \((?:\d{3}-[\d.]+|[CD]\d+)\)")  # numbers of demands mea
 #: In the order of the flow. What is not named here follows in the order of the alphabet.
 FLOW = {
     "activities": (
-        "states models submission wakes admission relay publishing tasks dispatch leases prompt run_tokens results retry transitions "
-        "status_guard signals approvals reviews blockers subtasks reassignment people cancellation deadletters keeper promotion "
-        "recovery workers waiting outputs selectors invariants"
+        "states models submission wakes admission relay publishing errands tasks dispatch leases prompt run_tokens results retry "
+        "transitions status_guard signals approvals reviews blockers subtasks reassignment people cancellation deadletters alerts keeper "
+        "promotion recovery workers waiting outputs selectors invariants"
     ),
     "agents": "models configuration routing sessions skills contracts runner adapters job answers well_formed outbound credentials",
     "pipelines": "definition graph models versions submission receivers progression revisions cancellation schedules periods picture",
     "tenants": (
-        "models context row_security checks sql identifiers registration members tokens principals authentication middleware limiter"
+        "models context row_security checks sql identifiers registration members tokens principals authentication middleware limiter "
+        "channels signals"
     ),
     "orchestrator": "settings celery urls wsgi processes embedded local demo",
 }

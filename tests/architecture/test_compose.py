@@ -13,11 +13,11 @@ import pytest
 import yaml
 from django.urls import resolve
 
-from orchestrator.processes import standard_processes
+from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
 from tests.architecture import tree
 
-PROCESSES = ("web", "worker", "beat", "flower")
+PROCESSES = ("web", "worker", "system", "beat", "flower")
 SERVERS = ("postgres", "redis", "mongo")
 
 #: What may be set in .env for the containers alone.
@@ -33,6 +33,11 @@ def _text() -> str:
 def _services() -> dict[str, dict[str, Any]]:
     services: dict[str, dict[str, Any]] = yaml.safe_load(_text())["services"]
     return services
+
+
+def _table(*, port: int, flower_port: int) -> list[ProcessSpec]:
+    """What may run in a container: the processes of one machine, and the one that stands apart."""
+    return [*standard_processes(port=port, flower_port=flower_port, concurrency=None), system_worker()]
 
 
 def _variables() -> dict[str, str]:
@@ -59,9 +64,7 @@ def _documented() -> set[str]:
 
 
 def test_there_is_a_service_for_every_process_and_every_server() -> None:
-    standard = {spec.name for spec in standard_processes(port=1, flower_port=2, concurrency=None)}
-
-    assert standard == set(PROCESSES)
+    assert {spec.name for spec in _table(port=1, flower_port=2)} == set(PROCESSES)
     assert set(_services()) == {*PROCESSES, *SERVERS, "migrate"}
 
 
@@ -76,11 +79,7 @@ def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: py
 
     become()
 
-    expected = next(
-        spec
-        for spec in standard_processes(port=8000, flower_port=5555, concurrency=None)
-        if spec.name == name
-    )
+    expected = next(spec for spec in _table(port=8000, flower_port=5555) if spec.name == name)
     assert command[:3] == ["python", "-m", "orchestrator.processes"]
     assert become_what[0][: len(expected.argv)] == expected.argv
 
@@ -188,9 +187,10 @@ def test_every_server_keeps_its_data_in_a_volume() -> None:
 def test_a_worker_may_finish_what_it_does_before_it_is_killed() -> None:
     from django.conf import settings
 
-    grace = int(_services()["worker"]["stop_grace_period"].removesuffix("s"))
+    for name in ("worker", "system"):
+        grace = int(_services()[name]["stop_grace_period"].removesuffix("s"))
 
-    assert grace > settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
+        assert grace > settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
 
 
 @pytest.mark.parametrize("name", PROCESSES)

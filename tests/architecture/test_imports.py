@@ -15,8 +15,8 @@ from tests.architecture import tree
 RECOVER = "activities.management.commands.recover"  # does by hand, once, what the keeper does all the time
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
-        {"activities.relay", "activities.keeper", RECOVER},
-        "Whoever publishes must hold a grant: the relay gets them, the keeper finds those that nobody took up.",
+        {"activities.relay", "activities.errands", "activities.keeper", RECOVER},
+        "Whoever publishes holds a grant, but for hints, which carry no work: the relay gets grants, the keeper finds forgotten ones.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
     "activities.keeper": (

@@ -14,11 +14,14 @@ SEES_EVERY_TENANT = {
     "tenants.registration": "a tenant is found by its name before anybody acts for it",
     "tenants.members": "a superuser may act for a tenant that they are no member of",
     "tenants.middleware": "the platform's admin, for superusers alone",
+    "tenants.channels": "channels whose time is over are marked for all tenants at once",
     "tenants.api.idempotency": "answers that nobody will ask for again are deleted for all tenants at once",
     "activities.keeper": "holds the lead on a session of its own",
     "activities.promotion": "what is due, of all tenants in one statement",
     "activities.recovery": "what was lost, whosever it was",
     "activities.outputs": "the copier empties the spool of all tenants",
+    "activities.alerts.delivery": "deliveries of all tenants are claimed in the order in which they are due",
+    "activities.errands": "one question for what waits, whosever it is",
     "activities.admission.limits": "the caps of all tenants are put in force together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
     "activities.management.commands.recover": "the same as the keeper, by hand",
@@ -27,6 +30,7 @@ SEES_EVERY_TENANT = {
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
+    "pipelines.monthly": "the monthly jobs of all tenants are kept together",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 

@@ -33,7 +33,10 @@ from agents.contracts import (
     AgentResult,
     Callback,
     Completed,
+    ContextFile,
     Output,
+    Skills,
+    SkillSummary,
     Usage,
 )
 from agents.exceptions import (
@@ -43,6 +46,7 @@ from agents.exceptions import (
     OutboundRefused,
     PermanentAgentError,
     RetryableAgentError,
+    SessionInvalid,
 )
 from agents.outbound import budget
 from agents.runner import run_agent
@@ -226,6 +230,43 @@ def test_an_agent_may_accept_and_answer_later(agent: Agent) -> None:
     assert run_agent(a_request(chosen)) == Accepted()
 
 
+def test_an_agent_may_name_its_conversation_when_it_accepts(agent: Agent) -> None:
+    chosen = agent.behave(Behaviour(status=202, body={"session_id": "s-1"}, returns=Accepted("s-1")))
+
+    assert run_agent(a_request(chosen)) == Accepted("s-1")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, [], "s-1", {"session_id": 7}, {"session_id": ""}, {"session_id": "x" * 201}]
+)
+def test_an_acceptance_is_one_whatever_stands_in_its_body(http_agent: HttpAgent, body: Any) -> None:
+    chosen = http_agent.behave(Behaviour(status=202, body=body))
+
+    assert run_agent(a_request(chosen)) == Accepted()
+
+
+@pytest.mark.parametrize(
+    "answer", [Accepted("x" * 201), Accepted("a\x00b"), Completed(Output(), session_id="x" * 201)]
+)
+def test_a_conversation_that_could_not_be_stored_is_refused(
+    inline_agent: InlineAgent, answer: AgentResult
+) -> None:
+    chosen = inline_agent.behave(Behaviour(returns=answer))
+
+    with pytest.raises(PermanentAgentError, match="session_id"):
+        run_agent(a_request(chosen))
+
+
+def test_an_agent_may_not_know_the_conversation_that_it_shall_continue(agent: Agent) -> None:
+    body = {"error": {"code": "session_invalid", "message": "gone"}}
+    chosen = agent.behave(Behaviour(status=410, body=body, raises=SessionInvalid("gone")))
+
+    with pytest.raises(PermanentAgentError) as caught:
+        run_agent(a_request(chosen, session_id="s-1"))
+
+    assert caught.value.error_code == "session_invalid"
+
+
 @pytest.mark.parametrize(
     ("output", "path"),
     [
@@ -344,7 +385,7 @@ CONTRACT_KEYS = {
     ),
     *("priority", "params", "prompt", "input", "wakes", "wake_reason", "rejection_ref", "reviewer_notes"),
     *("blocker_resolution", "subtask_output_ref", "subtask_name", "review_approved", "reviewer_feedback"),
-    *("session_id", "skills", "deadline", "callback"),
+    *("chosen_option", "session_id", "instructions", "skills", "deadline", "callback"),
 }
 
 
@@ -384,10 +425,15 @@ def test_the_job_tells_all_that_the_request_knows(received: Received) -> None:
             "rejection_ref": "out-1",
             "reviewer_notes": "shorter",
             "review_approved": False,
+            "chosen_option": "blue",
             "other": 1,
         },
         session_id="s",
-        skills=({"name": "tone"},),
+        instructions="You write titles.",
+        skills=Skills(
+            (ContextFile("Acme", "Sells tea."),),
+            (SkillSummary("tone", "Tone", "How we sound.", 3, "https://orchestrator.example/skills/tone/"),),
+        ),
         deadline=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
     )
 
@@ -415,8 +461,21 @@ def test_the_job_tells_all_that_the_request_knows(received: Received) -> None:
         "subtask_name": None,
         "review_approved": False,
         "reviewer_feedback": None,
+        "chosen_option": "blue",
         "session_id": "s",
-        "skills": [{"name": "tone"}],
+        "instructions": "You write titles.",
+        "skills": {
+            "context": [{"name": "Acme", "content": "Sells tea."}],
+            "manifest": [
+                {
+                    "key": "tone",
+                    "name": "Tone",
+                    "description": "How we sound.",
+                    "version": 3,
+                    "url": "https://orchestrator.example/skills/tone/",
+                }
+            ],
+        },
         "deadline": "2026-01-02T03:04:05Z",
         "callback": {"url": "https://orchestrator.example/api/v1/agent-runs/1/", "token": TOKEN},
     }

@@ -63,7 +63,7 @@ def test_a_submitted_activity_is_answered_in_full_with_its_place_and_its_version
     )
     assert (shown["params"], shown["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
     assert shown["waiting_for"]["code"] == "queued"
-    assert shown["allowed_actions"] == ["cancel"]
+    assert shown["allowed_actions"] == ["reassign", "cancel"]
     assert made["Location"] == shown["link"] == f"{ACTIVITIES}{shown['id']}/"
     assert made["ETag"] == '"1"'
     assert api("viewer").get(made["Location"]).json() == shown
@@ -108,7 +108,7 @@ def test_work_for_a_person_goes_to_the_inbox_and_waits_for_that_person(api, tena
 
     assert (shown["assignee_type"], shown["human_role"], shown["agent_role"]) == ("human", "editor", None)
     assert shown["waiting_for"]["code"] == "human"
-    assert shown["allowed_actions"] == ["start", "complete", "cancel"]
+    assert shown["allowed_actions"] == ["reassign", "start", "complete", "cancel"]
 
 
 @pytest.mark.parametrize(

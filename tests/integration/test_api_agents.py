@@ -114,9 +114,10 @@ def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: A
     answer = api("viewer").get(f"{CONFIGS}keyword-researcher/")
 
     assert answer.json() == {
-        "role": "keyword-researcher", "adapter": "http", "endpoint": None, "auth": None, "model": None, "max_concurrency": 2,
-        "max_concurrency_per_group": 1, "timeout_seconds": 660, "retry": {}, "rate": None, "enabled": True, "paused": False, "own": [],
-        "version": 0,
+        "role": "keyword-researcher", "adapter": "http", "endpoint": None, "auth": None, "model": None, "instructions": None,
+        "max_concurrency": 2, "max_concurrency_per_group": 1,
+        "timeout_seconds": 660, "retry": {}, "rate": None, "enabled": True, "paused": False,
+        "own": [], "version": 0,
     }  # fmt: skip
     assert answer["ETag"] == '"0"'
     assert len(api().get(f"{CONFIGS}?limit=200").json()["results"]) == Agent.objects.filter().count()
@@ -125,6 +126,7 @@ def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: A
 def test_settings_are_in_force_and_shown_without_their_secrets(api: Any, tenant: Tenant) -> None:
     body = {
         **HTTP, "max_concurrency": 7, "max_concurrency_per_group": 2, "model": "m-1", "timeout_seconds": 90, "retry": {"max_attempts": 5},
+        "instructions": "You research keywords.\n",
         "rate": {"capacity": 10, "per_second": 0.5}, "auth": {"type": "bearer", "token": "s3cret-token"},
     }  # fmt: skip
 
@@ -140,6 +142,7 @@ def test_settings_are_in_force_and_shown_without_their_secrets(api: Any, tenant:
     assert (shown["version"], answer["ETag"]) == (1, '"1"')
     assert b"s3cret" not in answer.content + api().get(f"{CONFIGS}seo/").content + api().get(CONFIGS).content
     force = configuration.settings_for(tenant.pk, "seo")
+    assert force.instructions == body["instructions"]
     assert (force.adapter.endpoint, force.timeout_seconds, force.retry) == (
         body["endpoint"],
         90,
@@ -203,6 +206,7 @@ def test_what_was_read_can_be_put_back_and_keeps_its_secrets(api: Any, tenant: T
         ({"adapter": "inline"}, "endpoint"), ({"adapter": "inline", "endpoint": "os:system"}, "endpoint"),
         ({"adapter": "inline", "endpoint": "agents.samples.noop"}, "endpoint"),
         ({"adapter": "inline", "endpoint": "agents.samplesx:noop"}, "endpoint"),
+        ({"instructions": "x" * 50_001}, "instructions"), ({"instructions": ["be brief"]}, "instructions"),
         ({"timeout_seconds": 0}, "timeout_seconds"), ({"timeout_seconds": 86401}, "timeout_seconds"), ({"enabled": "no"}, "enabled"),
         ({"retry": {"max_attempts": 0}}, "retry.max_attempts"), ({"retry": {"strategy": "hope"}}, "retry.strategy"),
         ({"retry": 3}, "retry"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -14,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import connections
 
 from activities import approvals, invariants, leases, outputs, relay
 from activities.admission import Exchange, exchange
@@ -26,6 +25,7 @@ from pipelines import submission, versions
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
+from tests.damage import past_all_guards
 from tests.engine import Engine
 
 TWO_STEPS = {
@@ -90,19 +90,6 @@ def _broken(*, quiesced: bool = True, since: datetime | None = None) -> list[str
     return [violation.invariant for violation in invariants.check(quiesced=quiesced, since=since)]
 
 
-@contextmanager
-def _past_all_guards() -> Iterator[Callable[..., int]]:
-    """As the owner of the tables, without triggers and foreign keys; the given function runs one statement and counts its rows."""
-    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
-
-        def run(statement: str, *parameters: Any) -> int:
-            cursor.execute(statement, parameters)
-            return cursor.rowcount
-
-        yield run
-
-
 def test_sound_work_breaks_nothing(work: Work) -> None:
     report = invariants.examine(quiesced=True, since=_since())
 
@@ -147,7 +134,7 @@ DAMAGE: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("invariant", DAMAGE)
 def test_damage_breaks_exactly_its_own_invariant(invariant: str, work: Work) -> None:
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         touched = [
             run(statement % {"twice": f"'{work.twice}'", "other": f"'{work.other.pk}'"})
             for statement in DAMAGE[invariant]
@@ -193,7 +180,7 @@ MORE_DAMAGE = {
 def test_other_damage_is_found_as_well(what: str, work: Work) -> None:
     invariant, statement = MORE_DAMAGE[what]
 
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         assert run(statement % {"twice": f"'{work.twice}'"})
 
     assert invariant in _broken()
@@ -220,7 +207,7 @@ def test_a_slot_that_redis_lost_breaks_its_invariant(work: Work) -> None:
 
 
 def test_what_is_stuck_is_no_fault_while_work_goes_on(work: Work) -> None:
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         for invariant in ("I07", "I19"):
             for statement in DAMAGE[invariant]:
                 run(statement)
@@ -229,7 +216,7 @@ def test_what_is_stuck_is_no_fault_while_work_goes_on(work: Work) -> None:
 
 
 def test_a_violation_says_how_often_and_names_the_rows(work: Work) -> None:
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         damaged = run("UPDATE activities_activity SET version = version + 1 WHERE agent_role IS NOT NULL")
 
     (violation,) = invariants.check()
@@ -260,7 +247,7 @@ def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatc
 
 
 def test_outputs_are_not_checked_while_mongodb_is_away(work: Work, mongodb_away: None) -> None:
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         run("DELETE FROM activities_outputspool")
 
     report = invariants.examine()
@@ -277,12 +264,12 @@ def test_the_command_says_ok_for_each_and_exits_with_0(work: Work) -> None:
     lines = said.getvalue().splitlines()
     assert len(lines) == len(invariants.SAFETY) + len(invariants.LIVENESS) + 1
     assert all("  ok  " in line for line in lines[:-1])
-    assert lines[-1].startswith("All 17 invariants hold")
+    assert lines[-1].startswith("All 21 invariants hold")
 
 
 def test_the_command_names_what_is_broken_and_exits_with_1(work: Work) -> None:
     said = StringIO()
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         run("DELETE FROM activities_activityevent WHERE activity_id = %s AND verb = 'start'", work.twice)
 
     with pytest.raises(SystemExit) as ended:
@@ -291,12 +278,12 @@ def test_the_command_names_what_is_broken_and_exits_with_1(work: Work) -> None:
     assert ended.value.code == 1
     assert "I04  BROKEN" in said.getvalue()
     assert f"1: {work.twice}" in said.getvalue()
-    assert "BROKEN: 1 of 13 invariants do not hold (I04)" in said.getvalue()
+    assert "BROKEN: 1 of 17 invariants do not hold (I04)" in said.getvalue()
 
 
 def test_the_command_speaks_json(work: Work) -> None:
     said = StringIO()
-    with _past_all_guards() as run:
+    with past_all_guards() as run:
         run("UPDATE pipelines_pipelinerun SET unsettled = 7")
 
     with pytest.raises(SystemExit):

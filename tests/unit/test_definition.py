@@ -167,12 +167,15 @@ COMMON = {
 }
 RETRY = {"max_attempts": st.integers(1, 50), "base_seconds": seconds, "jitter": st.floats(0, 1)}
 RUN = {"retry": st.fixed_dictionaries({}, optional=RETRY), "timeout_seconds": seconds}
-ASKED = {"due_seconds": seconds, "on_timeout": st.sampled_from(("escalate", "approve", "reject"))}
+ASKED = {"due_seconds": seconds, "escalation": st.just([{"after_seconds": 0.0001, "human_role": "head"}])}
+DECIDED = ASKED | {"quorum": st.integers(1, 3), "voters": st.integers(3, 100), "self_approval": st.booleans()}
+TIMED = st.fixed_dictionaries({"due_seconds": seconds, "on_timeout": st.sampled_from(("escalate", "approve", "reject"))})
 GATED = {"agent_role": st.sampled_from(ROLES), "requires_approval": st.just(True)}
 REMINDED = {"human_role": identifiers, "reminders": st.just([1, 2.5, {"after_seconds": 9}])}
 STEPS = st.one_of(
     st.fixed_dictionaries({"agent_role": st.sampled_from(ROLES)}, optional=COMMON | RUN),
-    st.fixed_dictionaries(GATED, optional=ASKED),
+    st.fixed_dictionaries(GATED, optional=DECIDED),
+    st.builds(lambda step, timed: step | timed, st.fixed_dictionaries(GATED), TIMED),
     st.fixed_dictionaries(REMINDED, optional=COMMON | {"is_approval_gate": st.booleans()}),
     st.fixed_dictionaries({"human_role": identifiers}, optional=COMMON | ASKED),
     st.fixed_dictionaries({"template": st.sampled_from(TEMPLATES)}, optional=COMMON | ASKED | RUN),
@@ -277,6 +280,9 @@ OF_AN_AGENTS_STEP: Faults = [
     ({"timeout_seconds": 1e9}, "timeout_seconds", "at most 604,800"),
     ({"timeout_seconds": float("inf")}, "timeout_seconds", "must be a number"),
     ({"due_seconds": 5}, "due_seconds", "person's step"),
+    ({"quorum": 2}, "quorum", "person's step"),
+    ({"self_approval": False}, "self_approval", "person's step"),
+    ({"escalation": [{"after_seconds": 5, "human_role": "a"}]}, "escalation", "person's step"),
     ({"priority": 21}, "priority", "at most 20"),
     ({"max_rounds": 0}, "max_rounds", "at least 1"),
     ({"on_upstream_failure": "stop"}, "on_upstream_failure", "fail, skip, continue"),
@@ -296,6 +302,23 @@ OF_A_PERSONS_STEP: Faults = [
     ({"retry": {}}, "retry", "agent's step"),
     ({"timeout_seconds": 5}, "timeout_seconds", "due_seconds"),
     ({"on_timeout": "shrug"}, "on_timeout", "escalate, approve, reject"),
+    ({"on_timeout": "escalate"}, "on_timeout", "needs due_seconds"),
+    ({"due_seconds": 9, "on_timeout": "approve"}, "on_timeout", "can only be escalate"),
+    ({"quorum": 2}, "quorum", "is_approval_gate"),
+    ({"voters": 2}, "voters", "is_approval_gate"),
+    ({"self_approval": False}, "self_approval", "is_approval_gate"),
+    ({"is_approval_gate": True, "quorum": 0}, "quorum", "at least 1 and at most 100"),
+    ({"is_approval_gate": True, "quorum": 3, "voters": 2}, "voters", "fewer than quorum"),
+    ({"is_approval_gate": True, "self_approval": "no"}, "self_approval", "true or false"),
+    ({"escalation": [60]}, "escalation[0]", "must be an object"),
+    ({"escalation": [{"after_seconds": 60}]}, "escalation[0]", "human_role is missing"),
+    ({"escalation": [{"human_role": "head"}]}, "escalation[0]", "after_seconds is missing"),
+    ({"escalation": [{"after_seconds": 9, "human_role": "a"}] * 2}, "escalation[1]", "after the one before"),
+    (
+        {"due_seconds": 9, "escalation": [{"after_seconds": 9, "human_role": "a"}]},
+        "escalation[0]",
+        "before due_seconds",
+    ),
     ({"due_seconds": 9, "reminders": [9]}, "reminders[0]", "before due_seconds"),
     ({"reminders": [9, 3]}, "reminders[1]", "after the reminder before"),
     ({"reminders": [None]}, "reminders[0]", "must be a number, not null"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from activities.waiting import of_standing
+from activities.models import Activity
+from activities.waiting import of_standing, on_counterpart
 
 TENANT = "018f0000-0000-7000-8000-000000000001"
 
@@ -62,3 +64,46 @@ def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -
 )
 def test_what_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
     assert of_standing(standing, role="seo").code == "queued"
+
+
+def item(**fields: Any) -> Activity:
+    return Activity(**{"name": "Ask", "assignee_type": "human", "human_role": "editor", **fields})
+
+
+@pytest.mark.parametrize(
+    ("status", "awaited", "code", "detail", "holder"),
+    [
+        ("blocked", item(), "human", "Somebody removes the blocker.", "editor"),
+        ("awaiting_review", item(link_kind="review"), "human", "Somebody reviews the work.", "editor"),
+        ("awaiting_approval", item(link_kind="gate"), "human", "Somebody decides about the result.", "editor"),
+        ("awaiting_review", item(link_kind="approval"), "human", "It does not start before somebody has decided.", "Ask: editor"),
+        ("awaiting_subtask", item(link_kind="subtask"), "human", "Somebody does the subtask.", "Ask: editor"),
+        (
+            "awaiting_subtask", item(assignee_type="agent", agent_role="qa", status="failed"), "dependency",
+            "The subtask must end first.", "Ask (failed)",
+        ),
+        ("awaiting_subtask", None, "dependency", "The subtask must end first.", None),
+        ("blocked", None, "human", "Somebody removes the blocker.", None),
+        ("awaiting_review", None, "human", "Somebody reviews the work.", None),
+    ],
+)  # fmt: skip
+def test_what_waits_for_others_names_them(
+    status: str, awaited: Activity | None, code: str, detail: str, holder: str | None
+) -> None:
+    reason = on_counterpart(Activity(status=status), awaited)
+
+    assert (reason.code, reason.detail, reason.holder) == (code, detail, holder)
+
+
+def test_a_person_is_named_with_the_time_that_they_have() -> None:
+    due = datetime(2031, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
+
+    reason = on_counterpart(Activity(status="blocked"), item(due_at=due))
+
+    assert reason.holder == "editor, due 2031-05-01T12:00:00Z"
+
+
+def test_an_approval_asked_for_by_work_that_had_begun_does_not_hold_its_start() -> None:
+    begun = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
+
+    assert on_counterpart(begun, item(link_kind="approval")).detail == "Somebody decides what was asked."

@@ -1,5 +1,6 @@
 -- I05  At most one result is accepted per wake, and never one of a run that had been superseded.
 --      A wake belongs to one run at a time, so a completed run without a wake of its own took another's.
+--      A run that a tool has ended is completed without a result.
 -- Returns     id of each activity for which that is not so
 SELECT r.activity_id AS id FROM activities_activityrun r
 WHERE r.status = 'completed' AND NOT EXISTS (
@@ -14,6 +15,6 @@ WHERE w.state = 'taken' AND r.status IS DISTINCT FROM 'running'
 UNION
 SELECT a.id FROM activities_activity a JOIN (
     SELECT DISTINCT ON (activity_id) activity_id, id FROM activities_activityrun
-    WHERE status = 'completed' ORDER BY activity_id, fence DESC
+    WHERE status = 'completed' AND ended_by_tool = '' ORDER BY activity_id, fence DESC
 ) accepted ON accepted.activity_id = a.id
 WHERE a.output_ref IS DISTINCT FROM accepted.id

@@ -1,9 +1,44 @@
--- I09  What awaits approval has exactly one open gate, and an open gate belongs to something that awaits approval.
--- Returns     id of each activity or gate for which that is not so
-SELECT a.id FROM activities_activity a
-WHERE a.status = 'awaiting_approval' AND 1 <> (
-    SELECT count(*) FROM activities_activity g
-    WHERE g.parent_id = a.id AND g.link_kind = 'gate' AND g.status IN ('created', 'in_progress'))
+-- I09  What waits has somebody to wait for, and nobody is asked for the sake of something that does not wait.
+--      awaiting_approval: one open gate. blocked: one resolution that has not answered yet. awaiting_subtask: one such blocking subtask.
+--      awaiting_review: an open review, or an open approval that it is linked to.
+-- Parameters  live: the statuses in which work has not ended
+-- Returns     id of each activity that waits in vain, or of what is asked in vain
+-- What takes the place of a subtask or resolution (a revision, an heir) answers for it. A subtask that has failed once has answered; started again,
+-- it works for nobody. What had ended before an approval was made about it may be linked to it all the same.
+-- Plan        a full join looks both ways, and is hashed or merged however few rows the planner expects.
+WITH RECURSIVE line AS (
+    SELECT id AS first, parent_id AS waiting, link_kind, id, status FROM activities_activity
+    WHERE (link_kind = 'resolution' OR link_kind = 'subtask' AND metadata @> '{"blocking": true}')
+      AND (status = ANY(%(live)s) OR status IN ('rejected', 'reassigned'))
+    UNION ALL
+    SELECT line.first, line.waiting, line.link_kind, s.id, s.status
+    FROM line JOIN activities_activity s ON s.parent_id = line.id AND s.link_kind IN ('revision_of', 'reassigned_from')
+    WHERE line.status IN ('rejected', 'reassigned')
+), asked AS (
+    SELECT id, parent_id AS waiting,
+           CASE link_kind WHEN 'gate' THEN 'awaiting_approval' ELSE 'awaiting_review' END AS status
+    FROM activities_activity
+    WHERE link_kind IN ('gate', 'review') AND status IN ('created', 'in_progress')
+    UNION ALL
+    SELECT first, waiting, CASE link_kind WHEN 'resolution' THEN 'blocked' ELSE 'awaiting_subtask' END
+    FROM line GROUP BY first, waiting, link_kind
+    HAVING bool_or(status = ANY(%(live)s))
+       AND NOT bool_or(line.id IN (SELECT activity_id FROM activities_deadletter))
+), held AS (
+    SELECT l.activity_id FROM approval_linked_activities l JOIN activities_activity i ON i.id = l.approval_id
+    WHERE l.state = 'waiting' AND i.status IN ('created', 'in_progress')
+)
+SELECT coalesce(asked.id, a.id) AS id
+FROM (
+    SELECT id, status FROM activities_activity WHERE status IN ('awaiting_approval', 'awaiting_subtask', 'awaiting_review', 'blocked')
+) a FULL JOIN (
+    SELECT waiting, status, count(*) AS times, min(id::text)::uuid AS id FROM asked GROUP BY waiting, status
+) asked ON asked.waiting = a.id AND asked.status = a.status
+WHERE a.id IS NULL OR CASE a.status
+    WHEN 'awaiting_review' THEN asked.times IS NULL AND a.id NOT IN (SELECT activity_id FROM held)
+    ELSE asked.times IS DISTINCT FROM 1 END
 UNION
-SELECT g.id FROM activities_activity g LEFT JOIN activities_activity a ON a.id = g.parent_id
-WHERE g.link_kind = 'gate' AND g.status IN ('created', 'in_progress') AND a.status IS DISTINCT FROM 'awaiting_approval'
+SELECT l.activity_id FROM approval_linked_activities l
+JOIN activities_activity a ON a.id = l.activity_id
+JOIN activities_activity i ON i.id = l.approval_id
+WHERE l.state = 'waiting' AND a.status IN ('cancelled', 'reassigned') AND a.finished_at > i.created_at

@@ -1,9 +1,17 @@
--- I10  A pipeline goes on: no step of a running run waits for steps that have all settled, none is under way whose
---      activity has settled, and no step and branch has two activities at once.
+-- I10  Work goes on. In a pipeline: no step of a running run waits for steps that have all settled, none is under way whose
+--      activity has settled, and no step and branch has two activities at once. Anywhere: what was reassigned has one heir, what an
+--      agent made and people rejected has one revision (or, after the last round, one escalation), and nothing else has any.
 -- Parameters  live: statuses of activities that count as existing;  settled: those with which the step has ended
--- Returns     id of each run for which that is not so
+-- Returns     id of each run, or of each activity, for which that is not so
+-- Work that was accepted gets a revision when a gate further on sends it back.
 WITH open_run AS (
     SELECT id, version_id FROM pipelines_pipelinerun WHERE status = 'running'
+), successor AS (
+    SELECT parent_id,
+           count(*) FILTER (WHERE link_kind = 'reassigned_from') AS heirs,
+           count(*) FILTER (WHERE link_kind = 'revision_of') AS revisions,
+           count(*) FILTER (WHERE link_kind = 'escalation') AS escalations
+    FROM activities_activity WHERE link_kind IN ('reassigned_from', 'revision_of', 'escalation') GROUP BY parent_id
 ), needed AS (
     SELECT v.id AS version_id, d.step ->> 'id' AS step, u.upstream
     FROM pipelines_pipelineversion v
@@ -24,6 +32,14 @@ LEFT JOIN activities_activity a ON a.id = s.activity_id
 WHERE a.id IS NULL OR a.status = ANY(%(settled)s)
 UNION
 SELECT pipeline_run_id FROM activities_activity
-WHERE pipeline_run_id IS NOT NULL AND status = ANY(%(live)s)
+WHERE pipeline_run_id IS NOT NULL AND step IS NOT NULL AND status = ANY(%(live)s)
   AND (link_kind IS NULL OR link_kind IN ('revision_of', 'reassigned_from'))
 GROUP BY pipeline_run_id, step, branch HAVING count(*) > 1
+UNION
+SELECT a.id FROM activities_activity a LEFT JOIN successor s ON s.parent_id = a.id
+WHERE a.status IN ('reassigned', 'rejected') AND CASE
+    WHEN a.status = 'reassigned' THEN s.heirs IS DISTINCT FROM 1
+    ELSE a.assignee_type = 'agent' AND s.revisions + s.escalations IS DISTINCT FROM 1 END
+UNION
+SELECT a.id FROM successor s JOIN activities_activity a ON a.id = s.parent_id
+WHERE s.heirs > (a.status = 'reassigned')::int OR s.revisions > (a.status IN ('rejected', 'done', 'approved'))::int

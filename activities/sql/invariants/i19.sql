@@ -1,5 +1,6 @@
--- I19  Nothing that is due waits for long while a worker serves its role and nothing holds it back.
--- Parameters  patience: seconds that a due wake may wait;  silence: seconds without a beat after which a worker is gone
+-- I19  Nothing that is due waits for long: work while a worker serves its role and nothing holds it back, what is to happen while
+--      nobody decides, and failures that people are to be told of.
+-- Parameters  patience: seconds that it may wait;  silence: seconds without a beat after which a worker is gone
 -- Returns     id of each activity that should have started
 SELECT DISTINCT a.id FROM activities_wake w
 JOIN activities_activity a ON a.id = w.activity_id AND a.status = 'created' AND a.assignee_type = 'agent'
@@ -17,3 +18,13 @@ WHERE w.state = 'pending'
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_activity b ON b.id = r.activity_id
     WHERE r.status = 'running' AND (b.tenant_id = a.tenant_id OR b.agent_role = a.agent_role))
+  -- Its agent put it aside and still talks: the slot is the call's until that ends.
+  AND NOT EXISTS (
+    SELECT FROM activities_activityrun r JOIN activities_workerprocess p ON p.id = r.worker_id AND p.ended_at IS NULL
+    WHERE r.activity_id = a.id AND r.ended_by_tool <> '')
+UNION
+SELECT activity_id FROM activities_deadline
+WHERE happened_at IS NULL AND at < clock_timestamp() - %(patience)s * interval '1 second'
+UNION
+SELECT activity_id FROM activities_deadletter
+WHERE handled_at IS NULL AND created_at < clock_timestamp() - %(patience)s * interval '1 second'

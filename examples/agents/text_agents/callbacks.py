@@ -1,4 +1,4 @@
-"""Callbacks: how an agent that answered 202 reports on its run later.
+"""Callbacks: how an agent that answered 202 reports on its run later, and how any agent uses the orchestrator's tools.
 
 A report is repeated while the orchestrator cannot be reached; it treats a repetition as the same report. The
 answer may say that the run is over (cancelled, superseded, out of time): then the agent stops and reports
@@ -55,16 +55,29 @@ class Reporter:
         error = {"message": problem.detail, "code": problem.code, "retryable": retryable}
         self._report("fail", {"error": error})
 
+    def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Use a tool; its answer. `stop` in it means that the run is over for now. Raises `Problem` for a refused call."""
+        status, answer = self._delivered(f"tools/{tool}", arguments)
+        if status == 409:
+            raise Stopped(f"{tool} came too late: {answer.get('reason', 'the run is over')}")
+        if status >= 400:
+            raise Problem(400, "tool_refused", f"{tool} was refused: {answer.get('detail', status)}")
+        return answer
+
     def _report(self, verb: str, body: dict[str, Any]) -> None:
+        status, answer = self._delivered(verb, body)
+        _heed(verb, status, answer)
+
+    def _delivered(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Post it, again while the orchestrator cannot be reached; what it answered. It takes a repetition for the same call."""
         payload = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         for pause in (*PAUSES_SECONDS, None):
             try:
                 status, answer = self._post(verb, payload)
             except (OSError, http.client.HTTPException):
                 status, answer = 503, {}
-            if status < 500 and status != 429:
-                _heed(verb, status, answer)
-                return
+            if status < 500 and (status != 429 or "quota" in answer):
+                return status, answer
             if pause is not None:
                 time.sleep(pause)
         raise Stopped(f"{verb} could not be delivered")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class Job:
     content: str
     data: Any
     wake_reason: str
+    wakes: Sequence[Mapping[str, Any]]
     rejected: bool
     reviewer_notes: str
     session_id: str | None
@@ -90,6 +91,7 @@ def read(role: str, headers: Mapping[str, str], raw: bytes) -> Job:
         content=_string(given_input, "content", "input."),
         data=given_input.get("data"),
         wake_reason=_string(body, "wake_reason"),
+        wakes=_wakes(body),
         rejected="rejection" in _wake_reasons(body),
         reviewer_notes=_reviewer_notes(body),
         session_id=_string(body, "session_id") or None,
@@ -145,19 +147,24 @@ def _string(body: Mapping[str, Any], name: str, prefix: str = "") -> str:
 
 
 def _wakes(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every wake that this run carries; the newest one is also spelled out in the body itself."""
+    """Every wake that this run carries, oldest first."""
     wakes = body.get("wakes") or []
     if not isinstance(wakes, list) or not all(isinstance(wake, dict) for wake in wakes):
         raise malformed("wakes", "must be a list of objects")
-    return [*wakes, {"reason": body.get("wake_reason"), "reviewer_notes": body.get("reviewer_notes")}]
+    return wakes
+
+
+def _told(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The wakes, and what the body itself says about the newest."""
+    return [*_wakes(body), {"reason": body.get("wake_reason"), "reviewer_notes": body.get("reviewer_notes")}]
 
 
 def _wake_reasons(body: Mapping[str, Any]) -> set[str]:
-    return {str(wake.get("reason")) for wake in _wakes(body)}
+    return {str(wake.get("reason")) for wake in _told(body)}
 
 
 def _reviewer_notes(body: Mapping[str, Any]) -> str:
-    notes = [_string(wake, "reviewer_notes") for wake in _wakes(body)]
+    notes = [_string(wake, "reviewer_notes") for wake in _told(body)]
     return "\n".join(dict.fromkeys(note for note in notes if note.strip()))
 
 

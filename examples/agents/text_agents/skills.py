@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from . import audit, keywords, outline, summary
+from . import audit, calendar_planner, keywords, outline, post_writer, summary
 from .brief_writer import BriefWriter
 from .job import Answer, Job
 
@@ -19,4 +19,6 @@ def all_skills() -> Mapping[str, Skill]:
         "blog-writer": outline.write,
         "site-auditor": audit.audit,
         "report-writer": summary.write,
+        "social-calendar-planner": calendar_planner.plan,
+        "social-post-writer": post_writer.write,
     }

@@ -12,7 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.live import Live
 
-from orchestrator.demo import display, story
+from orchestrator.demo import asking, display, story
+from orchestrator.demo.asking import Campaign
 from orchestrator.demo.client import ApiClient, ApiRefused
 from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
@@ -28,7 +29,7 @@ LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
 
 
 class Command(BaseCommand):
-    help = "Run a content pipeline with two tenants, a rejection and approvals on a text, and show what came of it."
+    help = "Run a content pipeline for two tenants and a campaign of agents that ask people, on a text, and show what came of it."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -53,6 +54,9 @@ class Command(BaseCommand):
             with stack.running() as (_, addresses):
                 agencies = _agencies(addresses)
                 _play(console, agencies, text)
+                campaign = _campaign(agencies[0], text)
+                _play_campaign(console, campaign)
+                _tell_campaign(console, campaign)
                 _tell_results(console, agencies, home.path / "demo", addresses)
         except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
@@ -103,6 +107,26 @@ def _play(console: Console, agencies: list[Agency], text: str) -> None:
         story.begin(agency, data, text)
     with Live(display.live(agencies), console=console, refresh_per_second=8) as screen:
         story.follow(agencies, lambda: screen.update(display.live(agencies)))
+
+
+def _campaign(agency: Agency, text: str) -> Campaign:
+    campaign = Campaign(agency.operator, agency.editor)
+    asking.begin(campaign, text)
+    return campaign
+
+
+def _play_campaign(console: Console, campaign: Campaign) -> None:
+    with Live(display.campaign_live(campaign), console=console, refresh_per_second=8) as screen:
+        asking.follow(campaign, lambda: screen.update(display.campaign_live(campaign)))
+
+
+def _tell_campaign(console: Console, campaign: Campaign) -> None:
+    for activity in campaign.work:
+        if activity["agent_role"] != "keyword-researcher":
+            output = campaign.operator.get(f"/activities/{activity['id']}/output/")
+            display.output_of(
+                console, f"{activity['name']} · {activity['status']}", output.get("content") or ""
+            )
 
 
 def _tell_results(console: Console, agencies: list[Agency], folder: Path, addresses: Addresses) -> None:

@@ -13,11 +13,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from activities import approvals
+from activities import approvals, tools
 from activities.admin.decisions import possible
 from activities.models import Activity
+from activities.run_tokens import RunToken
 from activities.states import Status
-from agents.contracts import Completed, Output
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.browsing import act, list_of, page_of, told, words
@@ -99,7 +100,7 @@ def test_the_buttons_are_those_that_would_do_something(
         }
 
     assert buttons(waiting) == {"approve", "reject", "cancel"}
-    assert buttons(failed) == {"retry", "cancel"}
+    assert buttons(failed) == {"retry", "reassign", "cancel"}
 
 
 @pytest.mark.parametrize("status", Status)
@@ -134,6 +135,62 @@ def test_rejecting_needs_words_for_the_agent(
     assert engine.status(tenant, waiting.pk) == "rejected"
     with tenant_scope(tenant.pk):
         assert Activity.objects.get(parent=waiting, link_kind="revision_of").reviewer_notes == "shorter"
+
+
+def test_a_person_takes_over_what_an_agent_could_not_do(
+    failed: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    asked = act(root, Activity, "reassign_selected", failed)
+    assert "report-writer" in asked.content.decode()
+
+    answer = act(
+        root,
+        Activity,
+        "reassign_selected",
+        failed,
+        confirmed="1",
+        choice="human:editor",
+        notes="By hand this time.",
+    )
+
+    assert told(answer) == ["Handed on: work 0."]
+    assert engine.status(tenant, failed.pk) == "reassigned"
+    with tenant_scope(tenant.pk):
+        heir = Activity.objects.get(parent=failed, link_kind="reassigned_from")
+    assert (heir.human_role, heir.metadata["reassign_reason"]) == ("editor", "By hand this time.")
+
+
+def test_a_role_that_nobody_has_is_not_among_the_choices(
+    failed: Activity, engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    act(root, Activity, "reassign_selected", failed, confirmed="1", choice="agent:nobody", notes="x")
+
+    assert engine.status(tenant, failed.pk) == "failed"
+
+
+def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
+    engine: Engine, tenant: Tenant, root: Client
+) -> None:
+    def asks(request: AgentRequest) -> AgentResult:
+        run = RunToken(
+            tenant.pk, request.activity_id, request.run_id, engine.get(tenant, request.activity_id).fence
+        )
+        tools.call(run, "report_blocker", {"type": "api_outage", "message": "The tracker is down."})
+        return done()
+
+    engine.serve(tenant)
+    engine.agent.behaviour = asks
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    blocked = engine.get(tenant, activity_id)
+    assert possible(blocked) == {"resolve", "reassign", "cancel"}
+
+    act(root, Activity, "resolve_selected", blocked, confirmed="1", notes="It is up again.")
+    engine.agent.behaviour = lambda request: done()
+    engine.drain()
+
+    assert engine.status(tenant, activity_id) == "done"
+    assert engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "It is up again."
 
 
 def test_each_row_is_done_by_itself_and_skipped_ones_say_why(

@@ -1,8 +1,6 @@
-"""The registry of agents, what tenants set for themselves, and the conversations that agents keep."""
+"""The registry of agents, and what tenants set for themselves."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
@@ -41,6 +39,12 @@ class Agent(models.Model):
     auth_sealed = models.TextField(blank=True, editable=False)
     model = models.CharField(max_length=100, blank=True)
     options = models.JSONField(default=dict, blank=True)
+    instructions = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+    )
     input_schema = models.JSONField(null=True, blank=True, help_text="JSON Schema that params must satisfy.")
     tenant_concurrency = models.PositiveIntegerField(
         default=5, validators=[MinValueValidator(1)], help_text="Default of max_concurrency for each tenant."
@@ -123,6 +127,12 @@ class AgentConfig(TenantOwned):
     endpoint = models.CharField(max_length=500, blank=True)
     auth_sealed = models.TextField(blank=True, editable=False)
     model = models.CharField(max_length=100, blank=True)
+    instructions = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="In place of the registry's. A change begins new sessions.",
+    )
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(default=dict, blank=True)
     rate = models.JSONField(default=dict, blank=True, help_text="capacity and per_second of starts")
@@ -137,25 +147,3 @@ class AgentConfig(TenantOwned):
 
     def __str__(self) -> str:
         return f"{self.agent_id} of {self.tenant_id}"
-
-
-class AgentSession(TenantOwned):
-    """An agent's conversation about one deliverable, continued by revisions and wakes."""
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    deliverable_id = models.UUIDField()
-    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
-    external_session_id = models.CharField(max_length=200)
-    state: Any = models.JSONField(default=dict, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    updated_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                fields=("tenant", "deliverable_id", "agent"), name="session_once_per_deliverable"
-            ),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.agent_id}: {self.external_session_id}"

@@ -1,0 +1,236 @@
+"""Alerts, what became of their deliveries, and where tenants want to be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
+
+from activities.admin import labels
+from activities.alerts import targets
+from activities.alerts.acknowledging import acknowledge
+from activities.alerts.delivery import send_again
+from activities.alerts.raising import try_channel
+from activities.alerts.targets import InvalidTarget
+from activities.exceptions import ActivityError
+from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
+from activities.models.alert import AlertKind
+from tenants.admin.bases import RecordAdmin, TenantFilter, badge, is_superuser, link_to
+from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.context import tenant_scope
+
+ACKNOWLEDGE = Deed(
+    "acknowledge_selected",
+    "Acknowledge",
+    "Acknowledged",
+    "Somebody has seen these alerts. Whoever said so first is the one who is named.",
+    (ActivityError,),
+)
+SEND_AGAIN = Deed(
+    "send_again_selected",
+    "Send again",
+    "Waiting to be sent again",
+    "These are sent once more. One whose outcome is unknown may have arrived, and then it arrives twice.",
+    (ActivityError,),
+)
+TRY = Deed(
+    "try_selected",
+    "Send a test",
+    "A test is on its way to",
+    "An alert that says that it is a test is sent to these channels alone.",
+    (ActivityError,),
+)
+
+
+class NothingToSend(ActivityError):
+    """The delivery is on its way, or has arrived."""
+
+    code = "nothing_to_send"
+
+
+@admin.register(Alert)
+class AlertAdmin(DeedsAdmin, RecordAdmin):
+    list_display = ("created_at", "title", "tenant", "kind", "weight", "acknowledged_by")
+    list_filter = (TenantFilter, "severity", "kind")
+    list_select_related = ("tenant",)
+    list_disable_select_all = False
+    search_fields = ("title", "tenant__slug")
+    stands_for = {"weight": "severity", "activity_link": "activity_id"}
+    fields = (
+        "id", "tenant", "kind", "weight", "title", "body", "activity_link", "facts", "dedup_key", "created_at",
+        "acknowledged_at", "acknowledged_by",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions = ("acknowledge_selected",)
+    actions_detail = ("acknowledge",)
+
+    @display(description="Severity")
+    def weight(self, alert: Alert) -> SafeString:
+        return badge(alert.severity, labels.SEVERITY.get(alert.severity, ""))
+
+    @display(description="Activity")
+    def activity_link(self, alert: Alert) -> SafeString:
+        return link_to(Activity, alert.activity_id, alert.activity_id)
+
+    @admin.action(description="Acknowledge", permissions=["view"])
+    def acknowledge_selected(self, request: HttpRequest, queryset: QuerySet[Alert]) -> HttpResponse | None:
+        actor = f"user:{request.user.get_username()}"
+        return self.perform(
+            request,
+            queryset,
+            ACKNOWLEDGE,
+            lambda alert, notes: acknowledge(alert.tenant_id, alert.pk, actor=actor),
+        )
+
+    @action(description="Acknowledge", url_path="acknowledge", icon="done", permissions=["view"])
+    def acknowledge(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.acknowledge_selected)
+
+
+@admin.register(AlertDelivery)
+class AlertDeliveryAdmin(DeedsAdmin, RecordAdmin):
+    list_display = (
+        "created_at",
+        "alert_link",
+        "tenant",
+        "channel_kind",
+        "channel_name",
+        "situation",
+        "attempts",
+        "last_error",
+    )
+    list_filter = (TenantFilter, "state", "channel_kind")
+    list_select_related = ("tenant", "alert")
+    list_disable_select_all = False
+    search_fields = ("alert__title", "channel_name", "tenant__slug")
+    stands_for = {"situation": "state", "alert_link": "alert_id", "channel_link": "channel_id"}
+    fields = (
+        "id", "alert_link", "tenant", "channel_kind", "channel_name", "channel_link", "situation", "attempts", "next_attempt_at",
+        "claimed_at", "last_error", "sent_at", "created_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions = ("send_again_selected",)
+    actions_detail = ("again",)
+
+    @display(description="State")
+    def situation(self, delivery: AlertDelivery) -> SafeString:
+        return badge(delivery.state, labels.DELIVERY.get(delivery.state, ""))
+
+    @display(description="Alert")
+    def alert_link(self, delivery: AlertDelivery) -> SafeString:
+        return link_to(Alert, delivery.alert_id, delivery.alert)
+
+    @display(description="Channel")
+    def channel_link(self, delivery: AlertDelivery) -> SafeString:
+        return link_to(NotificationChannel, delivery.channel_id, delivery.channel_name)
+
+    @admin.action(description="Send again", permissions=["view"])
+    def send_again_selected(
+        self, request: HttpRequest, queryset: QuerySet[AlertDelivery]
+    ) -> HttpResponse | None:
+        return self.perform(request, queryset, SEND_AGAIN, lambda delivery, notes: _send_again(delivery))
+
+    @action(description="Send again", url_path="send-again", icon="send", permissions=["view"])
+    def again(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.send_again_selected)
+
+
+class UnshownInput(UnfoldAdminTextInputWidget):
+    """A line that is typed and never echoed, not even when the form comes back with a fault elsewhere."""
+
+    def format_value(self, value: Any) -> str:
+        return ""
+
+
+class NotificationChannelForm(forms.ModelForm):
+    """Takes a new target, and shows of the stored one as much as it takes to recognise it."""
+
+    new_target = forms.CharField(
+        label="Target",
+        required=False,
+        max_length=2_000,
+        widget=UnshownInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        help_text="A URL for slack and webhook, addresses separated by commas for email. Never shown again. "
+        "Empty: leave what is stored. A webhook's secret is renewed, and shown, over the API.",
+    )
+    kinds = forms.MultipleChoiceField(
+        required=False,
+        choices=AlertKind.choices,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="Kinds of alerts that are sent there. None chosen: all.",
+    )
+
+    class Meta:
+        model = NotificationChannel
+        fields = ("tenant", "kind", "name", "enabled", "kinds")
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        address, kind = (values.get("new_target") or "").strip(), values.get("kind") or self.instance.kind
+        if not address and not self.instance.target_sealed:
+            self.add_error("new_target", "Say where alerts are to be sent.")
+        elif address and kind:
+            try:
+                targets.check(kind, address)
+            except InvalidTarget as fault:
+                self.add_error("new_target", ValidationError(str(fault)))
+        return values
+
+
+@admin.register(NotificationChannel)
+class NotificationChannelAdmin(DeedsAdmin):
+    form = NotificationChannelForm
+    list_display = ("name", "kind", "tenant", "target_shown", "enabled", "created_at")
+    list_filter = (TenantFilter, "kind", "enabled")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    fields = ("tenant", "kind", "name", "enabled", "target_shown", "new_target", "kinds", "version")
+    readonly_fields: tuple[str, ...] = ("target_shown", "version")
+    actions = ("try_selected",)
+    actions_detail = ("try_it",)
+
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: NotificationChannel | None = None
+    ) -> tuple[str, ...]:
+        # The target is sealed for this row of this tenant, and means something for this kind alone.
+        return (*self.readonly_fields, "tenant", "kind") if obj else self.readonly_fields
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request)  # Deliveries keep the name that it had.
+
+    def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
+        if address := form.cleaned_data["new_target"].strip():
+            targets.put(obj, address)
+        obj.version += change
+        super().save_model(request, obj, form, change)
+
+    @admin.action(description="Send a test", permissions=["view"])
+    def try_selected(
+        self, request: HttpRequest, queryset: QuerySet[NotificationChannel]
+    ) -> HttpResponse | None:
+        actor = f"user:{request.user.get_username()}"
+        return self.perform(request, queryset, TRY, lambda channel, notes: _try(channel, actor))
+
+    @action(description="Send a test", url_path="test", icon="send", permissions=["view"])
+    def try_it(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.try_selected)
+
+
+def _send_again(delivery: AlertDelivery) -> None:
+    if not send_again(delivery):
+        raise NothingToSend("It is on its way, or has arrived.")
+
+
+def _try(channel: NotificationChannel, actor: str) -> None:
+    if not channel.enabled:
+        raise NothingToSend("It is switched off.")
+    with tenant_scope(channel.tenant_id):
+        try_channel(channel, actor=actor)

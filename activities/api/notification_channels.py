@@ -1,0 +1,274 @@
+"""Where a tenant wants to be told of its alerts. Targets go in and never come out; a webhook's secret is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities.alerts import targets
+from activities.alerts.raising import try_channel
+from activities.alerts.targets import InvalidTarget
+from activities.api.alerts import AlertSerializer, FlagFilter
+from activities.api.decisions import EmptySerializer
+from activities.exceptions import ActivityError
+from activities.models import NotificationChannel
+from activities.models.alert import AlertKind, ChannelKind
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown
+from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from agents.exceptions import ConfigurationError
+from tenants.api.faults import InvalidRequest
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.context import tenant_scope
+from tenants.models import Role
+
+ADDRESS = "/api/v1/notification-channels/"
+MOST_CHANNELS = 50  # of a tenant
+ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
+
+
+class NotificationChannelNameTaken(ActivityError):
+    """Another channel of the tenant has this name."""
+
+    code = "already_exists"
+
+
+class NotificationChannelOff(ActivityError):
+    """The channel is switched off, so nothing is sent there."""
+
+    code = "notification_channel_off"
+
+
+class TooManyNotificationChannels(ActivityError):
+    """Every alert goes to each of them, so there may be only so many."""
+
+    code = "too_many_notification_channels"
+
+
+class TargetUnreadable(ActivityError):
+    """The key that sealed the target is gone. A new target can be put."""
+
+    code = "target_unreadable"
+
+
+class NotWebhook(ActivityError):
+    """Only webhooks are signed."""
+
+    code = "not_a_webhook"
+
+
+class NotificationChannelSerializer(Shown):
+    """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    name = serializers.CharField()
+    target = serializers.CharField(source="target_shown")
+    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
+    enabled = serializers.BooleanField()
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+
+class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
+    secret = serializers.CharField(
+        allow_null=True,
+        help_text="Verifies what is sent to a webhook. Shown here and nowhere else; null for other kinds.",
+    )
+
+
+class ChangedChannelSerializer(StrictSerializer):
+    """All of a channel but its kind. A target that is left out stays as it is."""
+
+    name = Text(max_length=100)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS, **OPTIONAL)
+    kinds = serializers.ListField(
+        child=OneOf(choices=AlertKind.values),
+        help_text="Kinds of alerts. Empty or left out: all.",
+        **OPTIONAL,
+    )
+    enabled = Flag(**OPTIONAL)
+
+
+class NewChannelSerializer(ChangedChannelSerializer):
+    """A new channel."""
+
+    kind = OneOf(choices=ChannelKind.values)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
+
+
+class NotificationChannelFilter(django_filters.FilterSet):
+    kind = django_filters.ChoiceFilter(choices=ChannelKind.choices)
+    enabled = FlagFilter()
+
+    class Meta:
+        model = NotificationChannel
+        fields: tuple[str, ...] = ()
+
+
+class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = NotificationChannel.objects
+    serializer_class = NotificationChannelSerializer
+    filterset_class = NotificationChannelFilter
+    search_fields = ("name",)
+    ordering_fields = ("name", "created_at")
+    lookup_value_converter = "uuid"
+    scope = "notification-channels"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("create", "update", "destroy", "test", "renew_secret"), Role.ADMIN
+    )
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.action in ("create", "update"):
+            self._read_body(request)
+
+    def _read_body(self, request: Request) -> None:
+        """Before the transaction, since a target's name is looked up."""
+        new = self.action == "create"
+        self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
+        kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
+        if "target" in self.body:
+            try:
+                targets.check(kind, self.body["target"])
+            except InvalidTarget as fault:
+                raise InvalidRequest([("target", str(fault))]) from fault
+
+    @operation("The channels", answer=NotificationChannelSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(NotificationChannelSerializer(page, many=True).data)
+
+    @operation("One channel", answer=NotificationChannelSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return Response(NotificationChannelSerializer(self.get_object()).data)
+
+    @operation(
+        "Make a channel",
+        request=NewChannelSerializer,
+        answer=NotificationChannelWithSecretSerializer,
+        status=201,
+        refusals=(409,),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
+        self._refuse_taken(self.body["name"])
+        if NotificationChannel.objects.for_tenant(self.tenant_id).count() >= MOST_CHANNELS:
+            raise TooManyNotificationChannels(f"There are {MOST_CHANNELS} channels; remove one first.")
+        channel = NotificationChannel(tenant_id=self.tenant_id, kind=self.body["kind"])
+        self._put(channel)
+        channel.save(force_insert=True)
+        channel.refresh_from_db()
+        secret = next(iter(targets.opened(channel).secrets), None)
+        return Response(
+            self._with_secret(channel, secret), status=201, headers={"Location": f"{ADDRESS}{channel.pk}/"}
+        )
+
+    @operation(
+        "Change a channel",
+        request=ChangedChannelSerializer,
+        answer=NotificationChannelSerializer,
+        refusals=(404, 409),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, pk: UUID) -> Response:
+        """What is left out is emptied, but for the target. A webhook keeps its secret."""
+        channel = self._locked(pk)
+        self._refuse_taken(self.body["name"], but=channel)
+        self._put(channel)
+        self._save(channel)
+        return Response(NotificationChannelSerializer(channel).data)
+
+    @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, pk: UUID) -> Response:
+        """What is still on its way there is not sent any more."""
+        self._locked(pk).delete()
+        return Response(status=204)
+
+    @operation(
+        "Send a test to this channel alone",
+        request=EmptySerializer,
+        answer=AlertSerializer,
+        status=202,
+        refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    @action(detail=True, methods=["post"])
+    def test(self, request: Request, pk: UUID) -> Response:
+        """Answers with the alert. Read it again to see what became of its delivery."""
+        read(EmptySerializer, request.data)
+        channel = self.get_object()
+        if not channel.enabled:
+            raise NotificationChannelOff(f"The channel {channel.name} is switched off.")
+        alert = try_channel(channel, actor=self.principal.actor)
+        alert.refresh_from_db()
+        return Response(AlertSerializer(alert).data, status=202)
+
+    @operation(
+        "Give a webhook a new secret",
+        request=EmptySerializer,
+        answer=NotificationChannelWithSecretSerializer,
+        refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    @action(detail=True, methods=["post"], url_path="renew-secret")
+    def renew_secret(self, request: Request, pk: UUID) -> Response:
+        """Messages are signed with the one before as well, until the next renewal."""
+        read(EmptySerializer, request.data)
+        channel = self._locked(pk)
+        if channel.kind != ChannelKind.WEBHOOK:
+            raise NotWebhook(f"{channel.name} is no webhook, and nothing is signed for it.")
+        try:
+            secret = targets.renew_secret(channel)
+        except ConfigurationError as error:
+            raise TargetUnreadable("The target cannot be read any more. Put it anew first.") from error
+        self._save(channel)
+        return Response(self._with_secret(channel, secret))
+
+    def answer_to_keep(self, data: Any) -> Any:
+        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
+
+    def _kind_of(self, pk: UUID) -> str:
+        with tenant_scope(self.tenant_id):
+            own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
+            kind: str | None = own.values_list("kind", flat=True).first()
+        if kind is None:
+            raise NotFound
+        return kind
+
+    def _locked(self, pk: UUID) -> NotificationChannel:
+        own = NotificationChannel.objects.for_tenant(self.tenant_id).select_for_update()
+        channel: NotificationChannel | None = own.filter(pk=pk).first()
+        if channel is None:
+            raise NotFound
+        self.check_if_match(channel.version)
+        return channel
+
+    def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
+        named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
+        if (named.exclude(pk=but.pk) if but else named).exists():
+            raise NotificationChannelNameTaken(f"There is a channel {name!r} already.")
+
+    def _put(self, channel: NotificationChannel) -> None:
+        channel.name = self.body["name"]
+        channel.kinds = self.body.get("kinds", [])
+        channel.enabled = self.body.get("enabled", True)
+        if "target" in self.body:
+            targets.put(channel, self.body["target"])
+
+    def _save(self, channel: NotificationChannel) -> None:
+        channel.version += 1
+        channel.save()
+
+    def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
+        return {**NotificationChannelSerializer(channel).data, "secret": secret}

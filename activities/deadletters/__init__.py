@@ -1,0 +1,21 @@
+"""Dead letters: people are told of work that failed for good, once, and set it going again or give it up, one by one or all alike.
+
+The failure itself is recorded with a dead letter by `burial`. What follows from it is done here, apart from the failure: whoever dies
+half-way has done nothing, and everything may be done twice.
+"""
+
+from activities.deadletters.dismissing import Dismissed, dismiss
+from activities.deadletters.handling import handle_waiting, unhandled, unhandled_since
+from activities.deadletters.replaying import Replayed, replay
+from activities.deadletters.sorting import groups
+
+__all__ = (
+    "Dismissed",
+    "Replayed",
+    "dismiss",
+    "groups",
+    "handle_waiting",
+    "replay",
+    "unhandled",
+    "unhandled_since",
+)

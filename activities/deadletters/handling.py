@@ -1,0 +1,173 @@
+"""Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out. All of it or nothing, once per letter.
+
+At most one process does it at a time, so that a thousand failures at once are told of one after the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import InterfaceError, OperationalError, connections
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from activities import families, transitions
+from activities.alerts import raise_alert
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE
+from activities.models import Activity, DeadLetter
+from activities.models.alert import AlertKind, Severity
+from activities.models.dead_letter import BurialReason, DeadLetterState
+from activities.states import BANDS, LinkKind, Status
+from activities.submission import child_of, submit
+from tenants.context import SYSTEM, system_scope, tenant_scope
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+TURN_LOCK = 0x6465616C  # "deal": whoever holds it handles dead letters; never change it
+TURN_SECONDS = 20.0  # Then the queue gets its worker back. While letters wait, the next hint is on its way.
+
+_SAID = {
+    BurialReason.EXHAUSTED: "its attempts are used up",
+    BurialReason.PERMANENT: "another attempt would fail alike",
+    BurialReason.STALLED: "its worker was lost once too often",
+    BurialReason.WAKE_BUDGET: "it was woken again and again without getting anywhere",
+}
+
+
+class _Unhandled(NamedTuple):
+    pk: UUID
+    tenant_id: UUID
+    activity_id: UUID
+
+
+def handle_waiting(*, within: float = TURN_SECONDS) -> int:
+    """Tell people of every dead letter that they were not told of yet, for at most `within` seconds; how many.
+
+    One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises `OperationalError` when
+    PostgreSQL does not answer.
+    """
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [TURN_LOCK])
+        if not cursor.fetchone()[0]:
+            return 0
+        try:
+            return _handle_all(time.monotonic() + within)
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [TURN_LOCK])
+
+
+def unhandled() -> QuerySet[Any]:
+    """What people were not told of yet, of all tenants."""
+    rows: QuerySet[Any] = DeadLetter.objects.filter(handled_at=None)
+    return rows
+
+
+def unhandled_since(age: timedelta) -> bool:
+    """Whether somebody should have been told of something that long ago."""
+    with system_scope():
+        return unhandled().filter(created_at__lt=Now() - age).exists()
+
+
+def _handle_all(until: float) -> int:
+    handled = 0
+    for letter in _waiting():
+        handled += _handled(letter)
+        if time.monotonic() > until:
+            break
+    return handled
+
+
+def _waiting() -> Iterator[_Unhandled]:
+    """Oldest first, each once in a turn."""
+    last: UUID | None = None
+    while True:
+        with system_scope():
+            rows = unhandled() if last is None else unhandled().filter(pk__gt=last)
+            found = rows.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
+            page = [_Unhandled(*row) for row in found]
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1].pk
+
+
+def _handled(letter: _Unhandled) -> bool:
+    try:
+        return _handle(letter)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        # A mistake of ours about one failure must not keep people from learning of all others.
+        logger.exception(
+            "A dead letter cannot be handled",
+            extra={"action": "dead_letter_stuck", "dead_letter": str(letter.pk)},
+        )
+        return False
+
+
+def _handle(waiting: _Unhandled) -> bool:
+    tenant_id, activity_id = waiting.tenant_id, waiting.activity_id
+    with tenant_scope(tenant_id):
+        activity = families.lock_with_parent(tenant_id, activity_id)
+        letters = DeadLetter.objects.for_tenant(tenant_id).filter(pk=waiting.pk, handled_at=None)
+        letter = letters.select_for_update().first()
+        if activity is None or letter is None:
+            return False  # It was handled or deleted in this moment.
+        if letter.state == DeadLetterState.OPEN:
+            if activity.status == Status.FAILED:
+                transitions.apply(
+                    activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)}
+                )
+            letter.escalation_id = _escalate(activity, letter)
+            _alert(activity, letter)
+        letters.update(handled_at=Now(), escalation_id=letter.escalation_id)
+    return True
+
+
+def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
+    escalation = child_of(
+        activity,
+        LinkKind.ESCALATION,
+        name=f"Failed: {activity.name}"[:200],
+        description=f"{_told(letter)}\n\nTry it again, hand it to somebody else, or cancel it.",
+        human_role=DEFAULT_ESCALATION_ROLE,
+        priority=BANDS["urgent"],
+        metadata={"dead_letter": str(letter.pk), "fingerprint": letter.fingerprint, "reason": letter.reason},
+    )
+    return submit([escalation], actor="engine")[0].id
+
+
+def _alert(activity: Activity, letter: DeadLetter) -> None:
+    raise_alert(
+        letter.tenant_id,
+        AlertKind.WAKE_BUDGET if letter.reason == BurialReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
+        f"Failed: {activity.name}",
+        body=_told(letter),
+        severity=Severity.CRITICAL,
+        activity_id=activity.pk,
+        facts={
+            "agent_role": letter.agent_role,
+            "reason": letter.reason,
+            "error": letter.error.get("code"),
+            "attempts": letter.attempts,
+            "stalls": letter.stalls,
+            "cost_usd": letter.cost_usd,
+            "fingerprint": letter.fingerprint,
+        },
+        dedup_key=f"dead-letter:{letter.pk}",
+    )
+
+
+def _told(letter: DeadLetter) -> str:
+    said = _SAID[BurialReason(letter.reason)]
+    message = str(letter.error.get("message") or letter.error.get("code") or "")
+    return (
+        f"{letter.agent_role} has given up: {said}. "
+        f"Attempts {letter.attempts}, stalls {letter.stalls}, cost so far ${letter.cost_usd:f}. {message}"
+    )

@@ -1,0 +1,28 @@
+"""Sorting: failures that look alike, together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Count, Max, Min, Q, QuerySet, TextField
+from django.db.models.functions import Cast, Collate
+
+from activities.models.dead_letter import DeadLetterState
+
+
+def groups(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Dead letters that look alike: `count`, how many of them are `open`, when they came, and the id of the newest as `example`.
+
+    The rows are named tuples; they can still be filtered by what a dead letter has.
+    """
+    alike = ("fingerprint", "agent_role", "reason")
+    # As text, since not every PostgreSQL compares UUIDs in an aggregate; in the order of their digits.
+    newest = Max(Collate(Cast("pk", TextField()), "C"))
+    counted = rows.order_by().values(*alike).annotate(
+        count=Count("pk"),
+        open=Count("pk", filter=Q(state=DeadLetterState.OPEN)),
+        first_at=Min("created_at"),
+        last_at=Max("created_at"),
+        example=newest,
+    )  # fmt: skip
+    return counted.values_list(*alike, "count", "open", "first_at", "last_at", "example", named=True)

@@ -1,0 +1,33 @@
+-- I14  Every terminal failure has one dead letter. Of what has failed the last one was not replayed; of nothing else one is open.
+--      People are asked once about each that they were told of, and about no other, and an alert tells only of those.
+-- Returns     id of each activity for which that is not so
+-- Plan        NOT IN instead of NOT EXISTS: it is hashed however few rows the planner expects.
+WITH failure AS (
+    SELECT activity_id, count(*) AS times FROM activities_activityevent WHERE verb IN ('fail', 'trip') GROUP BY activity_id
+), letter AS (
+    SELECT activity_id, count(*) AS times, count(*) FILTER (WHERE state = 'open') AS open,
+           (array_agg(state ORDER BY created_at DESC, id DESC))[1] AS last
+    FROM activities_deadletter GROUP BY activity_id
+)
+SELECT activity_id AS id FROM failure FULL JOIN letter USING (activity_id) WHERE failure.times IS DISTINCT FROM letter.times
+UNION
+SELECT a.id FROM activities_activity a LEFT JOIN letter l ON l.activity_id = a.id
+WHERE a.status IN ('failed', 'needs_review') AND coalesce(l.last, 'replayed') = 'replayed'
+UNION
+SELECT a.id FROM letter l JOIN activities_activity a ON a.id = l.activity_id
+WHERE l.open > 0 AND a.status NOT IN ('failed', 'needs_review')
+UNION
+SELECT d.activity_id FROM activities_deadletter d LEFT JOIN activities_activity e ON e.id = d.escalation_id
+WHERE d.handled_at IS NOT NULL AND d.state = 'open' AND d.escalation_id IS NULL
+   OR d.escalation_id IS NOT NULL AND (d.handled_at IS NULL OR e.link_kind IS DISTINCT FROM 'escalation' OR e.parent_id <> d.activity_id)
+UNION
+SELECT min(activity_id::text)::uuid FROM activities_deadletter WHERE escalation_id IS NOT NULL
+GROUP BY escalation_id HAVING count(*) > 1
+UNION
+SELECT e.parent_id FROM activities_activity e
+WHERE e.link_kind = 'escalation' AND e.status IN ('created', 'in_progress') AND e.metadata ? 'dead_letter' AND e.id NOT IN (
+    SELECT escalation_id FROM activities_deadletter WHERE state = 'open' AND escalation_id IS NOT NULL)
+UNION
+SELECT d.activity_id FROM activities_alert t
+JOIN activities_deadletter d ON d.tenant_id = t.tenant_id AND 'dead-letter:' || d.id = t.dedup_key
+GROUP BY d.id, d.activity_id, d.escalation_id HAVING count(*) > 1 OR d.escalation_id IS NULL

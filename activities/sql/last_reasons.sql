@@ -1,0 +1,28 @@
+-- Why activities that have failed ran last or were to run next: the wakes that their failure consumed.
+-- Parameters  tenant, activities
+-- Returns     activity_id, reason, payload (as text), fingerprint; each once, in the order in which they came
+-- A run that an agent ended with a tool has used up its wakes; what came after it was not heard yet. An activity without any such wake
+-- gets its newest one.
+WITH asked AS (
+    SELECT a.id AS activity_id, run.id AS run_id, run.status, run.started_at
+    FROM unnest(%(activities)s::uuid[]) AS a(id)
+    LEFT JOIN LATERAL (
+        SELECT r.id, r.status, r.started_at FROM activities_activityrun r
+        WHERE r.tenant_id = %(tenant)s AND r.activity_id = a.id ORDER BY r.fence DESC LIMIT 1
+    ) run ON true
+), unheard AS (
+    SELECT w.id, w.activity_id, w.reason, w.payload, w.fingerprint
+    FROM asked JOIN activities_wake w ON w.tenant_id = %(tenant)s AND w.activity_id = asked.activity_id AND w.state = 'consumed'
+    WHERE (w.run_id = asked.run_id AND asked.status <> 'completed')
+       OR (w.run_id IS NULL AND (asked.run_id IS NULL OR w.created_at >= asked.started_at))
+), newest AS (
+    SELECT w.id, w.activity_id, w.reason, w.payload, w.fingerprint
+    FROM asked CROSS JOIN LATERAL (
+        SELECT * FROM activities_wake o WHERE o.tenant_id = %(tenant)s AND o.activity_id = asked.activity_id ORDER BY o.id DESC LIMIT 1
+    ) w
+    WHERE NOT EXISTS (SELECT FROM unheard WHERE unheard.activity_id = asked.activity_id)
+), found AS (
+    SELECT DISTINCT ON (activity_id, reason, fingerprint) * FROM (SELECT * FROM unheard UNION ALL SELECT * FROM newest) w
+    ORDER BY activity_id, reason, fingerprint, id
+)
+SELECT activity_id, reason, payload::text AS payload, fingerprint FROM found ORDER BY id

@@ -1,0 +1,194 @@
+"""Channels: the tenant's connections to the outside that its agents need, and whether they still open anything."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown
+from agents.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
+from tenants import channels
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.channels import STANDING
+from tenants.exceptions import TenantError
+from tenants.models import Channel, ChannelStatus, Role
+
+ADDRESS = "/api/v1/channels/"
+
+
+class ChannelNameTaken(TenantError):
+    """Another channel of the same kind has this name."""
+
+    code = "already_exists"
+    status = 409
+
+
+class ChannelSerializer(Shown):
+    """A connection to the outside that agents need."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    name = serializers.CharField()
+    status = serializers.CharField(source="standing", help_text="active, expired or disabled")
+    status_since = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField(allow_null=True, help_text="From then on it counts as expired.")
+    details = serializers.DictField()
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+
+class ChannelBodySerializer(StrictSerializer):
+    """A channel, but for its status, which has addresses of its own."""
+
+    kind = Text(max_length=63, help_text="Such as google-ads.")
+    name = Text(max_length=200)
+    expires_at = Moment(**OPTIONAL)
+    details = Member(help_text="For agents: account numbers and the like. No secrets.", **OPTIONAL)
+
+
+class ReactivationSerializer(StrictSerializer):
+    """Until when the channel opens what it should, if that is known."""
+
+    expires_at = Moment(**OPTIONAL)
+
+
+class NothingSerializer(StrictSerializer):
+    """A body without members, or none at all."""
+
+
+class ChannelFilter(django_filters.FilterSet):
+    kind = django_filters.CharFilter()
+    status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
+
+    class Meta:
+        model = Channel
+        fields: tuple[str, ...] = ()
+
+
+CHANGE: dict[str, Any] = {
+    "answer": ChannelSerializer,
+    "refusals": (404,),
+    "parameters": (IDEMPOTENCY_KEY, IF_MATCH),
+}
+
+
+class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = Channel.objects
+    serializer_class = ChannelSerializer
+    filterset_class = ChannelFilter
+    search_fields = ("kind", "name")
+    ordering_fields = ("name", "created_at", "expires_at")
+    lookup_value_converter = "uuid"
+    scope = "channels"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("create", "update", "destroy", "expire", "reactivate", "disable"), Role.ADMIN
+    )
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset()
+        return rows.annotate(standing=STANDING)
+
+    @operation("The channels", answer=ChannelSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(ChannelSerializer(page, many=True).data)
+
+    @operation("One channel", answer=ChannelSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return self._shown(pk)
+
+    @operation(
+        "Make a channel",
+        request=ChannelBodySerializer,
+        answer=ChannelSerializer,
+        status=201,
+        refusals=(409,),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        body = read(ChannelBodySerializer, request.data)
+        self._refuse_taken(body)
+        channel = Channel.objects.create(tenant_id=self.tenant_id, **body)
+        answer = self._shown(channel.pk)
+        answer.status_code = 201
+        answer.headers["Location"] = f"{ADDRESS}{channel.pk}/"
+        return answer
+
+    @operation(
+        "Change a channel",
+        request=ChannelBodySerializer,
+        answer=ChannelSerializer,
+        refusals=(404, 409),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, pk: UUID) -> Response:
+        """What is left out is emptied. A channel that has expired stays so until it is reactivated."""
+        channel = self._locked(pk)
+        body = read(ChannelBodySerializer, request.data)
+        self._refuse_taken(body, but=channel)
+        own = Channel.objects.for_tenant(self.tenant_id).filter(pk=pk)
+        own.update(**{"expires_at": None, "details": {}, **body}, version=channel.version + 1)
+        return self._shown(pk)
+
+    @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, pk: UUID) -> Response:
+        self._locked(pk).delete()
+        return Response(status=204)
+
+    @operation("Say that a channel opens nothing any more", request=NothingSerializer, **CHANGE)
+    @action(detail=True, methods=["post"])
+    def expire(self, request: Request, pk: UUID) -> Response:
+        """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
+        read(NothingSerializer, request.data)
+        self._locked(pk)
+        channels.expire(self.tenant_id, pk)
+        return self._shown(pk)
+
+    @operation("Say that a channel opens what it should again", request=ReactivationSerializer, **CHANGE)
+    @action(detail=True, methods=["post"])
+    def reactivate(self, request: Request, pk: UUID) -> Response:
+        """Without `expires_at`, an earlier expiry that is over is forgotten."""
+        body = read(ReactivationSerializer, request.data)
+        self._locked(pk)
+        channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
+        return self._shown(pk)
+
+    @operation("Switch a channel off", request=NothingSerializer, **CHANGE)
+    @action(detail=True, methods=["post"])
+    def disable(self, request: Request, pk: UUID) -> Response:
+        read(NothingSerializer, request.data)
+        self._locked(pk)
+        channels.disable(self.tenant_id, pk)
+        return self._shown(pk)
+
+    def _locked(self, pk: UUID) -> Channel:
+        own = Channel.objects.for_tenant(self.tenant_id).select_for_update()
+        channel: Channel | None = own.filter(pk=pk).first()
+        if channel is None:
+            raise NotFound
+        self.check_if_match(channel.version)
+        return channel
+
+    def _refuse_taken(self, body: dict[str, Any], but: Channel | None = None) -> None:
+        named = Channel.objects.for_tenant(self.tenant_id).filter(kind=body["kind"], name=body["name"])
+        if (named.exclude(pk=but.pk) if but else named).exists():
+            raise ChannelNameTaken(
+                f"There is a channel {body['name']!r} of the kind {body['kind']!r} already."
+            )
+
+    def _shown(self, pk: UUID) -> Response:
+        own = Channel.objects.for_tenant(self.tenant_id).annotate(standing=STANDING)
+        channel = own.filter(pk=pk).first()
+        if channel is None:
+            raise NotFound
+        return Response(ChannelSerializer(channel).data)

@@ -1,0 +1,202 @@
+"""What a tenant's agents may know beside their task: the client's context, and skills. In force within two seconds."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import django_filters
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents import configuration
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown
+from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from agents.exceptions import AgentError
+from agents.models import Skill, SkillKind
+from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.models import Role
+
+SKILLS = "/api/v1/skills/"
+MOST_SKILLS = 100  # per tenant; an agent is told about all of its own at once
+MOST_ROLES = 100
+
+#: What a PUT replaces as a whole.
+PLAIN = ("name", "description", "content", "kind", "roles", "enabled")
+
+
+class SkillExists(AgentError):
+    """The tenant has a skill of this key already."""
+
+    code = "already_exists"
+    status = 409
+
+
+class TooManySkills(AgentError):
+    """The tenant has as many skills as it may have."""
+
+    code = "too_many_skills"
+    status = 409
+
+
+class SkillShortSerializer(Shown):
+    """A skill without its text."""
+
+    key = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    kind = serializers.CharField(help_text=f"One of {', '.join(SkillKind.values)}.")
+    roles = serializers.ListField(child=serializers.CharField(), help_text="Empty: all roles.")
+    enabled = serializers.BooleanField()
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    link = serializers.SerializerMethodField()
+
+    def get_link(self, skill: Skill) -> str:
+        return f"{SKILLS}{skill.key}/"
+
+
+class SkillSerializer(SkillShortSerializer):
+    content = serializers.CharField(help_text="Markdown.")
+
+
+class AgentRole(Text):
+    """A role of the registry."""
+
+    default_error_messages = {
+        "unknown": "{role!r} is no role of the registry; GET /api/v1/agents/ lists them"
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        role = super().to_internal_value(data)
+        if role not in configuration.known_roles():
+            self.fail("unknown", role=role[:63])
+        return role
+
+
+class SkillBodySerializer(StrictSerializer):
+    """A skill, but for its key. Another version begins new sessions, since agents are told something else."""
+
+    name = Text(max_length=100)
+    description = Text(
+        allow_blank=True,
+        max_length=LONGEST_DESCRIPTION,
+        help_text="When to read it. Agents decide by this.",
+        **OPTIONAL,
+    )
+    content = Text(trim_whitespace=False, max_length=LONGEST_CONTENT, help_text="Markdown.")
+    kind = OneOf(
+        choices=SkillKind.choices,
+        help_text="`context` is given to agents in full, a `skill` is read by those that need it (the default).",
+        **OPTIONAL,
+    )
+    roles = serializers.ListField(
+        child=AgentRole(), max_length=MOST_ROLES, help_text="Empty: all roles.", **OPTIONAL
+    )
+    enabled = Flag(**OPTIONAL)
+
+    def validate_roles(self, roles: list[str]) -> list[str]:
+        return sorted(set(roles))
+
+
+class NewSkillSerializer(SkillBodySerializer):
+    key = Text(max_length=63, validators=[key_validator], help_text=str(key_validator.message))
+
+
+class SkillFilter(django_filters.FilterSet):
+    kind = django_filters.ChoiceFilter(choices=SkillKind.choices)
+    enabled = django_filters.BooleanFilter()
+    role = django_filters.CharFilter(method="of_role", help_text="What agents of this role may know.")
+
+    class Meta:
+        model = Skill
+        fields: tuple[str, ...] = ()
+
+    def of_role(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
+
+
+class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = Skill.objects
+    serializer_class = SkillSerializer
+    filterset_class = SkillFilter
+    search_fields = ("key", "name", "description")
+    ordering_fields = ("key", "name", "created_at", "updated_at")
+    ordering = ("key",)
+    lookup_field = "key"
+    reject_duplicate_keys = True
+    scope = "agents"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
+
+    @operation("The skills, without their texts", answer=SkillShortSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset().defer("content"))) or []
+        return self.get_paginated_response(SkillShortSerializer(page, many=True).data)
+
+    @operation("One skill", answer=SkillSerializer, refusals=(404,))
+    def retrieve(self, request: Request, key: str) -> Response:
+        return Response(SkillSerializer(self.get_object()).data)
+
+    @operation(
+        "Make a skill",
+        request=NewSkillSerializer,
+        answer=SkillSerializer,
+        status=201,
+        refusals=(400, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        body = read(NewSkillSerializer, request.data)
+        own = Skill.objects.for_tenant(self.tenant_id)
+        if own.count() >= MOST_SKILLS:
+            raise TooManySkills(f"There are {MOST_SKILLS} skills already, which is as many as there may be.")
+        skill, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
+        if not made:
+            raise SkillExists(f"There is a skill {body['key']!r} already.")
+        skill.refresh_from_db()
+        return Response(
+            SkillSerializer(skill).data, status=201, headers={"Location": f"{SKILLS}{skill.key}/"}
+        )
+
+    @operation(
+        "Change a skill",
+        request=SkillBodySerializer,
+        answer=SkillSerializer,
+        refusals=(400, 404, 412),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, key: str) -> Response:
+        """What is left out is emptied. Putting what is there already changes nothing, and no version."""
+        skill = self._locked()
+        body = read(SkillBodySerializer, request.data)
+        empty = Skill()
+        changed = {
+            name: value
+            for name in PLAIN
+            if (value := body.get(name, getattr(empty, name))) != getattr(skill, name)
+        }
+        if changed:
+            rows = Skill.objects.for_tenant(self.tenant_id).filter(pk=skill.pk)
+            rows.update(**changed, version=skill.version + 1, updated_at=Now())
+            skill.refresh_from_db()
+        return Response(SkillSerializer(skill).data)
+
+    @operation("Delete a skill", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, key: str) -> Response:
+        """Agents at work keep what they have been told. To be able to go back, switch it off instead."""
+        self._locked().delete()
+        return Response(status=204)
+
+    def _locked(self) -> Skill:
+        found: Skill | None = self.get_queryset().select_for_update().filter(key=self.kwargs["key"]).first()
+        if found is None:
+            raise NotFound
+        self.check_if_match(found.version)
+        return found

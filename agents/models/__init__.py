@@ -1,0 +1,25 @@
+"""Agents, what is set for them, what they remember and what they may know. Import from here; the files are an inner matter."""
+
+from agents.models.registry import (
+    ROLE_PATTERN,
+    Adapter,
+    Agent,
+    AgentConfig,
+    AgentVersionDeployment,
+    role_validator,
+)
+from agents.models.session import AgentSession, EndReason
+from agents.models.skill import Skill, SkillKind
+
+__all__ = (
+    "ROLE_PATTERN",
+    "Adapter",
+    "Agent",
+    "AgentConfig",
+    "AgentSession",
+    "AgentVersionDeployment",
+    "EndReason",
+    "Skill",
+    "SkillKind",
+    "role_validator",
+)

@@ -1,0 +1,55 @@
+"""For which tenant a person who signed in acts: one of their own, or as a superuser any that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django.db.models import Count
+from django.http import Http404
+
+from activities.models import Activity
+from activities.selectors import OPEN_FOR_PEOPLE
+from tenants import members
+from tenants.context import system_scope
+from tenants.members import MembershipRefused
+from tenants.models import Tenant
+from tenants.principals import Principal
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A tenant in which people are asked for something."""
+
+    slug: str
+    name: str
+    items: int
+
+
+def own_tenants(user: User) -> list[Tenant]:
+    """The tenants that the person is a member of, by slug."""
+    return [membership.tenant for membership in members.memberships_of(user)]
+
+
+def acting(user: User, slug: str) -> Principal | None:
+    """The person acting for the tenant of that name, None without one. Raises `Http404` when they may not, or there is none."""
+    if not slug:
+        return None
+    try:
+        return members.principal_of(user, slug)
+    except MembershipRefused as refusal:
+        raise Http404 from refusal
+
+
+def tenants_that_ask() -> list[Asked]:
+    """The tenants in which most waits for people. For superusers alone."""
+    with system_scope():
+        rows = Activity.objects.filter(OPEN_FOR_PEOPLE, tenant__is_active=True).order_by()
+        counted = rows.values("tenant__slug", "tenant__name").annotate(items=Count("pk"))
+        page = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
+        return [Asked(row["tenant__slug"], row["tenant__name"], row["items"]) for row in page]

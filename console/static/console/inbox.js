@@ -1,0 +1,166 @@
+// The inbox by keyboard. Everything here is a shorter way to links, fields and buttons of the page, which works without it.
+//
+// No single key does what cannot be undone: the first press leads to the button, where the screen says what it does; the second presses it.
+"use strict";
+
+(() => {
+  const SWITCH = "inbox-keys";
+  const find = (selector) => document.querySelector(selector);
+  const keys = find("#keys");
+  const answer = find("#answer");
+  const together = find("#together");
+  const links = [...document.querySelectorAll("#rows a")];
+  let intended = null; // the button that a note is being written for
+
+  const shortcutsAreOn = () => localStorage.getItem(SWITCH) !== "off";
+  const say = (words) => { find("#said").textContent = words; };
+  const button = (...names) =>
+    answer && [...answer.elements].find((one) => one.name === "deed" && names.includes(one.value));
+
+  // The row that has the focus, else the one that is open, else none.
+  function current() {
+    const row = document.activeElement && document.activeElement.closest("#rows li");
+    return links.findIndex((link) => (row ? row.contains(link) : link.hasAttribute("aria-current")));
+  }
+
+  function step(by) {
+    if (!links.length) return say("The list is empty.");
+    const at = current();
+    const next = at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(links.length - 1, Math.max(0, at + by));
+    links[next].focus();
+    links[next].scrollIntoView({ block: "nearest" });
+  }
+
+  function open() {
+    const at = current();
+    if (at >= 0) links[at].click();
+  }
+
+  function select() {
+    const at = current();
+    const box = at >= 0 && links[at].parentElement.querySelector("input");
+    if (!box) return say("This one needs to be opened to be answered.");
+    box.click();
+    say(`${box.checked ? "Selected" : "Not selected"}. ${chosen()} in all.`);
+  }
+
+  const chosen = () => (together ? document.querySelectorAll("#rows input:checked").length : 0);
+
+  function showChosen() {
+    if (!together) return;
+    together.classList.toggle("idle", !chosen());
+    find("#count").textContent = chosen() ? ` (${chosen()})` : "";
+  }
+
+  // Whether the row with the focus is another than the one that is open: nobody answers what they have not seen.
+  function looksElsewhere() {
+    const at = current();
+    return at >= 0 && !links[at].hasAttribute("aria-current");
+  }
+
+  function approve() {
+    if (chosen()) return press(together.querySelector("button"));
+    if (looksElsewhere()) return open();
+    press(button("approve"));
+  }
+
+  function press(target) {
+    if (!target) return say("That cannot be done here.");
+    if (document.activeElement === target) return target.click();
+    target.focus();
+    hint(target, "Enter does it.");
+  }
+
+  function write(target, field) {
+    if (!target) return say("That cannot be done here.");
+    if (looksElsewhere()) return open();
+    intended = target;
+    (field || answer.elements.notes).focus();
+    hint(target, "Ctrl+Enter does it.");
+  }
+
+  function hint(target, how) {
+    const place = find("#hint");
+    if (!place || !answer || !answer.contains(target)) return;
+    place.hidden = false;
+    place.textContent = `${target.textContent}: ${how}`;
+  }
+
+  function settle() {
+    if (looksElsewhere()) return open();
+    const target = button("resolve", "retry", "complete");
+    if (target && (target.dataset.needsNote || answer.elements.output)) write(target, answer.elements.output);
+    else press(target);
+  }
+
+  const DEEDS = {
+    j: () => step(1),
+    k: () => step(-1),
+    o: open,
+    x: select,
+    a: approve,
+    r: () => write(button("reject")),
+    e: settle,
+    u: () => { const back = find(".back"); if (back) back.click(); },
+    "/": () => find("#search").focus(),
+    "?": () => keys.showModal(),
+  };
+
+  // A button that needs a note says so in the page instead of asking the server.
+  function lacksNote(target) {
+    const notes = answer.elements.notes;
+    const missing = target && target.dataset.needsNote && !notes.value.trim();
+    notes.setCustomValidity(missing ? target.dataset.needsNote : "");
+    if (missing) { intended = target; notes.focus(); notes.reportValidity(); }
+    return missing;
+  }
+
+  const isWriting = (place) => place.closest("textarea, select, [contenteditable], input:not([type=checkbox], [type=radio])");
+
+  document.addEventListener("keydown", (event) => {
+    const place = event.target instanceof Element ? event.target : document.body;
+    if (event.isComposing || event.defaultPrevented) return;
+    if (isWriting(place)) {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && answer && answer.contains(place)) {
+        event.preventDefault();
+        const target = intended || button("resolve", "complete");
+        if (target) target.click();
+        else say("Choose one of the buttons.");
+      } else if (event.key === "Escape") {
+        (intended && answer.contains(place) ? intended : place.closest("section, .list")).focus();
+        place.blur();
+      }
+      return;
+    }
+    if (event.key === "Enter" && place.matches("input[type=radio]")) return event.preventDefault();
+    if (event.ctrlKey || event.metaKey || event.altKey || keys.open || !shortcutsAreOn()) return;
+    const deed = DEEDS[event.key];
+    if (!deed) return;
+    event.preventDefault();
+    deed();
+  });
+
+  if (answer) {
+    answer.elements.notes.addEventListener("input", () => answer.elements.notes.setCustomValidity(""));
+    answer.addEventListener("submit", (event) => {
+      if (lacksNote(event.submitter)) return event.preventDefault();
+      // A second press while the first is on its way would only be told that it came too late.
+      setTimeout(() => answer.querySelectorAll("button").forEach((one) => { one.disabled = true; }));
+    });
+  }
+  window.addEventListener("pageshow", () => {
+    document.querySelectorAll("button:disabled").forEach((one) => { one.disabled = false; });
+    showChosen();
+  });
+
+  document.addEventListener("change", (event) => {
+    if (event.target.form === together) showChosen();
+    if (event.target.id === "keys-on") localStorage.setItem(SWITCH, event.target.checked ? "on" : "off");
+  });
+  const help = find("#show-keys");
+  help.hidden = false;
+  help.addEventListener("click", () => keys.showModal());
+  find("#keys-on").checked = shortcutsAreOn();
+  const notice = find("#notice");
+  if (notice) notice.focus();
+})();

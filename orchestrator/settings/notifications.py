@@ -1,0 +1,17 @@
+"""Where alerts go that are everybody's business, and how mail leaves. All of it is optional."""
+
+from __future__ import annotations
+
+import environ
+
+_env = environ.Env()
+
+# The platform's own channels: they hear of the alerts of all tenants. Empty: nobody outside is told but the tenants themselves.
+SLACK_WEBHOOK_URL = _env("SLACK_WEBHOOK_URL", default="")
+ALERT_EMAIL = _env("ALERT_EMAIL", default="")  # several addresses with commas
+
+# How mail leaves: smtp+tls://user:password@host:587. Empty: no mail is sent, and deliveries by mail fail saying so.
+EMAIL_URL = _env("EMAIL_URL", default="")
+vars().update(environ.Env.email_url_config(EMAIL_URL or "dummymail://"))
+EMAIL_TIMEOUT = 10.0  # seconds without an answer from the mail server
+DEFAULT_FROM_EMAIL = _env("DEFAULT_FROM_EMAIL", default="") or "orchestrator@localhost"

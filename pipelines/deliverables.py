@@ -1,0 +1,70 @@
+"""Deliverables: made, changed and deleted, by the API and the admin alike.
+
+A deliverable that becomes active is due from the next month on. The month under way is started by hand, if it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Now
+
+from pipelines.exceptions import DeliverableInUse, DeliverableNotFound
+from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
+from pipelines.models.deliverable import DeliverableState, next_month
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+
+
+def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, bool]:
+    """The new deliverable; or the one that has this key already, and False."""
+    with tenant_scope(tenant_id):
+        own = Deliverable.objects.for_tenant(tenant_id)
+        made, created = own.get_or_create(
+            tenant_id=tenant_id, key=values["key"], defaults={"id": uuid7(), **values}
+        )
+        made.refresh_from_db()
+        return made, created
+
+
+def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> Deliverable:
+    """Set these fields and raise the version. Raises `DeliverableNotFound`."""
+    with tenant_scope(tenant_id):
+        before = _locked(tenant_id, deliverable_id)
+        wakes_up = (
+            values.get("status") == DeliverableState.ACTIVE and before.status != DeliverableState.ACTIVE
+        )
+        due = {"next_on": next_month()} if wakes_up else {}
+        Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).update(
+            **values, **due, version=F("version") + 1, updated_at=Now()
+        )
+        before.refresh_from_db()
+        return before
+
+
+def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
+    """Raises `DeliverableNotFound`, and `DeliverableInUse` when it has had a period."""
+    with tenant_scope(tenant_id):
+        # Whoever starts a period of it holds the row until the period is there to be seen.
+        found = _locked(tenant_id, deliverable_id)
+        if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
+            raise DeliverableInUse(f"The deliverable {found.key!r} has periods; end it instead.")
+        found.delete()
+
+
+def unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
+    """Which of these are keys of no pipeline of the tenant. In the caller's scope."""
+    wanted = set(keys)
+    known = Pipeline.objects.for_tenant(tenant_id).filter(key__in=wanted).values_list("key", flat=True)
+    return wanted - set(known)
+
+
+def _locked(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
+    rows = Deliverable.objects.for_tenant(tenant_id).select_for_update()
+    found: Deliverable | None = rows.filter(pk=deliverable_id).first()
+    if found is None:
+        raise DeliverableNotFound(f"There is no deliverable {deliverable_id}.")
+    return found

@@ -1,0 +1,34 @@
+"""`manage.py start_periods [--tenant SLUG]`: does by hand what the monthly job does, for the month that is running."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from pipelines import monthly
+from pipelines.periods import start_new_periods
+from tenants import registration
+from tenants.exceptions import TenantError
+
+ACTOR = "command:start_periods"
+
+
+class Command(BaseCommand):
+    help = "Start the running month (UTC) of every active deliverable that has no period in it yet."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--tenant", metavar="SLUG", help="only this tenant's; else those of all active tenants"
+        )
+
+    def handle(self, *args: Any, tenant: str | None, **options: Any) -> None:
+        try:
+            tenants = [registration.find(tenant)] if tenant is not None else monthly.active_tenants()
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        today = datetime.now(UTC).date()
+        for each in tenants:
+            started = start_new_periods(each.pk, today=today, actor=ACTOR)
+            self.stdout.write(f"{each.slug}: {len(started)} started")

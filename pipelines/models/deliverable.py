@@ -1,0 +1,112 @@
+"""What a tenant owes month after month, and each month of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+from django.db import models
+from django.db.models.functions import Now
+
+from pipelines.models.template import key_validator
+from pipelines.months import Month
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
+
+def next_month() -> date:
+    """The first day of the next month, in UTC."""
+    return Month.of(datetime.now(UTC).date()).following
+
+
+class DeliverableState(models.TextChoices):
+    """Each state is documented by what becomes of the next month."""
+
+    ACTIVE = "active"  # It gets a period.
+    PAUSED = "paused"  # It gets none, until somebody makes the deliverable active again.
+    ENDED = "ended"  # It gets none; the periods that were stay as history.
+
+
+class PeriodState(models.TextChoices):
+    """Each state is documented by how it is left."""
+
+    PLANNING = "planning"  # A plan is taken up, the planner's or a person's.
+    ACTIVE = "active"  # The last of its runs ends.
+    COMPLETED = "completed"  # A run of it is tried again.
+    CANCELLED = "cancelled"  # Final.
+
+
+class Deliverable(TenantOwned):
+    """Something that is planned anew for every month, from the runs of some pipelines."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    key = models.CharField(max_length=63, validators=[key_validator])
+    name = models.CharField(max_length=200)
+    description = models.TextField(blank=True, default="", help_text="What the planner is told about it.")
+    status = models.CharField(
+        max_length=10, choices=DeliverableState.choices, default=DeliverableState.ACTIVE
+    )
+    next_on = models.DateField(
+        default=next_month,
+        editable=False,
+        help_text="From this day on a period is due, if it is active. The month that it was made in is started by hand.",
+    )
+    pipelines = models.JSONField(
+        default=list, help_text='Keys of the pipelines that its plans may use, such as ["content-brief"].'
+    )
+    params = models.JSONField(
+        default=dict, blank=True, help_text="For every run of its periods, under what the plan says itself."
+    )
+    version = models.PositiveIntegerField(
+        default=1, editable=False, help_text="Raised by every change; the ETag."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "key"), name="deliverable_key_once_per_tenant"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="deliverable_of_tenant"),
+        )
+        indexes = (
+            # Asked every second over all tenants: what should have been started and was not.
+            models.Index(fields=("next_on",), condition=models.Q(status="active"), name="deliverable_due"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeliverablePeriod(TenantOwned):
+    """One calendar month (UTC) of a deliverable. Its row is the lock under which its runs are counted."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    deliverable = models.ForeignKey(
+        Deliverable, on_delete=models.PROTECT, related_name="periods", db_constraint=False, db_index=False
+    )
+    starts_on = models.DateField()
+    ends_on = models.DateField(help_text="The last day of the month.")
+    status = models.CharField(max_length=10, choices=PeriodState.choices, default=PeriodState.PLANNING)
+    planned = models.PositiveIntegerField(default=0, help_text="Runs that the plan asked for.")
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    at_risk = models.BooleanField(default=False)
+    at_risk_reason = models.TextField(blank=True, default="")
+    plan = models.JSONField(null=True, blank=True, help_text="As it was taken up.")
+    plan_faults = models.JSONField(
+        default=list, blank=True, help_text="What was wrong with the last plan that was refused, by path."
+    )
+    planner_activity_id = models.UUIDField(help_text="The activity whose output is the plan.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        constraints = (
+            # However many jobs, beats and people start a month at once, there is one of it.
+            models.UniqueConstraint(fields=("deliverable", "starts_on"), name="period_once_per_month"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="period_of_tenant"),
+        )
+        indexes = (models.Index(fields=("tenant", "-starts_on", "-id"), name="period_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.starts_on:%Y-%m}"

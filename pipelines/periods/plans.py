@@ -1,0 +1,197 @@
+"""Plans of a period: read whole, then checked against the pipelines that were offered. Every fault is named by its path.
+
+Pure. The form is `plan_schema.json`, which the planner gets with its work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jsonschema  # type: ignore[import-untyped]  # comes without types
+
+from pipelines.definition.faults import Fault, Faults, at
+from pipelines.exceptions import PipelineError
+
+SCHEMA: Mapping[str, Any] = json.loads(Path(__file__).with_name("plan_schema.json").read_text("utf-8"))
+
+MOST_FAULTS = 50  # more help nobody
+_NORMAL = 10
+
+_KINDS = {
+    "object": "an object", "array": "a list", "string": "text", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false",
+}  # fmt: skip
+
+
+class PlanInvalid(PipelineError):
+    """The plan cannot be taken up. `faults` names everything that is wrong with it."""
+
+    code: ClassVar[str] = "invalid_plan"
+    status: ClassVar[int] = 400
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = list(faults)
+        super().__init__("; ".join(map(str, self.faults)))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A pipeline that a plan may use. `params` are the defaults of its runs."""
+
+    key: str
+    name: str
+    description: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the planner is told."""
+        return {
+            "key": self.key,
+            "name": self.name,
+            "description": self.description,
+            "params": schema_of(self.params),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanItem:
+    """One run that a plan asks for."""
+
+    pipeline: str
+    name: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    input: Mapping[str, Any] | None = None
+    priority: int = _NORMAL
+    not_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan without faults. `document` is what was read."""
+
+    items: tuple[PlanItem, ...]
+    document: Mapping[str, Any]
+
+
+def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
+    """The plan in `data`. Raises `PlanInvalid` with every fault. `ends_at` is when the period is over."""
+    faults = Faults()
+    for path, message in _faults_of_form(data, SCHEMA, ""):
+        faults.add(path, message)
+    if not faults.found:
+        for index, item in enumerate(data["items"]):
+            _check_item(item, f"items[{index}]", offered, ends_at, faults)
+    if faults.found:
+        raise PlanInvalid(faults.found[:MOST_FAULTS])
+    return Plan(tuple(_item(item) for item in data["items"]), data)
+
+
+def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A pipeline's parameters as a JSON Schema: what kind each one is, and what it is when nobody says."""
+    return {
+        "type": "object",
+        "properties": {name: {**_kind_of(value), "default": value} for name, value in defaults.items()},
+    }
+
+
+def moment_of(text: str) -> datetime | None:
+    """The moment that the text names, in UTC; None when it names none, or does not say its offset."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _check_item(
+    item: Mapping[str, Any], path: str, offered: Mapping[str, Offer], ends_at: datetime, faults: Faults
+) -> None:
+    offer = offered.get(item["pipeline"])
+    if offer is None:
+        faults.unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
+    else:
+        for place, message in _faults_of_form(
+            item.get("params", {}), schema_of(offer.params), f"{path}.params"
+        ):
+            faults.add(place, message)
+    if "not_before" in item:
+        moment = moment_of(item["not_before"])
+        if moment is None:
+            faults.add(at(path, "not_before"), "must be a time with its offset, such as 2026-05-01T09:30:00Z")
+        elif moment >= ends_at:
+            faults.add(
+                at(path, "not_before"), f"must be before {ends_at:%Y-%m-%dT%H:%M:%SZ}, when the period ends"
+            )
+
+
+def _item(item: Mapping[str, Any]) -> PlanItem:
+    return PlanItem(
+        pipeline=item["pipeline"],
+        name=item.get("name", ""),
+        params=item.get("params", {}),
+        input=item.get("input"),
+        priority=int(item.get("priority", _NORMAL)),
+        not_before=moment_of(item["not_before"]) if "not_before" in item else None,
+    )
+
+
+def _faults_of_form(data: Any, schema: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]:
+    validator = _plan_validator() if schema is SCHEMA else jsonschema.Draft202012Validator(schema)
+    for error in islice(validator.iter_errors(data), MOST_FAULTS):
+        path = base
+        for part in error.absolute_path:
+            path = at(path, part)
+        yield from _told(error, path)
+
+
+@cache
+def _plan_validator() -> Any:
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+def _told(error: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The fault in words that quote nothing long, at the member that it is about."""
+    limit, given = error.validator_value, error.instance
+    match error.validator:
+        case "additionalProperties":
+            known = error.schema["properties"]
+            yield from (
+                (at(path, name), "is not a member of this object") for name in given if name not in known
+            )
+        case "required":
+            yield path, f"must have {' and '.join(limit)}"
+        case "type":
+            yield path, f"must be {_KINDS[limit]}"
+        case "minimum" | "maximum":
+            yield path, f"must be from {error.schema['minimum']} to {error.schema['maximum']}"
+        case "minItems" | "minProperties":
+            yield path, f"must have at least {limit} member"
+        case "maxItems":
+            yield path, f"must have at most {limit} members"
+        case "minLength":
+            yield path, "must not be empty"
+        case _:
+            yield path, f"must have at most {limit} characters"
+
+
+def _kind_of(value: Any) -> dict[str, str]:
+    """What a default says about its parameter. null says nothing."""
+    match value:
+        case bool():
+            return {"type": "boolean"}
+        case int() | float():
+            return {"type": "number"}
+        case str():
+            return {"type": "string"}
+        case list():
+            return {"type": "array"}
+        case dict():
+            return {"type": "object"}
+    return {}

@@ -1,0 +1,122 @@
+"""A month begins: every active deliverable gets its period, and the planner is asked for the plan.
+
+A period and its planner's activity come into being in one transaction, so there is no period that nobody plans. Whoever asks for the
+same month again, at the same time or after a crash, finds the period there and makes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import date
+from uuid import UUID
+
+from activities.submission import submit
+from pipelines.exceptions import DeliverableNotActive, DeliverableNotFound
+from pipelines.models import Deliverable, DeliverablePeriod
+from pipelines.models.deliverable import DeliverableState
+from pipelines.months import Month
+from pipelines.periods import planner
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import TenantQuerySet
+
+logger = logging.getLogger(__name__)
+
+BY_ITSELF = "schedule:start-new-period"
+
+
+def start_new_periods(tenant_id: UUID, *, today: date, actor: str = BY_ITSELF) -> list[DeliverablePeriod]:
+    """Start the month of `today` for every active deliverable that has no period in it. Returns the new periods.
+
+    Idempotent. A tenant that is switched off gets none.
+    """
+    with tenant_scope(tenant_id):
+        # Locked, so that none of them is deleted or paused meanwhile, and in one order, since somebody else may do the same.
+        deliverables = list(_active(tenant_id).order_by("pk").select_for_update(of=("self",), no_key=True))
+        started = _start(tenant_id, deliverables, Month.of(today), actor)
+    if started:
+        logger.info(
+            "Periods started",
+            extra={"action": "periods_started", "tenant": str(tenant_id), "count": len(started)},
+        )
+    return started
+
+
+def start_period(
+    tenant_id: UUID, deliverable_id: UUID, *, today: date, actor: str
+) -> tuple[DeliverablePeriod, bool]:
+    """The period of one deliverable in the month of `today`, and whether it was started now.
+
+    Raises `DeliverableNotFound`, and `DeliverableNotActive` when there is no period yet and none may start.
+    """
+    with tenant_scope(tenant_id):
+        month = Month.of(today)
+        active = _active(tenant_id).filter(pk=deliverable_id)
+        started = _start(tenant_id, list(active.select_for_update(of=("self",), no_key=True)), month, actor)
+        if started:
+            return started[0], True
+        periods = DeliverablePeriod.objects.for_tenant(tenant_id)
+        present = periods.filter(deliverable_id=deliverable_id, starts_on=month.starts_on).first()
+        if present is None:
+            raise _why_not(tenant_id, deliverable_id)
+        return present, False
+
+
+def _active(tenant_id: UUID) -> TenantQuerySet:
+    return Deliverable.objects.for_tenant(tenant_id).filter(
+        status=DeliverableState.ACTIVE, tenant__is_active=True
+    )
+
+
+def _start(
+    tenant_id: UUID, deliverables: Sequence[Deliverable], month: Month, actor: str
+) -> list[DeliverablePeriod]:
+    new = _create(tenant_id, deliverables, month)
+    due_next = Deliverable.objects.for_tenant(tenant_id).filter(pk__in=[each.pk for each in deliverables])
+    due_next.filter(next_on__lt=month.following).update(next_on=month.following)
+    if not new:
+        return []
+    theirs = [deliverable for deliverable in deliverables if deliverable.pk in new]
+    offers = planner.offers_for(tenant_id, theirs)
+    last = planner.last_periods(tenant_id, new, month.starts_on)
+    questions = [
+        planner.question(
+            deliverable,
+            period := new[deliverable.pk],
+            offers[deliverable.pk].values(),
+            last.get(deliverable.pk),
+            activity_id=period.planner_activity_id,
+        )
+        for deliverable in theirs
+    ]
+    submit(questions, actor=actor)
+    return list(new.values())
+
+
+def _create(
+    tenant_id: UUID, deliverables: Sequence[Deliverable], month: Month
+) -> dict[UUID, DeliverablePeriod]:
+    """The periods that were not there before, by deliverable."""
+    wanted = [
+        DeliverablePeriod(
+            id=uuid7(), tenant_id=tenant_id, deliverable=deliverable, starts_on=month.starts_on, ends_on=month.ends_on,
+            planner_activity_id=uuid7(),
+        )
+        for deliverable in deliverables
+    ]  # fmt: skip
+    if not wanted:
+        return {}
+    DeliverablePeriod.objects.bulk_create(wanted, ignore_conflicts=True)
+    # Of what collided nothing was written, so what is found under our own ids is new.
+    created = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk__in=[period.pk for period in wanted])
+    return {period.deliverable_id: period for period in created.order_by("deliverable_id")}
+
+
+def _why_not(tenant_id: UUID, deliverable_id: UUID) -> DeliverableNotFound | DeliverableNotActive:
+    found = Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).first()
+    if found is None:
+        return DeliverableNotFound(f"There is no deliverable {deliverable_id}.")
+    if found.status != DeliverableState.ACTIVE:
+        return DeliverableNotActive(f"The deliverable {found.key!r} is {found.status}; make it active first.")
+    return DeliverableNotActive("The tenant is switched off.")

@@ -1,0 +1,126 @@
+"""Channels: whether a tenant's connections to the outside still open anything. The only writer of a channel's status.
+
+Every change is a compare-and-set, so two who say the same at once say it once. A channel expires because an agent was refused, because
+a person says so, or because its time is over; each way sends `channel_expired` in the same transaction, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from tenants.context import system_scope, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Channel, ChannelStatus
+from tenants.signals import channel_expired
+
+logger = logging.getLogger(__name__)
+
+DUE_AT_ONCE = 100  # channels in one sweep; the rest is left to the next
+
+#: The status as it is in force: one whose time is over has expired, whether or not the sweep has been there.
+STANDING = Case(
+    When(Q(status=ChannelStatus.ACTIVE, expires_at__lte=Now()), then=Value(ChannelStatus.EXPIRED.value)),
+    default=F("status"),
+    output_field=CharField(),
+)
+
+
+class ChannelNotFound(TenantError):
+    """No such channel in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class ChannelExpiryPast(TenantError):
+    """A channel cannot be made active until a time that is over."""
+
+    code = "expiry_in_the_past"
+    status = 400
+
+
+def expire(tenant_id: UUID, channel_id: UUID, *, seen_at: datetime | None = None) -> bool:
+    """Note that the channel opens nothing any more. True if this call noted it first.
+
+    False when it has expired already, is disabled, or is no channel of this tenant. With `seen_at`, also when somebody has reactivated
+    it since: what an agent saw before that says nothing about now.
+    """
+    seen = Q() if seen_at is None else Q(status_since__lte=seen_at)
+    with tenant_scope(tenant_id):
+        return _expire(tenant_id, channel_id, seen)
+
+
+def expire_due() -> int:
+    """Mark the channels of all tenants whose time is over; returns how many. Any number of processes may do it at once."""
+    with system_scope():
+        due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
+        found = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
+    return sum(_expire_if_due(tenant_id, channel_id) for tenant_id, channel_id in found)
+
+
+def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:
+    """Note that the channel opens what it should again, until `expires_at` if that is known. Idempotent.
+
+    An earlier expiry that is over is forgotten. Raises `ChannelNotFound` or `ChannelExpiryPast`.
+    """
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is over.")
+    until: Any = expires_at or Case(When(expires_at__gt=Now(), then=F("expires_at")), default=None)
+    with tenant_scope(tenant_id):
+        rows = Channel.objects.for_tenant(tenant_id).filter(pk=channel_id)
+        in_force = Q(status=ChannelStatus.ACTIVE) & (Q(expires_at=None) | Q(expires_at__gt=Now()))
+        _set(rows.exclude(in_force), ChannelStatus.ACTIVE, expires_at=until)
+        if expires_at is not None:
+            rows.exclude(expires_at=expires_at).update(expires_at=expires_at, version=F("version") + 1)
+        return _get(tenant_id, channel_id)
+
+
+def disable(tenant_id: UUID, channel_id: UUID) -> Channel:
+    """Switch the channel off. Idempotent. Raises `ChannelNotFound`."""
+    with tenant_scope(tenant_id):
+        rows = Channel.objects.for_tenant(tenant_id).filter(pk=channel_id)
+        _set(rows.exclude(status=ChannelStatus.DISABLED), ChannelStatus.DISABLED)
+        return _get(tenant_id, channel_id)
+
+
+def _expire(tenant_id: UUID, channel_id: UUID, condition: Q) -> bool:
+    active = Channel.objects.for_tenant(tenant_id).filter(
+        condition, pk=channel_id, status=ChannelStatus.ACTIVE
+    )
+    moved = bool(_set(active, ChannelStatus.EXPIRED))
+    if moved:
+        channel_expired.send(sender=Channel, channel=_get(tenant_id, channel_id))
+    return moved
+
+
+def _expire_if_due(tenant_id: UUID, channel_id: UUID) -> bool:
+    try:
+        with tenant_scope(tenant_id):
+            return _expire(tenant_id, channel_id, Q(expires_at__lte=Now()))
+    except Exception:
+        # One that cannot be marked must not keep the others from it.
+        logger.exception(
+            "Channel could not be marked as expired",
+            extra={"action": "channel_sweep_failed", "channel": str(channel_id)},
+        )
+        return False
+
+
+def _set(rows: QuerySet[Any], status: ChannelStatus, **changes: Any) -> int:
+    return rows.update(status=status, status_since=Now(), version=F("version") + 1, **changes)
+
+
+def _get(tenant_id: UUID, channel_id: UUID) -> Channel:
+    found: Channel | None = (
+        Channel.objects.for_tenant(tenant_id).annotate(standing=STANDING).filter(pk=channel_id).first()
+    )
+    if found is None:
+        raise ChannelNotFound(f"There is no channel {channel_id}.")
+    return found

@@ -1,0 +1,68 @@
+"""Work that has failed for good: what the tests of dead letters share."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from activities import burial, transitions
+from activities.deadletters import choosing
+from activities.models import Activity, Alert, DeadLetter, Wake
+from activities.submission import NewActivity, submit
+from agents.contracts import AgentRequest, AgentResult
+from agents.exceptions import AgentError, PermanentAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+
+
+def failed(
+    engine: Engine, tenant: Tenant, role: str = "qa", count: int = 1, *, error: AgentError | None = None, **fields: Any
+) -> list[UUID]:  # fmt: skip
+    """Activities that their agent has failed for good; nobody was told yet."""
+    with_error = error or PermanentAgentError("It broke.", code="broken")
+
+    def breaks(request: AgentRequest) -> AgentResult:
+        raise with_error
+
+    before, engine.agent.behaviour = engine.agent.behaviour, breaks
+    ids = engine.submit(tenant, role, count, **fields)
+    engine.drain()
+    engine.agent.behaviour = before
+    engine.agent.calls.clear()
+    return ids
+
+
+def failed_many(tenant: Tenant, count: int) -> list[UUID]:
+    """As `failed`, for thousands: moved through the same statements, without asking an agent."""
+    error = {"code": "broken", "message": "It broke.", "retryable": False}
+    with tenant_scope(tenant.pk):
+        items = [NewActivity(name=f"work {number}", agent_role="qa") for number in range(count)]
+        ids = [item.id for item in submit(items, actor="test")]
+        for portion in choosing.portions(ids):
+            transitions.apply_many(portion, "claim", actor="test")
+            transitions.apply_many(portion, "fail", actor="test", error=error)
+        DeadLetter.objects.bulk_create(
+            DeadLetter(
+                tenant_id=tenant.pk, activity_id=activity_id, agent_role="qa", reason="permanent", error=error,
+                fingerprint=burial.fingerprint_of("qa", error), attempts=1,
+            )
+            for activity_id in ids
+        )  # fmt: skip
+        Wake.objects.filter(activity_id__in=ids).update(state="consumed")
+    return ids
+
+
+def letters_of(tenant: Tenant, *activities: UUID) -> list[DeadLetter]:
+    with tenant_scope(tenant.pk):
+        return list(DeadLetter.objects.filter(activity_id__in=activities).order_by("pk"))
+
+
+def alerts_of(tenant: Tenant, activity_id: UUID) -> list[Alert]:
+    with tenant_scope(tenant.pk):
+        return list(Alert.objects.filter(activity_id=activity_id).order_by("pk"))
+
+
+def escalations_of(tenant: Tenant, activity_id: UUID) -> list[Activity]:
+    with tenant_scope(tenant.pk):
+        return list(Activity.objects.filter(parent_id=activity_id, link_kind="escalation").order_by("pk"))

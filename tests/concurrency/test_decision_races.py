@@ -1,0 +1,301 @@
+"""People and clocks at once: many decisions about one question, votes, withdrawals, due times, and the same dead letters twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import approvals, cancellation, deadletters, deadlines, relay
+from activities.decision_rules import Voter
+from activities.exceptions import AlreadyDecided, AlreadyVoted, TransitionRefused
+from activities.models import Activity, Alert, DeadLetter, Vote, Wake
+from agents.contracts import Accepted, AgentRequest, Completed
+from agents.exceptions import PermanentAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asked, asking, children, heard, links_of
+from tests.engine import Engine, at_once
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def voter(name: str) -> Voter:
+    return Voter(name, identity=f"token:{name}")
+
+
+def kinds_of(outcomes: list[Any]) -> Counter[str]:
+    return Counter(type(outcome).__name__ for outcome in outcomes)
+
+
+# Decisions
+
+
+def test_of_twenty_decisions_at_once_about_many_activities_one_counts_and_wakes_each_once(
+    engine: Engine, acme: Tenant
+) -> None:
+    ids = engine.submit(acme, count=10)
+    approval = asked(acme, ids)
+    yes = [partial(approvals.approve, acme.pk, approval, actor=f"yes {n}") for n in range(10)]
+    no = [partial(approvals.reject, acme.pk, approval, actor=f"no {n}", notes="no") for n in range(10)]
+
+    outcomes = at_once(*yes, *no)
+    engine.drain()
+
+    assert kinds_of(outcomes) == {"Activity": 1, "AlreadyDecided": 19}
+    (won,) = [outcome for outcome in outcomes if isinstance(outcome, Activity)]
+    assert all(won.decided_by in str(refusal) for refusal in outcomes if isinstance(refusal, AlreadyDecided))
+    assert Counter(call.activity_id for call in engine.agent.calls) == Counter(ids)
+
+
+def test_over_http_the_losers_are_told_who_decided_what_and_when(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    approval = asked(acme, engine.submit(acme))
+    clients = [api("reviewer", name=f"r{number}") for number in range(20)]
+    decisions = [
+        partial(
+            client.post, f"/api/v1/approvals/{approval}/decide/",
+            {"decision": ("approved", "rejected")[number % 2], "notes": "x"},
+        )
+        for number, client in enumerate(clients)
+    ]  # fmt: skip
+
+    answers = at_once(*decisions)
+
+    assert Counter(answer.status_code for answer in answers) == {200: 1, 409: 19}
+    (won,) = [answer.json() for answer in answers if answer.status_code == 200]
+    lost = [answer.json() for answer in answers if answer.status_code == 409]
+    assert {problem["code"] for problem in lost} == {"already_decided"}
+    assert {(p["decided_by"], p["decision"], p["decided_at"]) for p in lost} == {
+        (won["decided_by"], won["status"], won["decided_at"])
+    }
+
+
+def test_a_decision_and_the_due_time_at_once_have_one_outcome(engine: Engine, acme: Tenant) -> None:
+    for _ in range(8):
+        (activity_id,) = engine.submit(acme)
+        approval = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
+        late = engine.get(acme, approval).created_at + timedelta(seconds=60)
+
+        decided, passed = at_once(
+            partial(approvals.approve, acme.pk, approval, actor="Ann"), partial(deadlines.pass_due, late)
+        )
+        engine.drain()
+
+        item = engine.get(acme, approval)
+        assert passed == 1
+        if item.decided_by == "deadline":
+            assert isinstance(decided, AlreadyDecided)
+            assert "deadline rejected this" in str(decided)
+        else:
+            assert (item.decided_by, item.status) == ("Ann", "approved")
+        assert len(heard(engine, activity_id)) == 1
+        with tenant_scope(acme.pk):
+            told_of = Alert.objects.filter(activity_id=approval, kind="expired").count()
+        assert told_of == (1 if item.decided_by == "deadline" else 0)
+
+
+def test_a_decision_and_its_withdrawal_at_once_wake_once(engine: Engine, acme: Tenant) -> None:
+    answer = engine.agent.behaviour
+    engine.agent.behaviour = lambda request: (
+        Accepted() if request.wake_reason == "new_task" else answer(request)
+    )
+    for _ in range(6):
+        activity_id, approval = asking(engine, acme, "create_approval", DIRECTION)
+
+        outcomes = at_once(
+            partial(approvals.approve, acme.pk, approval, actor="Ann"),
+            partial(approvals.withdraw, acme.pk, approval, by=voter("Bob")),
+        )
+        engine.drain()
+
+        assert kinds_of(outcomes) == {"Activity": 1, "AlreadyDecided": 1}
+        assert len(heard(engine, activity_id)) == 2
+
+
+def test_a_decision_while_what_it_is_about_is_cancelled_leaves_nothing_waiting(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(6):
+        ids = engine.submit(acme, count=4)
+        approval = asked(acme, ids)
+
+        outcomes = at_once(
+            partial(approvals.approve, acme.pk, approval, actor="Ann"),
+            *[partial(cancellation.cancel, acme.pk, activity_id, actor="Bob") for activity_id in ids[:2]],
+        )
+
+        assert all(isinstance(outcome, Activity) for outcome in outcomes), outcomes
+        assert {state for state, _ in links_of(acme, approval).values()} <= {"woken", "skipped"}
+        assert engine.status(acme, approval) == "approved"
+        engine.drain()
+        assert [engine.status(acme, activity_id) for activity_id in ids] == ["cancelled"] * 2 + ["done"] * 2
+
+
+def test_when_the_last_two_go_at_once_the_approval_is_closed(engine: Engine, acme: Tenant) -> None:
+    for _ in range(8):
+        ids = engine.submit(acme, count=2)
+        approval = asked(acme, ids)
+
+        outcomes = at_once(*[partial(cancellation.cancel, acme.pk, one, actor="Ann") for one in ids])
+
+        assert kinds_of(outcomes) == {"Activity": 2}, outcomes
+        assert engine.status(acme, approval) == "cancelled"
+
+
+def test_approvals_about_the_same_activities_decided_at_once_never_wait_for_each_other(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(5):
+        ids = engine.submit(acme, count=6)
+        pair = [asked(acme, ids), asked(acme, ids[::-1])]
+
+        outcomes = at_once(*[partial(approvals.approve, acme.pk, one, actor="Ann") for one in pair])
+        engine.drain()
+
+        assert kinds_of(outcomes) == {"Activity": 2}, outcomes
+        states = [Counter(state for state, _ in links_of(acme, one).values()) for one in pair]
+        assert sorted(states, key=str) == [{"skipped": 6}, {"woken": 6}]
+        assert {engine.status(acme, one) for one in ids} == {"done"}
+
+
+def test_bulks_with_the_same_items_in_opposite_order_decide_each_once(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    gates = engine.submit(acme, count=10, requires_approval=True)
+    engine.drain()
+    items = [{"id": str(one), "decision": "approved"} for one in gates]
+    clients = [api("reviewer", name=f"r{number}") for number in range(4)]
+
+    answers = at_once(
+        *[
+            partial(client.post, "/api/v1/inbox/decide/", {"items": items if number % 2 else items[::-1]})
+            for number, client in enumerate(clients)
+        ]
+    )
+
+    assert [answer.status_code for answer in answers] == [200] * 4
+    results = [result for answer in answers for result in answer.json()["results"]]
+    assert Counter(result["ok"] for result in results) == {True: 10, False: 30}
+    assert {result["problem"]["code"] for result in results if not result["ok"]} == {"already_decided"}
+
+
+# Votes
+
+
+def test_votes_at_once_are_all_counted_and_decide_once(engine: Engine, acme: Tenant) -> None:
+    for _ in range(4):
+        (activity_id,) = engine.submit(acme)
+        approval = asked(acme, [activity_id], quorum=3, voters=5)
+
+        outcomes = at_once(
+            *[partial(approvals.approve, acme.pk, approval, actor=voter(f"v{n}")) for n in range(5)]
+        )
+        engine.drain()
+
+        assert kinds_of(outcomes) == {"Activity": 3, "AlreadyDecided": 2}
+        with tenant_scope(acme.pk):
+            assert Vote.objects.filter(activity_id=approval).count() == 3
+        assert engine.status(acme, approval) == "approved"
+        assert len(heard(engine, activity_id)) == 1
+
+
+def test_one_person_who_votes_twice_at_once_has_one_voice(engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, quorum=2)
+
+    outcomes = at_once(*[partial(approvals.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
+
+    assert kinds_of(outcomes) == {"Activity": 1, AlreadyVoted.__name__: 5}
+    assert engine.status(acme, approval) == "in_progress"
+
+
+# Dead letters
+
+
+def failed(engine: Engine, acme: Tenant, count: int = 1) -> list[UUID]:
+    def breaks(request: AgentRequest) -> Completed:
+        raise PermanentAgentError("no")
+
+    before, engine.agent.behaviour = engine.agent.behaviour, breaks
+    ids = engine.submit(acme, count=count)
+    engine.drain()
+    engine.agent.behaviour = before
+    engine.agent.calls.clear()
+    return ids
+
+
+def replay(acme: Tenant, ids: list[UUID]) -> Any:
+    with tenant_scope(acme.pk):
+        return deadletters.replay(acme.pk, DeadLetter.objects.filter(activity_id__in=ids), actor="Ann")
+
+
+def dismiss(acme: Tenant, ids: list[UUID]) -> Any:
+    with tenant_scope(acme.pk):
+        chosen = DeadLetter.objects.filter(activity_id__in=ids)
+        return deadletters.dismiss(acme.pk, chosen, actor="Ann", reason="not wanted")
+
+
+def test_handlers_at_once_tell_of_each_failure_once(engine: Engine, acme: Tenant) -> None:
+    ids = failed(engine, acme, 6)
+
+    outcomes = at_once(*[deadletters.handle_waiting] * 4)
+
+    assert sum(outcomes) == 6
+    for activity_id in ids:
+        assert engine.status(acme, activity_id) == "needs_review"
+        assert len(children(acme, activity_id, "escalation")) == 1
+    with tenant_scope(acme.pk):
+        assert Counter(Alert.objects.values_list("activity_id", flat=True)) == Counter(ids)
+
+
+def test_replays_at_once_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
+    ids = failed(engine, acme, 12)
+    deadletters.handle_waiting()
+
+    outcomes = at_once(
+        partial(replay, acme, ids), partial(replay, acme, ids[::-1]), partial(replay, acme, ids[4:]),
+        partial(replay, acme, ids[:8]),
+    )  # fmt: skip
+    engine.drain()
+
+    assert sum(outcome.count for outcome in outcomes) == 12
+    assert Counter(call.activity_id for call in engine.agent.calls) == Counter(ids)
+    with tenant_scope(acme.pk):
+        assert Wake.objects.filter(cause="replay").count() == 12
+
+
+def test_of_a_replay_a_dismissal_a_retry_and_a_handler_at_once_each_letter_gets_one_end(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(6):
+        ids = failed(engine, acme, 3)
+
+        outcomes = at_once(
+            partial(replay, acme, ids), partial(dismiss, acme, ids), deadletters.handle_waiting,
+            *[partial(cancellation.retry, acme.pk, one, actor="Bob") for one in ids],
+        )  # fmt: skip
+        relay.flush()
+
+        unexpected = [
+            one for one in outcomes if isinstance(one, Exception) and not isinstance(one, TransitionRefused)
+        ]
+        assert unexpected == []
+        engine.drain()
+        with tenant_scope(acme.pk):
+            letters = list(DeadLetter.objects.filter(activity_id__in=ids))
+        ends = {(letter.state, engine.status(acme, letter.activity_id)) for letter in letters}
+        assert ends <= {("replayed", "done"), ("closed", "cancelled")}
+        deadletters.handle_waiting()
+        for activity_id in ids:
+            assert [one.status for one in children(acme, activity_id, "escalation")] in ([], ["cancelled"])

@@ -1,0 +1,75 @@
+"""Forms as a browser without scripts fills them in and sends them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+from django.http import HttpResponse
+from django.test import Client
+
+
+@dataclass
+class Form:
+    """What a form would send: the values of its fields, and those of the buttons that it has."""
+
+    action: str
+    method: str
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    buttons: list[tuple[str, str]] = field(default_factory=list)
+    choices: dict[str, list[str]] = field(default_factory=dict)
+
+    def send(self, browser: Client, button: tuple[str, str] | None = None, **filled: Any) -> HttpResponse:
+        """Press a button that the form has. Whoever fills in a field that it does not have fails."""
+        assert filled.keys() <= self.fields.keys() | self.choices.keys(), f"no such fields: {filled}"
+        assert button is None or button in self.buttons, f"no such button among {self.buttons}"
+        sent: dict[str, Any] = {**self.fields, **filled, **({button[0]: button[1]} if button else {})}
+        return browser.post(self.action.partition("#")[0], sent)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: dict[str, Form] = {}
+        self.waiting: list[
+            tuple[str, dict[str, str]]
+        ] = []  # fields that name their form, which may come later
+        self.open = ""
+        self.area = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self.open = given.get("id") or f"form {len(self.forms)}"
+            self.forms[self.open] = Form(given.get("action", ""), given.get("method", "get"))
+        elif tag in ("input", "textarea", "button", "select") and given.get("name"):
+            self.waiting.append((given.get("form", self.open), {"tag": tag, **given}))
+            self.area = given["name"] if tag == "textarea" else ""
+
+    def handle_data(self, data: str) -> None:
+        if self.area:
+            self.waiting[-1][1]["value"] = data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self.open = ""
+        elif tag == "textarea":
+            self.area = ""
+
+
+def forms_of(answer: HttpResponse) -> dict[str, Form]:
+    """The forms of a page by their ids."""
+    reader = _Reader()
+    reader.feed(answer.content.decode())
+    for owner, given in reader.waiting:
+        form, name, value = reader.forms[owner], given["name"], given.get("value", "")
+        if given["tag"] == "button":
+            form.buttons.append((name, value))
+        elif given.get("type") in ("radio", "checkbox"):
+            form.choices.setdefault(name, []).append(value)
+            if "checked" in given:
+                form.fields.setdefault(name, []).append(value)
+        else:
+            form.fields.setdefault(name, []).append(value)
+    return reader.forms

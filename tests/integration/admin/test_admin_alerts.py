@@ -1,0 +1,165 @@
+"""Alerts, their deliveries and channels of both kinds in the admin: looked at, and acted on by the functions of the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from activities.alerts import raise_alert, targets
+from activities.models import Alert, AlertDelivery, NotificationChannel
+from tenants.context import tenant_scope
+from tenants.models import Channel, Tenant
+from tests.browsing import act, list_of, page_of, told, words
+
+
+@pytest.fixture(autouse=True)
+def no_platform(settings: Any) -> None:
+    settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = settings.EMAIL_URL = ""
+
+
+@pytest.fixture
+def mail(tenant: Tenant) -> NotificationChannel:
+    channel = NotificationChannel(tenant=tenant, kind="email", name="Ops")
+    targets.put(channel, "ops@example.com")
+    with tenant_scope(tenant.pk):
+        channel.save(force_insert=True)
+    return channel
+
+
+@pytest.fixture
+def alert(tenant: Tenant, mail: NotificationChannel) -> Alert:
+    with tenant_scope(tenant.pk):
+        raise_alert(tenant.pk, "dead_letter", "It <b>failed</b>", severity="critical", facts={"attempts": 3})
+        return Alert.objects.get()
+
+
+@pytest.fixture
+def ads(tenant: Tenant) -> Channel:
+    with tenant_scope(tenant.pk):
+        return Channel.objects.create(tenant=tenant, kind="google-ads", name="Ads")
+
+
+def again(row: Any) -> Any:
+    with tenant_scope(row.tenant_id):
+        return type(row).objects.get(pk=row.pk)
+
+
+def test_an_alert_is_shown_as_it_is(root: Client, alert: Alert) -> None:
+    listed, page = root.get(list_of(Alert)), root.get(page_of(alert))
+
+    assert "It &lt;b&gt;failed&lt;/b&gt;" in listed.content.decode()
+    assert "critical" in words(page)
+    assert "attempts" in words(page)
+
+
+def test_an_alert_is_acknowledged_once(root: Client, alert: Alert) -> None:
+    asked = act(root, Alert, "acknowledge_selected", alert)
+    assert again(alert).acknowledged_by == ""
+
+    done = act(root, Alert, "acknowledge_selected", alert, confirmed="1")
+
+    assert asked.status_code == 200
+    assert again(alert).acknowledged_by == "user:root"
+    assert told(done) == ["Acknowledged: It <b>failed</b>."]
+
+
+def test_a_delivery_that_failed_is_sent_again(root: Client, alert: Alert) -> None:
+    with tenant_scope(alert.tenant_id):
+        delivery = AlertDelivery.objects.get()
+        AlertDelivery.objects.update(state="failed", last_error="404")
+
+    root.get(f"{list_of(AlertDelivery)}{delivery.pk}/send-again/")
+    untouched = again(delivery).state
+    act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
+    second = act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
+
+    assert (untouched, again(delivery).state) == ("failed", "pending")
+    assert told(second)[-1] == "Skipped Ops: pending: It is on its way, or has arrived."
+
+
+def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenant: Tenant) -> None:
+    form = {
+        "tenant": str(tenant.pk),
+        "kind": "email",
+        "name": "Ops",
+        "enabled": "on",
+        "kinds": ["dead_letter"],
+    }
+
+    refused = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "nobody"})
+    missing = root.post(f"{list_of(NotificationChannel)}add/", form)
+    made = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
+
+    assert "is not an address of mail" in words(refused)
+    assert "Say where alerts are to be sent" in words(missing)
+    assert made.status_code == 302
+    with tenant_scope(tenant.pk):
+        channel = NotificationChannel.objects.get()
+    assert (channel.kinds, channel.target_shown, targets.opened(channel).address) == (
+        ["dead_letter"],
+        "o…@example.com",
+        "ops@example.com",
+    )
+    page = root.get(page_of(channel)).content.decode()
+    assert "ops@example.com" not in page
+    assert channel.target_sealed not in page
+
+
+def test_a_target_is_kept_or_replaced(root: Client, mail: NotificationChannel) -> None:
+    kept = {"name": "Renamed", "enabled": "on"}
+
+    root.post(page_of(mail), kept)
+    renamed = again(mail)
+    root.post(page_of(mail), {**kept, "new_target": "lead@example.org"})
+
+    assert (renamed.name, renamed.version, targets.opened(renamed).address) == (
+        "Renamed",
+        2,
+        "ops@example.com",
+    )
+    assert targets.opened(again(mail)).address == "lead@example.org"
+
+
+def test_a_test_is_sent_to_a_channel_that_is_on(root: Client, mail: NotificationChannel) -> None:
+    act(root, NotificationChannel, "try_selected", mail, confirmed="1")
+    with tenant_scope(mail.tenant_id):
+        NotificationChannel.objects.update(enabled=False)
+    skipped = act(root, NotificationChannel, "try_selected", mail, confirmed="1")
+
+    with tenant_scope(mail.tenant_id):
+        assert [alert.kind for alert in Alert.objects.all()] == ["test"]
+        assert AlertDelivery.objects.get().channel_id == mail.pk
+    assert told(skipped)[-1] == "Skipped Ops (email): It is switched off."
+
+
+def test_a_channel_expires_and_comes_back_by_buttons(root: Client, ads: Channel) -> None:
+    act(root, Channel, "expire_selected", ads, confirmed="1")
+    expired, page = again(ads).status, words(root.get(page_of(ads)))
+    act(root, Channel, "reactivate_selected", ads, confirmed="1")
+    active = again(ads).status
+    act(root, Channel, "disable_selected", ads, confirmed="1")
+
+    assert (expired, active, again(ads).status) == ("expired", "active", "disabled")
+    assert "expired" in page
+    with tenant_scope(ads.tenant_id):
+        assert Alert.objects.filter(kind="channel_expired").count() == 1
+
+
+def test_the_status_of_a_channel_is_not_typed(root: Client, ads: Channel) -> None:
+    answer = root.post(
+        page_of(ads),
+        {
+            "kind": "google-ads",
+            "name": "Renamed",
+            "status": "expired",
+            "details": "{}",
+            "expires_at_0": "",
+            "expires_at_1": "",
+        },
+    )
+
+    assert answer.status_code == 302
+    found = again(ads)
+    assert (found.name, found.status, found.version) == ("Renamed", "active", 2)

@@ -1,0 +1,132 @@
+"""Deliverables and their months in the admin."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from activities import cancellation
+from activities.models import Activity
+from pipelines import deliverables, periods, versions
+from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import act, list_of, page_of, told, words
+from tests.engine import Engine
+
+PLAN = {"items": [{"pipeline": "flow", "name": "Bees"}, {"pipeline": "flow"}]}
+
+
+@pytest.fixture
+def blog(engine: Engine, tenant: Tenant) -> Deliverable:
+    steps = [{"id": "a", "agent_role": "qa"}]
+    versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": steps}, actor="test")
+    made, _ = deliverables.create(tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
+    return made
+
+
+@pytest.fixture
+def may(tenant: Tenant, blog: Deliverable) -> DeliverablePeriod:
+    (period,) = periods.start_new_periods(tenant.pk, today=date(2026, 5, 1))
+    return period
+
+
+def form(**members: Any) -> dict[str, Any]:
+    return {"name": "Blog", "status": "active", "pipelines": '["flow"]', "params": "{}", **members}
+
+
+def again(tenant: Tenant, row: Any) -> Any:
+    with tenant_scope(tenant.pk):
+        return type(row).objects.get(pk=row.pk)
+
+
+def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, root: Client) -> None:
+    added = root.post(
+        f"{list_of(Deliverable)}add/",
+        form(tenant=str(tenant.pk), key="ads", name="Ads", params='{"tone": "loud"}'),
+    )
+    changed = root.post(page_of(blog), form(name="News", status="paused"))
+
+    assert (added.status_code, changed.status_code) == (302, 302)
+    with tenant_scope(tenant.pk):
+        ads = Deliverable.objects.get(key="ads")
+    assert (ads.name, ads.params, ads.version) == ("Ads", {"tone": "loud"}, 1)
+    now = again(tenant, blog)
+    assert (now.key, now.name, now.status, now.version) == ("blog", "News", "paused", 2)
+    assert root.get(page_of(ads)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "fault"),
+    [
+        ('["none"]', "There is no pipeline"), ("[]", "is required"), ('"flow"', "This is a list of keys"),
+        ("[1]", "This is a list of keys"), ("[", "Enter a valid JSON"),
+    ],
+)  # fmt: skip
+def test_pipelines_that_are_not_there_are_refused(
+    blog: Deliverable, tenant: Tenant, root: Client, pipelines: str, fault: str
+) -> None:
+    assert fault in words(root.post(page_of(blog), form(pipelines=pipelines)))
+    assert again(tenant, blog).version == 1
+
+
+def test_the_running_month_is_started_by_a_button_once(
+    tenant: Tenant, blog: Deliverable, root: Client
+) -> None:
+    asked = root.get(f"/admin/pipelines/deliverable/{blog.pk}/start/")
+    for _ in range(2):
+        act(root, Deliverable, "start_selected", blog, confirmed="1")
+
+    assert "Start the running month" in words(asked)
+    with tenant_scope(tenant.pk):
+        assert DeliverablePeriod.objects.count() == Activity.objects.count() == 1
+
+
+def test_a_period_shows_how_it_goes(
+    tenant: Tenant, may: DeliverablePeriod, root: Client, engine: Engine
+) -> None:
+    with tenant_scope(tenant.pk):
+        DeliverablePeriod.objects.update(plan_faults=[{"path": "items[0]", "message": "must be an object"}])
+    before = words(root.get(page_of(may)))
+    periods.cancel_period(tenant.pk, may.pk, actor="ann")  # its planner is out of the way
+    with tenant_scope(tenant.pk):
+        DeliverablePeriod.objects.update(status="planning")
+    periods.take_up(tenant.pk, may.pk, PLAN, actor="ann")
+
+    listed, page = words(root.get(list_of(DeliverablePeriod))), words(root.get(page_of(may)))
+
+    assert "items[0] must be an object" in before
+    assert "Ask the planner again" in before
+    assert "May 2026" in listed
+    assert "0 of 2 completed" in listed
+    assert "Bees" in page
+    assert "Ask the planner again" not in page
+    with tenant_scope(tenant.pk):
+        run = PipelineRun.objects.get(plan_item=0)
+    assert "2026-05" in words(root.get(page_of(run)))
+
+
+def test_a_planner_at_work_is_not_asked_again_but_one_that_was_cancelled_is(
+    tenant: Tenant, may: DeliverablePeriod, root: Client
+) -> None:
+    refused = act(root, DeliverablePeriod, "ask_again_selected", may, confirmed="1")
+    assert any("is still planning" in message for message in told(refused))
+    cancellation.cancel(tenant.pk, may.planner_activity_id, actor="ann")
+    assert "at risk" in words(root.get(list_of(DeliverablePeriod)))
+
+    act(root, DeliverablePeriod, "ask_again_selected", may, confirmed="1")
+
+    assert again(tenant, may).planner_activity_id != may.planner_activity_id
+    assert not again(tenant, may).at_risk
+
+
+def test_a_period_is_cancelled_with_a_reason(tenant: Tenant, may: DeliverablePeriod, root: Client) -> None:
+    act(root, DeliverablePeriod, "cancel_selected", may, confirmed="1", notes="No budget.")
+
+    assert again(tenant, may).status == "cancelled"
+    with tenant_scope(tenant.pk):
+        assert Activity.objects.get().cancel_reason == "No budget."
+    assert "Cancel the period" not in words(root.get(page_of(may)))

@@ -1,0 +1,69 @@
+"""Skills and sessions in the platform's admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from agents import sessions
+from agents.models import AgentSession, EndReason, Skill
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
+from tests.browsing import list_of, page_of, words
+
+
+def form(tenant: Tenant, **changes: Any) -> dict[str, Any]:
+    return {
+        "tenant": str(tenant.pk), "key": "tone", "name": "Tone", "kind": "skill", "enabled": "on", "roles": "qa,dev",
+        "description": "How we sound.", "content": "Be kind.", **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def skill(root: Client, tenant: Tenant) -> Skill:
+    assert root.post(f"{list_of(Skill)}add/", form(tenant)).status_code == 302
+    return the_skill(tenant)
+
+
+def the_skill(tenant: Tenant) -> Skill:
+    with tenant_scope(tenant.pk):
+        return Skill.objects.get()
+
+
+def test_a_skill_is_made_and_every_change_is_a_version(root: Client, tenant: Tenant, skill: Skill) -> None:
+    for content in ("Be kind.", "Be brief.", "Be both."):
+        # A browser sends back what the roles were, since their default is made anew for each form.
+        root.post(page_of(skill), form(tenant, content=content) | {"initial-roles": "qa,dev"})
+
+    changed = the_skill(tenant)
+    assert (skill.version, skill.roles) == (1, ["qa", "dev"])
+    assert (changed.version, changed.content) == (3, "Be both.")
+    assert changed.updated_at > skill.updated_at
+
+
+def test_the_key_of_a_skill_stays_and_must_be_one(root: Client, tenant: Tenant, skill: Skill) -> None:
+    root.post(page_of(skill), form(tenant, key="other", content="Be brief."))
+    refused = root.post(f"{list_of(Skill)}add/", form(tenant, key="../tone"))
+
+    assert the_skill(tenant).key == "tone"
+    assert "such as tone-of-voice" in words(refused)
+
+
+def test_a_session_is_shown_with_why_it_ended_and_cannot_be_changed(root: Client, tenant: Tenant) -> None:
+    deliverable = uuid7()
+    with tenant_scope(tenant.pk):
+        sessions.begin(tenant.pk, deliverable, "qa", "s-1", briefing="b" * 64)
+        sessions.end(tenant.pk, deliverable, "qa", "s-1", EndReason.INVALID)
+        sessions.begin(tenant.pk, deliverable, "qa", "s-2")
+        ended = AgentSession.objects.get(external_session_id="s-1")
+
+    shown = words(root.get(page_of(ended)))
+
+    assert "invalid" in shown
+    assert "b" * 64 in shown
+    assert {"s-1", "s-2"} <= set(words(root.get(list_of(AgentSession))).split())
+    assert "s-1" not in words(root.get(list_of(AgentSession), {"ended_at__isempty": "1"}))
+    assert root.post(page_of(ended), {"end_reason": ""}).status_code == 403

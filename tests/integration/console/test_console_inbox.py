@@ -1,0 +1,316 @@
+"""The inbox: who sees what people are asked for, in which order, and how the list is narrowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import connections
+from django.http import HttpResponse
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from activities.models import Activity, ActivityEvent
+from activities.submission import NewActivity, submit
+from console.wording import KINDS
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.engine import Engine
+from tests.integration.console.conftest import INBOX, Person
+from tests.questions import Questions
+
+
+def names(answer: HttpResponse) -> list[str]:
+    """The names of the list, in its order."""
+    return re.findall(r'<bdi class="name">(.*?)</bdi>', answer.content.decode())
+
+
+def row(answer: HttpResponse, name: str) -> str:
+    """What the list says about one item."""
+    for found in re.findall(r'<li class="row.*?</li>', answer.content.decode(), re.DOTALL):
+        if f">{name}</bdi>" in found:
+            return " ".join(re.sub(r"<[^>]+>", " ", found).split())
+    raise AssertionError(f"{name} is not listed")
+
+
+def _tasks(tenant: Tenant, *tasks: NewActivity) -> None:
+    with tenant_scope(tenant.pk):
+        submit(list(tasks), actor="token:planner")
+
+
+# Who sees what
+
+
+def test_a_stranger_signs_in_first(client: Client, database: None) -> None:
+    answer = client.get(f"{INBOX}?kind=gate")
+
+    assert (answer.status_code, answer["Location"]) == (302, "/login/?next=/inbox/%3Fkind%3Dgate")
+
+
+def test_an_empty_inbox_says_what_will_appear(ann: Person) -> None:
+    said = words(ann.get())
+
+    assert "Nobody is asked for anything." in said
+    assert "results that wait for an approval" in said
+
+
+def test_everything_that_people_are_asked_for_is_in_one_list(asked: Questions, ann: Person) -> None:
+    items = {
+        "gate": asked.gate(), "approval": asked.approval(), "review": asked.review(), "resolution": asked.blocker(),
+        "task": asked.task(), "escalation": asked.escalation(),
+    }  # fmt: skip
+
+    page = ann.get()
+
+    assert items.keys() == KINDS.keys()
+    assert sorted(names(page)) == sorted(item.name for item in items.values())
+    for kind, item in items.items():
+        assert row(page, item.name).startswith(KINDS[kind][0])
+        assert names(ann.get(f"{INBOX}?kind={kind}")) == [item.name]
+
+
+def test_a_row_says_who_asks_whom_and_since_when(asked: Questions, ann: Person) -> None:
+    asked.gate_of_step(), asked.task(human_role="editor")
+    with tenant_scope(asked.tenant.pk):
+        Activity.objects.filter(name="Call the customer").update(
+            created_at=datetime.now(UTC) - timedelta(hours=3)
+        )
+
+    page = ann.get()
+
+    assert "dev asks reviewer" in row(page, "Approve: Write")
+    assert "planner (token) asks editor for 3 h" in row(page, "Call the customer")
+
+
+def test_a_step_for_people_is_asked_by_its_pipeline(asked: Questions, ann: Person) -> None:
+    from pipelines import submission, versions
+
+    versions.save(
+        asked.tenant.pk,
+        {"key": "p", "name": "Visit", "steps": [{"id": "call", "human_role": "sales"}]},
+        actor="t",
+    )
+    submission.start_run(asked.tenant.pk, "p", submission.NewRun(), actor="token:planner")
+
+    assert "pipeline Visit asks sales" in row(ann.get(), "call")
+
+
+def test_a_member_sees_the_items_of_their_tenant_alone(
+    asked: Questions, other_tenant: Tenant, ann: Person
+) -> None:
+    _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
+    theirs = _only(other_tenant)
+
+    assert "theirs" not in words(ann.get())
+    assert ann.browser.get(f"{INBOX}?tenant={other_tenant.slug}").status_code == 404
+    assert ann.browser.get(f"{INBOX}{theirs.pk}/").status_code == 404
+    assert ann.browser.get(f"{INBOX}{theirs.pk}/?tenant={other_tenant.slug}").status_code == 404
+
+
+def test_what_people_are_not_asked_for_is_no_item(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    (work,) = engine.submit(tenant)
+
+    assert ann.browser.get(f"{INBOX}{work}/").status_code == 404
+
+
+def test_who_belongs_to_several_tenants_chooses(
+    tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person]
+) -> None:
+    _tasks(tenant, NewActivity(name="ours", human_role="editor"))
+    _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
+    both = person("bo", tenant, other_tenant)
+
+    assert names(both.get()) == ["ours"]
+    page = both.get(f"{INBOX}?tenant={other_tenant.slug}")
+    assert names(page) == ["theirs"]
+    assert f'<a href="/inbox/?tenant={tenant.slug}"' in page.content.decode()
+
+
+def test_who_belongs_to_no_tenant_is_told_so(tenant: Tenant, person: Callable[..., Person]) -> None:
+    nobody = person("nobody")
+    with tenant_scope(tenant.pk):
+        tenant.__class__.objects.filter(pk=tenant.pk).update(is_active=False)
+
+    assert "You are not a member of any tenant." in words(nobody.get())
+
+
+def test_a_superuser_chooses_among_the_tenants_that_ask_for_something(
+    tenant: Tenant, other_tenant: Tenant, root: Person
+) -> None:
+    _tasks(tenant, NewActivity(name="one", human_role="editor"))
+    _tasks(other_tenant, *(NewActivity(name=f"two {n}", human_role="editor") for n in range(3)))
+
+    said = words(root.get())
+
+    assert said.index("globex 3") < said.index("acme 1")
+    assert names(root.get(f"{INBOX}?tenant=acme")) == ["one"]
+    assert "Another tenant" in words(root.get(f"{INBOX}?tenant=acme"))
+
+
+def test_only_superusers_learn_which_tenants_there_are(
+    tenant: Tenant, other_tenant: Tenant, ann: Person
+) -> None:
+    _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
+
+    assert other_tenant.slug not in words(ann.get("/inbox/tenants/"))
+
+
+def test_the_overview_leads_to_the_inbox(tenant: Tenant, ann: Person) -> None:
+    assert f'<a href="/inbox/?tenant={tenant.slug}"' in ann.get("/").content.decode()
+
+
+# Order, filters, pages
+
+
+def test_what_is_overdue_comes_first_then_priority_then_age(tenant: Tenant, ann: Person) -> None:
+    past = datetime.now(UTC) - timedelta(minutes=5)
+    _tasks(
+        tenant,
+        NewActivity(name="old", human_role="editor"),
+        NewActivity(name="new", human_role="editor"),
+        NewActivity(name="urgent", human_role="editor", priority=1),
+        NewActivity(name="late", human_role="editor", priority=20, due_at=past),
+        NewActivity(name="soon", human_role="editor", due_at=past + timedelta(hours=1)),
+    )
+
+    page = ann.get()
+
+    assert names(page) == ["late", "urgent", "old", "new", "soon"]
+    assert "overdue by 5 min" in row(page, "late")
+    assert "due in 54 min" in row(page, "soon")
+    assert "urgent" in row(page, "urgent")
+
+
+def test_a_view_is_an_address(tenant: Tenant, person: Callable[..., Person]) -> None:
+    _tasks(
+        tenant,
+        NewActivity(name="Read the text", human_role="editor", description="about bees"),
+        NewActivity(name="Read the bees' contract", human_role="legal"),
+        NewActivity(name="Call", human_role="sales"),
+    )
+    eva = person("eva", role="reviewer", human_roles=["editor", "sales"])
+
+    assert names(eva.get(f"{INBOX}?role=mine")) == ["Read the text", "Call"]
+    assert names(eva.get(f"{INBOX}?role=legal")) == ["Read the bees&#x27; contract"]
+    assert names(eva.get(f"{INBOX}?search=bees+read")) == ["Read the text", "Read the bees&#x27; contract"]
+    assert names(eva.get(f"{INBOX}?search=100%25")) == []
+    assert "Nothing in this view. Show everything" in words(eva.get(f"{INBOX}?search=wasps"))
+
+
+def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:
+    _tasks(tenant, *(NewActivity(name=f"bee & {n}", human_role="editor") for n in range(51)))
+
+    text = ann.get(f"{INBOX}?role=editor&search=bee+%26").content.decode()
+
+    kept = "tenant=acme&amp;role=editor&amp;search=bee+%26"
+    assert re.search(rf'href="/inbox/[0-9a-f-]{{36}}/\?{re.escape(kept)}#item"', text)
+    assert f'href="/inbox/?{kept}&amp;page=2"' in text
+    assert f'href="/inbox/?{kept.replace("&amp;role", "&amp;kind=task&amp;role")}"' in text
+
+
+def test_a_long_list_has_pages_and_says_how_many_there_are(tenant: Tenant, ann: Person) -> None:
+    _tasks(tenant, *(NewActivity(name=f"task {n:03}", human_role="editor") for n in range(60)))
+
+    first, second = ann.get(), ann.get(f"{INBOX}?page=2")
+
+    assert names(first) + names(second) == [f"task {n:03}" for n in range(60)]
+    assert "Inbox 60" in words(first)
+
+
+@pytest.mark.parametrize(
+    "view", ["kind=nonsense", "page=0", "page=-1", "page=x", "page=1e3", "page=99999999999"]
+)
+def test_a_view_that_cannot_be_is_not_found(view: str, ann: Person) -> None:
+    assert ann.browser.get(f"{INBOX}?{view}").status_code == 404
+
+
+def test_odd_letters_in_a_view_do_no_harm(ann: Person) -> None:
+    ann.get(f"{INBOX}?search=%00%27%22%3E&role=%00x")
+
+
+def test_counts_follow_role_and_search_but_not_the_kind_that_is_chosen(asked: Questions, ann: Person) -> None:
+    asked.gate(), asked.task(human_role="editor"), asked.task("Other", human_role="legal")
+
+    assert "All 3 Gates 1 Tasks 2" in words(ann.get(f"{INBOX}?kind=gate"))
+    assert "All 1 Tasks 1" in words(ann.get(f"{INBOX}?role=legal"))
+    assert "All 1 Tasks 1" in words(ann.get(f"{INBOX}?search=other"))
+
+
+# What looking costs, and does
+
+
+def test_looking_costs_the_same_however_much_there_is(asked: Questions, ann: Person) -> None:
+    def queries(address: str) -> int:
+        with CaptureQueriesContext(connections["default"]) as captured:
+            ann.get(address)
+        return len(captured)
+
+    gate, small = asked.gate_of_step(), asked.approval(linked=1)
+    ann.get()
+    few = queries(INBOX), queries(f"{INBOX}{gate.pk}/"), queries(f"{INBOX}{small.pk}/")
+
+    large = asked.approval(linked=20)
+    for number in range(4):
+        asked.gate_of_step(), asked.review(), asked.blocker(f"Blocker {number}")
+    _tasks(asked.tenant, *(NewActivity(name=f"task {n}", human_role="editor") for n in range(20)))
+    many = queries(INBOX), queries(f"{INBOX}{gate.pk}/"), queries(f"{INBOX}{large.pk}/")
+
+    assert many == few
+    assert few[0] <= 15  # ten of them find out who it is
+
+
+def test_a_hundred_looks_change_nothing(asked: Questions, ann: Person) -> None:
+    items = [asked.gate(), asked.review(), asked.escalation()]
+
+    def facts() -> Any:
+        with tenant_scope(asked.tenant.pk):
+            events = ActivityEvent.objects.count()
+            return events, list(Activity.objects.order_by("pk").values_list("pk", "status", "version"))
+
+    before = facts()
+    for _ in range(10):
+        ann.get()
+        for item in items:
+            ann.look(item, "?deed=approve&notes=x&shown=1")
+
+    assert facts() == before
+
+
+@pytest.mark.parametrize("method", ["put", "delete", "patch"])
+def test_other_methods_are_refused(method: str, ann: Person, asked: Questions) -> None:
+    assert getattr(ann.browser, method)(INBOX).status_code in (403, 405)
+    assert ann.browser.get("/inbox/approve/").status_code == 405
+
+
+def test_the_page_may_load_our_script_and_nothing_from_outside(asked: Questions, ann: Person) -> None:
+    item = asked.gate("![x](https://evil.example/x.png)")
+
+    for answer in (ann.get(), ann.look(item)):
+        policy, text = answer["Content-Security-Policy"], answer.content.decode()
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert re.findall(r"<script\b[^>]*>", text) == ['<script src="/static/console/inbox.js" defer>']
+        assert not re.findall(r"\s(?:on\w+|style)=", re.sub(r">[^<]*<", "><", text))
+        assert all(each.startswith("/static/") for each in re.findall(r'\ssrc="([^"]+)"', text))
+    assert "script-src" not in ann.get("/")["Content-Security-Policy"]
+
+
+def test_the_script_knows_no_address() -> None:
+    folder = Path(django_settings.BASE_DIR) / "console" / "static" / "console"
+
+    for script in folder.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import|eval|innerHTML|insertAdjacent", text)
+
+
+def _only(tenant: Tenant) -> Activity:
+    with tenant_scope(tenant.pk):
+        found: Activity = Activity.objects.get()
+    return found

@@ -1,0 +1,121 @@
+"""What somebody else has done meanwhile: nobody answers what has changed under their eyes, and of many at once one counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError
+
+from activities import approvals, cancellation, people
+from activities.decision_rules import Voter
+from console import decisions
+from tests.browsing import words
+from tests.engine import at_once
+from tests.forms import forms_of
+from tests.integration.console.conftest import Person, done, notice, refused
+from tests.questions import Questions
+
+
+@pytest.mark.parametrize("deed", ["approve", "reject"])
+def test_who_comes_too_late_is_told_who_decided_what_and_when(
+    deed: str, asked: Questions, ann: Person
+) -> None:
+    gate = asked.gate()
+    form = ann.form(gate)
+    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
+
+    answer = form.send(ann.browser, ("deed", deed), notes="Different.")
+
+    assert re.fullmatch(
+        r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you had loaded this\. Nothing was done\.",
+        refused(answer, 409),
+    )
+    assert "Approved by bob" in words(answer), "the page shows how it is now"
+    assert "answer" not in forms_of(answer)
+    assert asked.get(gate.pk).reviewer_notes == "Good."
+
+
+def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questions, ann: Person) -> None:
+    task = asked.task()
+    form = ann.form(task)
+    people.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+
+    answer = form.send(ann.browser, ("deed", "complete"), output="my result")
+
+    assert refused(answer, 409).startswith("Taken up by bob")
+    again = forms_of(answer)["answer"]
+    assert again.fields["output"] == ["my result"]
+    assert asked.get(task.pk).status == "in_progress"
+    done(again.send(ann.browser, ("deed", "complete")), ann)
+
+
+def test_what_fell_away_says_why(asked: Questions, ann: Person) -> None:
+    review = asked.review()
+    form = ann.form(review)
+    cancellation.cancel(asked.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
+
+    assert "Withdrawn by bob" in (said := refused(form.send(ann.browser, ("deed", "approve")), 409))
+    assert "(obsolete)" in said
+
+
+def test_an_escalation_whose_work_is_going_again_is_not_cancelled(asked: Questions, ann: Person) -> None:
+    escalation = asked.escalation()
+    form = ann.form(escalation)
+    cancellation.retry(asked.tenant.pk, escalation.parent_id, actor="user:bob")
+
+    refused(form.send(ann.browser, ("deed", "cancel")), 409)
+
+    assert asked.get(escalation.parent_id).status == "created"
+
+
+def test_of_ten_answers_at_once_one_counts(asked: Questions, person: Callable[..., Person]) -> None:
+    gate = asked.gate()
+    crowd = [person(f"p{number}") for number in range(10)]
+    forms = [(each, each.form(gate)) for each in crowd]
+
+    answers = at_once(
+        *(
+            lambda each=each, form=form, number=number: form.send(
+                each.browser, ("deed", "reject" if number % 2 else "approve"), notes="mine"
+            )
+            for number, (each, form) in enumerate(forms)
+        )
+    )
+
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes[0] == 302
+    assert set(codes[1:]) <= {409, 503}, "too late, or on a slow machine not even in time to learn so"
+    winner = crowd[next(number for number, answer in enumerate(answers) if answer.status_code == 302)]
+    assert all(
+        f"by {winner.user.username} on" in notice(answer) for answer in answers if answer.status_code == 409
+    )
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable])
+def test_what_the_database_gave_up_asks_for_another_try(
+    error: type[Exception], asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asked.gate()
+    form = ann.form(gate)
+
+    def met(*args: Any, **kwargs: Any) -> None:
+        raise OperationalError("given up") from error("given up")
+
+    monkeypatch.setattr(decisions.api, "decide", met)
+
+    answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
+
+    assert refused(answer, 503).startswith("Many answers met")
+    assert forms_of(answer)["answer"].fields["notes"] == ["kept"]
+
+
+def test_a_voter_of_the_api_and_one_of_the_page_are_the_same_person(asked: Questions, ann: Person) -> None:
+    approval = asked.approval(options=(), quorum=2)
+    ann_by_api = Voter("user:ann", identity=f"user:{ann.user.pk}")
+    approvals.decide(asked.tenant.pk, approval.pk, "approve", by=ann_by_api)
+
+    assert "You have voted." in words(ann.look(approval))

@@ -1,0 +1,416 @@
+"""Alerts and the channels that they leave by, over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities.alerts import raise_alert, targets
+from activities.alerts.delivery import deliver_waiting
+from activities.models import Alert, AlertDelivery, NotificationChannel
+from agents import outbound, webhook_signing
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import IdempotentRequest, Tenant
+from tests.answers import problem
+from tests.engine import at_once
+from tests.receivers import HttpReceiver, http_receiver
+
+ALERTS, CHANNELS = "/api/v1/alerts/", "/api/v1/notification-channels/"
+MAIL = {"kind": "email", "name": "Ops", "target": "ops@example.com"}
+
+
+@pytest.fixture(autouse=True)
+def closed_world(settings: Any) -> Iterator[None]:
+    settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = settings.EMAIL_URL = ""
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+    yield
+    outbound.close_connections()
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[HttpReceiver]:
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW += (running.place,)
+        yield running
+
+
+def raised(tenant: Tenant, kind: str = "dead_letter", title: str = "It failed", **fields: Any) -> UUID:
+    with tenant_scope(tenant.pk):
+        alert_id = raise_alert(tenant.pk, kind, title, **fields)
+    assert alert_id is not None
+    return alert_id
+
+
+def made(client: Any, **fields: Any) -> dict[str, Any]:
+    answer = client.post(CHANNELS, {**MAIL, **fields}, format="json")
+    assert answer.status_code == 201, answer.content
+    return dict(answer.json())
+
+
+def listed(client: Any, query: str = "") -> list[str]:
+    return [alert["title"] for alert in client.get(f"{ALERTS}{query}").json()["results"]]
+
+
+# --- Alerts ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_alert_is_shown_with_what_became_of_its_deliveries(
+    api: Any, tenant: Tenant, settings: Any
+) -> None:
+    settings.ALERT_EMAIL = "platform@example.com"
+    channel = made(api())
+    activity = uuid7()
+    alert_id = raised(tenant, body="Three times.", activity_id=activity, facts={"attempts": 3})
+    deliver_waiting("email")
+
+    answer = api("viewer").get(f"{ALERTS}{alert_id}/")
+
+    found = answer.json()
+    (delivery,) = found.pop("deliveries")
+    assert found | {"created_at": ""} == {
+        "id": str(alert_id), "kind": "dead_letter", "severity": "warning", "title": "It failed", "body": "Three times.",
+        "activity": str(activity), "facts": {"attempts": 3}, "created_at": "", "acknowledged_at": None, "acknowledged_by": None,
+    }  # fmt: skip
+    assert (delivery["channel"], delivery["name"], delivery["kind"]) == (channel["id"], "Ops", "email")
+    assert (delivery["state"], delivery["attempts"], delivery["next_attempt_at"]) == ("failed", 1, None)
+    assert "EMAIL_URL" in delivery["last_error"]
+    assert answer["ETag"]
+
+
+def test_alerts_are_listed_newest_first_and_narrowed(api: Any, tenant: Tenant) -> None:
+    activity = uuid7()
+    raised(tenant, title="first", activity_id=activity)
+    raised(tenant, "plan_invalid", "second", severity="critical")
+    raised(tenant, title="third")
+    client = api("reviewer")
+    client.post(f"{ALERTS}{raised(tenant, title='seen')}/acknowledge/")
+
+    assert listed(client) == ["seen", "third", "second", "first"]
+    assert listed(client, "?kind=plan_invalid") == ["second"]
+    assert listed(client, "?severity=critical") == ["second"]
+    assert listed(client, f"?activity={activity}") == ["first"]
+    assert listed(client, "?acknowledged=true") == ["seen"]
+    assert listed(client, "?acknowledged=false&search=ir") == ["third", "first"]
+    assert listed(client, "?ordering=created_at&limit=2") == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "query", ["kind=dead_leter", "severity=bad", "activity=1", "acknowledged=perhaps", "titel=x"]
+)
+def test_a_filter_that_means_nothing_is_refused(api: Any, query: str) -> None:
+    problem(api("viewer").get(f"{ALERTS}?{query}"), 400, "validation_failed")
+
+
+def test_the_first_to_acknowledge_is_named(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+    first, second = api("reviewer", name="first"), api("operator", name="second")
+
+    one, two = first.post(f"{place}acknowledge/"), second.post(f"{place}acknowledge/")
+
+    assert (one.status_code, two.status_code) == (200, 200)
+    assert one.json()["acknowledged_by"] == two.json()["acknowledged_by"] == "token:first"
+    assert one.json()["acknowledged_at"] == two.json()["acknowledged_at"] is not None
+
+
+def test_of_ten_who_acknowledge_at_once_one_is_named(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/acknowledge/"
+    clients = [api("reviewer", name=f"person {number}") for number in range(10)]
+
+    answers = at_once(*[lambda client=client: client.post(place) for client in clients])
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["acknowledged_by"] for answer in answers}) == 1
+
+
+def test_a_viewer_only_looks(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+
+    problem(api("viewer").post(f"{place}acknowledge/"), 403, "forbidden")
+    problem(api("admin").delete(place), 405, "method_not_allowed")
+    problem(
+        api("reviewer").post(f"{place}acknowledge/", {"note": "x"}, format="json"), 400, "validation_failed"
+    )
+
+
+def test_another_tenants_alert_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+    stranger = api(tenant=other_tenant)
+
+    assert listed(stranger) == []
+    problem(stranger.get(place), 404, "not_found")
+    problem(stranger.post(f"{place}acknowledge/"), 404, "not_found")
+    with tenant_scope(tenant.pk):
+        assert Alert.objects.get().acknowledged_at is None
+
+
+# --- Channels -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_goes_in_and_never_comes_out(api: Any, receiver: HttpReceiver) -> None:
+    admin = api()
+
+    channel = made(admin, kind="slack", target=f"{receiver.url}/T000/B000/secret")
+    mail = made(admin, name="Mail", target="ops@example.com, lead@example.org")
+
+    assert channel["target"] == receiver.place
+    assert mail["target"] == "o…@example.com, l…@example.org"
+    everything = b"".join(admin.get(place).content for place in (CHANNELS, f"{CHANNELS}{channel['id']}/"))
+    assert b"secret" not in everything
+    assert b"ops@" not in everything
+
+
+def test_a_target_is_sealed_for_its_own_channel(api: Any, tenant: Tenant) -> None:
+    first, second = made(api(), name="first"), made(api(), name="second")
+    with tenant_scope(tenant.pk):
+        one, two = (NotificationChannel.objects.get(pk=channel["id"]) for channel in (first, second))
+        NotificationChannel.objects.filter(pk=two.pk).update(target_sealed=one.target_sealed)
+        assert "ops@example.com" not in one.target_sealed
+        raised(tenant)
+
+    deliver_waiting("email")
+
+    with tenant_scope(tenant.pk):
+        moved = AlertDelivery.objects.get(channel_id=two.pk)
+    assert "sealed for another place" in moved.last_error
+
+
+def test_the_secret_of_a_webhook_is_shown_once(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
+    admin, body = api(), {**MAIL, "kind": "webhook", "target": receiver.url}
+    key = {"Idempotency-Key": "one"}
+
+    first = admin.post(CHANNELS, body, format="json", headers=key)
+    again = admin.post(CHANNELS, body, format="json", headers=key)
+
+    assert webhook_signing.is_secret(first.json()["secret"])
+    assert again.json() == {**first.json(), "secret": None}
+    with tenant_scope(tenant.pk):
+        assert first.json()["secret"] not in bytes(IdempotentRequest.objects.get().body).decode()
+    assert "secret" not in admin.get(f"{CHANNELS}{first.json()['id']}/").json()
+    raised(tenant)
+    deliver_waiting("webhook")
+    (posted,) = receiver.posted
+    assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[first.json()["secret"]])
+
+
+def test_a_secret_is_renewed_with_an_overlap(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
+    admin = api()
+    channel = made(admin, kind="webhook", target=receiver.url)
+    place = f"{CHANNELS}{channel['id']}/"
+
+    renewed = admin.post(f"{place}renew-secret/").json()
+
+    assert (renewed["version"], renewed["secret"] == channel["secret"]) == (2, False)
+    raised(tenant)
+    deliver_waiting("webhook")
+    (posted,) = receiver.posted
+    for secret in (channel["secret"], renewed["secret"]):
+        assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[secret])
+    mail = made(admin, name="Mail")
+    assert mail["secret"] is None
+    problem(admin.post(f"{CHANNELS}{mail['id']}/renew-secret/"), 409, "not_a_webhook")
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("slack", "http://hooks.example.com/x"),
+        ("slack", "https://127.0.0.1/x"),
+        ("webhook", "https://169.254.169.254/latest/meta-data"),
+        ("webhook", "https://[::1]/x"),
+        ("webhook", "ops@example.com"),
+        ("email", "https://example.com"),
+        ("email", "ops@example.com, nobody"),
+        ("email", "ops@example.com\nBcc: all@example.com"),
+        ("email", ", ,"),
+        ("email", ",".join(f"a{number}@example.com" for number in range(21))),
+    ],
+)
+def test_a_target_that_nothing_could_be_sent_to_is_refused(api: Any, kind: str, target: str) -> None:
+    found = problem(
+        api().post(CHANNELS, {**MAIL, "kind": kind, "target": target}, format="json"),
+        400,
+        "validation_failed",
+    )
+
+    assert [fault["path"] for fault in found["errors"]] == ["target"]
+
+
+def test_every_fault_of_a_channel_is_named(api: Any) -> None:
+    body = {
+        "kind": "pigeon",
+        "name": "",
+        "kinds": ["dead_letter", "dead_leter"],
+        "enabled": "yes",
+        "secret": "x",
+    }
+
+    found = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
+
+    assert {fault["path"] for fault in found["errors"]} == {
+        "kind",
+        "name",
+        "target",
+        "kinds[1]",
+        "enabled",
+        "secret",
+    }
+
+
+def test_a_change_keeps_the_target_unless_there_is_a_new_one(api: Any, tenant: Tenant) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin, kinds=['dead_letter'], enabled=False)['id']}/"
+
+    kept = admin.put(place, {"name": "Renamed"}, format="json", headers={"If-Match": '"1"'})
+    new = admin.put(place, {"name": "Renamed", "target": "lead@example.org"}, format="json")
+
+    assert kept.json() | {"created_at": "", "id": ""} == {
+        "id": "", "kind": "email", "name": "Renamed", "target": "o…@example.com", "kinds": [], "enabled": True, "version": 2,
+        "created_at": "",
+    }  # fmt: skip
+    assert (new.json()["target"], new["ETag"]) == ("l…@example.org", '"3"')
+    with tenant_scope(tenant.pk):
+        assert targets.opened(NotificationChannel.objects.get()).address == "lead@example.org"
+    problem(
+        admin.put(place, {"name": "x"}, format="json", headers={"If-Match": '"1"'}),
+        412,
+        "precondition_failed",
+    )
+    problem(admin.put(place, {"name": "x", "target": "nobody"}, format="json"), 400, "validation_failed")
+    problem(admin.put(place, {"name": "x", "kind": "slack"}, format="json"), 400, "validation_failed")
+
+
+def test_channels_are_listed_and_narrowed(api: Any) -> None:
+    admin = api()
+    for name, enabled in (("on", True), ("off", False)):
+        made(admin, name=name, enabled=enabled)
+
+    def found(query: str) -> list[str]:
+        return [channel["name"] for channel in admin.get(f"{CHANNELS}?{query}").json()["results"]]
+
+    assert found("") == ["off", "on"]
+    assert found("ordering=-name") == ["on", "off"]
+    assert (found("enabled=true"), found("enabled=false"), found("kind=slack")) == (["on"], ["off"], [])
+    problem(admin.get(f"{CHANNELS}?enabled=perhaps"), 400, "validation_failed")
+    problem(admin.get(f"{CHANNELS}?kind=pigeon"), 400, "validation_failed")
+
+
+def test_a_channels_name_is_taken_once(api: Any, other_tenant: Tenant) -> None:
+    admin = api()
+    made(admin)
+    other = made(admin, name="Other")
+
+    problem(admin.post(CHANNELS, MAIL, format="json"), 409, "already_exists")
+    problem(admin.put(f"{CHANNELS}{other['id']}/", {"name": "Ops"}, format="json"), 409, "already_exists")
+    made(api(tenant=other_tenant))
+
+
+def test_a_channel_whose_key_is_lost_gets_a_new_target_and_a_new_secret(
+    api: Any, tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin, kind='webhook', target=receiver.url)['id']}/"
+    settings.FIELD_ENCRYPTION_KEYS = ["other:" + "1" * 64]
+
+    problem(admin.post(f"{place}renew-secret/"), 409, "target_unreadable")
+    put = admin.put(place, {"name": "Ops", "target": receiver.url}, format="json")
+    secret = admin.post(f"{place}renew-secret/").json()["secret"]
+
+    assert put.status_code == 200
+    raised(tenant)
+    deliver_waiting("webhook")
+    (posted,) = receiver.posted
+    assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[secret])
+
+
+def test_there_may_be_only_so_many_channels(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("activities.api.notification_channels.MOST_CHANNELS", 2)
+    admin = api()
+    made(admin, name="first")
+    made(admin, name="second")
+
+    problem(admin.post(CHANNELS, MAIL, format="json"), 409, "too_many_notification_channels")
+
+
+def test_a_removed_channel_is_told_nothing_more(api: Any, tenant: Tenant) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin)['id']}/"
+    raised(tenant)
+
+    assert admin.delete(place, headers={"If-Match": '"1"'}).status_code == 204
+
+    problem(admin.get(place), 404, "not_found")
+    deliver_waiting("email")
+    with tenant_scope(tenant.pk):
+        delivery = AlertDelivery.objects.get()
+    assert (delivery.state, delivery.channel_name) == ("failed", "Ops")
+
+
+def test_a_test_goes_to_this_channel_alone(
+    api: Any, tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.SLACK_WEBHOOK_URL = f"{receiver.url}/platform"
+    admin = api(name="ann")
+    tried = made(admin, name="tried", kind="slack", target=f"{receiver.url}/tried", kinds=["plan_invalid"])
+    made(admin, name="other", kind="slack", target=f"{receiver.url}/other")
+
+    answer = admin.post(f"{CHANNELS}{tried['id']}/test/")
+    deliver_waiting("slack")
+
+    assert (answer.status_code, answer.json()["deliveries"][0]["state"]) == (202, "pending")
+    assert [posted.path for posted in receiver.posted] == ["/hook/tried"]
+    assert "A test of the channel tried" in receiver.posted[0].json["text"]
+    found = admin.get(f"{ALERTS}{answer.json()['id']}/").json()
+    assert (found["kind"], found["deliveries"][0]["state"]) == ("test", "sent")
+
+
+def test_a_channel_that_is_switched_off_cannot_be_tried(api: Any) -> None:
+    admin = api()
+
+    problem(
+        admin.post(f"{CHANNELS}{made(admin, enabled=False)['id']}/test/"), 409, "notification_channel_off"
+    )
+
+
+def test_a_test_that_is_repeated_is_one(api: Any, tenant: Tenant) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin)['id']}/test/"
+
+    answers = [admin.post(place, headers={"Idempotency-Key": "one"}) for _ in range(3)]
+
+    assert {answer.status_code for answer in answers} == {202}
+    with tenant_scope(tenant.pk):
+        assert AlertDelivery.objects.count() == 1
+
+
+@pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
+def test_only_admins_say_where_alerts_go(api: Any, role: str) -> None:
+    place = f"{CHANNELS}{made(api())['id']}/"
+    client = api(role)
+
+    assert client.get(place).status_code == 200
+    problem(client.post(CHANNELS, MAIL, format="json"), 403, "forbidden")
+    problem(client.put(place, {"name": "x"}, format="json"), 403, "forbidden")
+    problem(client.delete(place), 403, "forbidden")
+    problem(client.post(f"{place}test/"), 403, "forbidden")
+    problem(client.post(f"{place}renew-secret/"), 403, "forbidden")
+
+
+def test_another_tenants_channel_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
+    place = f"{CHANNELS}{made(api())['id']}/"
+    stranger = api(tenant=other_tenant)
+
+    assert stranger.get(CHANNELS).json()["results"] == []
+    for answer in (
+        stranger.get(place),
+        stranger.put(place, {"name": "x", "target": "x@example.com"}, format="json"),
+        stranger.delete(place),
+        stranger.post(f"{place}test/"),
+        stranger.post(f"{place}renew-secret/"),
+    ):
+        problem(answer, 404, "not_found")
+    with tenant_scope(tenant.pk):
+        assert NotificationChannel.objects.get().name == "Ops"

@@ -1,0 +1,173 @@
+"""Channels over the API: admins make them, everybody sees whether they still open anything."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.models import Alert
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+
+CHANNELS = "/api/v1/channels/"
+ADS = {"kind": "google-ads", "name": "Ads", "details": {"account": "12-34"}}
+
+
+def made(client: Any, **fields: Any) -> dict[str, Any]:
+    answer = client.post(CHANNELS, {**ADS, **fields}, format="json")
+    assert answer.status_code == 201, answer.content
+    return dict(answer.json())
+
+
+def iso(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def test_a_channel_is_made_read_and_listed(api: Any, tenant: Tenant) -> None:
+    admin, viewer = api(), api("viewer")
+
+    answer = admin.post(CHANNELS, ADS, format="json")
+
+    channel = answer.json()
+    assert channel.keys() == {
+        "id", "kind", "name", "status", "status_since", "expires_at", "details", "version", "created_at",
+    }  # fmt: skip
+    assert (channel["status"], channel["details"], channel["expires_at"]) == (
+        "active",
+        {"account": "12-34"},
+        None,
+    )
+    assert answer["Location"] == f"{CHANNELS}{channel['id']}/"
+    assert viewer.get(answer["Location"]).json() == channel
+    assert viewer.get(answer["Location"])["ETag"] == '"1"'
+    assert viewer.get(CHANNELS).json()["results"] == [channel]
+
+
+@pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
+def test_only_admins_change_channels(api: Any, role: str) -> None:
+    place = f"{CHANNELS}{made(api())['id']}/"
+    client = api(role)
+
+    problem(client.post(CHANNELS, ADS, format="json"), 403, "forbidden")
+    problem(client.put(place, ADS, format="json"), 403, "forbidden")
+    problem(client.delete(place), 403, "forbidden")
+    for deed in ("expire", "reactivate", "disable"):
+        problem(client.post(f"{place}{deed}/"), 403, "forbidden")
+
+
+def test_another_tenants_channel_does_not_exist(api: Any, other_tenant: Tenant) -> None:
+    place = f"{CHANNELS}{made(api())['id']}/"
+    stranger = api(tenant=other_tenant)
+
+    assert stranger.get(CHANNELS).json()["results"] == []
+    problem(stranger.get(place), 404, "not_found")
+    problem(stranger.put(place, ADS, format="json"), 404, "not_found")
+    problem(stranger.delete(place), 404, "not_found")
+    for deed in ("expire", "reactivate", "disable"):
+        problem(stranger.post(f"{place}{deed}/"), 404, "not_found")
+    assert api("viewer").get(place).status_code == 200
+
+
+def test_every_fault_is_named(api: Any) -> None:
+    body = {"name": " ", "kind": 5, "expires_at": "tomorrow", "details": [], "status": "active"}
+
+    found = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
+
+    assert {fault["path"] for fault in found["errors"]} == {"name", "kind", "expires_at", "details", "status"}
+
+
+def test_a_name_is_taken_once_per_kind(api: Any, other_tenant: Tenant) -> None:
+    admin = api()
+    made(admin)
+    other = made(admin, name="Other")
+
+    problem(admin.post(CHANNELS, ADS, format="json"), 409, "already_exists")
+    problem(admin.put(f"{CHANNELS}{other['id']}/", ADS, format="json"), 409, "already_exists")
+    made(admin, kind="meta-ads")
+    made(api(tenant=other_tenant))
+
+
+def test_a_change_replaces_all_but_the_status(api: Any) -> None:
+    admin = api()
+    channel = made(admin, expires_at=iso(datetime.now(UTC) + timedelta(days=1)))
+    place = f"{CHANNELS}{channel['id']}/"
+    admin.post(f"{place}disable/")
+
+    changed = admin.put(
+        place, {"kind": "google-ads", "name": "Renamed"}, format="json", headers={"If-Match": '"2"'}
+    )
+
+    assert changed.status_code == 200
+    assert changed["ETag"] == '"3"'
+    found = changed.json()
+    assert (found["name"], found["details"], found["expires_at"], found["status"]) == (
+        "Renamed",
+        {},
+        None,
+        "disabled",
+    )
+    problem(admin.put(place, ADS, format="json", headers={"If-Match": '"2"'}), 412, "precondition_failed")
+    problem(admin.delete(place, headers={"If-Match": '"2"'}), 412, "precondition_failed")
+    problem(admin.post(f"{place}reactivate/", headers={"If-Match": '"2"'}), 412, "precondition_failed")
+
+
+def test_a_channel_is_removed(api: Any) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin)['id']}/"
+
+    assert admin.delete(place).status_code == 204
+    problem(admin.get(place), 404, "not_found")
+
+
+def test_a_channel_that_expires_raises_an_alert_once(api: Any, tenant: Tenant) -> None:
+    admin = api()
+    place = f"{CHANNELS}{made(admin)['id']}/"
+
+    first, second = admin.post(f"{place}expire/").json(), admin.post(f"{place}expire/").json()
+
+    assert (first["status"], first["version"]) == ("expired", 2)
+    assert second == first
+    with tenant_scope(tenant.pk):
+        assert Alert.objects.filter(kind="channel_expired").count() == 1
+
+
+def test_a_channel_comes_back_until_a_time(api: Any) -> None:
+    admin, until = api(), iso(datetime.now(UTC) + timedelta(days=30))
+    place = f"{CHANNELS}{made(admin)['id']}/"
+    admin.post(f"{place}expire/")
+
+    found = admin.post(f"{place}reactivate/", {"expires_at": until}, format="json").json()
+
+    assert (found["status"], found["expires_at"]) == ("active", until)
+    past = {"expires_at": "2020-01-01T00:00:00Z"}
+    problem(admin.post(f"{place}reactivate/", past, format="json"), 400, "expiry_in_the_past")
+
+
+def test_a_channel_past_its_time_is_shown_and_found_as_expired(api: Any) -> None:
+    admin = api()
+    past = made(admin, name="Past", expires_at="2020-01-01T00:00:00Z")
+    active = made(admin, name="Active")
+
+    assert past["status"] == "expired"
+    assert [found["id"] for found in admin.get(f"{CHANNELS}?status=expired").json()["results"]] == [
+        past["id"]
+    ]
+    assert [found["id"] for found in admin.get(f"{CHANNELS}?status=active").json()["results"]] == [
+        active["id"]
+    ]
+    assert admin.get(f"{CHANNELS}?kind=meta-ads&search=Past").json()["results"] == []
+    problem(admin.get(f"{CHANNELS}?state=expired"), 400, "validation_failed")
+
+
+def test_a_repetition_makes_no_second_channel(api: Any) -> None:
+    admin = api()
+    key = {"Idempotency-Key": "one"}
+
+    first = admin.post(CHANNELS, ADS, format="json", headers=key)
+    second = admin.post(CHANNELS, ADS, format="json", headers=key)
+
+    assert second.json() == first.json()
+    assert len(admin.get(CHANNELS).json()["results"]) == 1

@@ -1,0 +1,366 @@
+"""Deliverables and their periods over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from activities import cancellation
+from agents.contracts import Completed, Output
+from pipelines import periods, versions
+from pipelines.models import Deliverable, DeliverablePeriod
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine, at_once
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+DELIVERABLES, PERIODS, RUNS = (
+    "/api/v1/deliverables/",
+    "/api/v1/deliverable-periods/",
+    "/api/v1/pipeline-runs/",
+)
+PLAN = {"items": [{"pipeline": "flow", "name": "Bees"}, {"pipeline": "flow"}], "notes": "Spring."}
+
+
+@pytest.fixture
+def engine(database: None) -> Iterator[Engine]:
+    running = Engine(["activity-planner", "qa"])
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    save_pipeline(tenant)
+    return tenant
+
+
+def save_pipeline(tenant: Tenant, key: str = "flow") -> None:
+    steps = [{"id": "a", "agent_role": "qa"}]
+    versions.save(tenant.pk, {"key": key, "name": "Flow", "steps": steps}, actor="test")
+
+
+def body(**members: Any) -> dict[str, Any]:
+    return {"key": "blog", "name": "Blog", "pipelines": ["flow"], **members}
+
+
+def make(client: Any, **members: Any) -> dict[str, Any]:
+    answer = client.post(DELIVERABLES, body(**members))
+    assert answer.status_code == 201, answer.content
+    return answer.json()
+
+
+def period_of(tenant: Tenant, deliverable: dict[str, Any], today: date = date(2026, 5, 1)) -> str:
+    period, _ = periods.start_period(tenant.pk, UUID(deliverable["id"]), today=today, actor="test")
+    return f"{PERIODS}{period.pk}/"
+
+
+def planned(engine: Engine, tenant: Tenant, client: Any, plan: Any = PLAN) -> str:
+    """The address of a period whose planner has answered with the plan."""
+    engine.agent.behaviour = lambda request: (
+        Completed(Output(data=plan))
+        if request.agent_role == "activity-planner"
+        else Completed(Output(content="done"))
+    )
+    address = period_of(tenant, make(client))
+    engine.deliver()
+    return address
+
+
+def paths(response: Any, code: str = "validation_failed") -> set[str]:
+    return {fault["path"] for fault in problem(response, 400, code)["errors"]}
+
+
+# Deliverables
+
+
+def test_a_deliverable_is_made_shown_and_listed(api: Any, acme: Tenant) -> None:
+    made = api("operator").post(DELIVERABLES, body(description="On bees.", params={"tone": "calm"}))
+
+    shown = made.json()
+    assert made.status_code == 201
+    assert {name: shown[name] for name in ("key", "name", "description", "status", "pipelines", "params", "version")} == {
+        "key": "blog", "name": "Blog", "description": "On bees.", "status": "active", "pipelines": ["flow"],
+        "params": {"tone": "calm"}, "version": 1,
+    }  # fmt: skip
+    assert (made["Location"], made["ETag"]) == (f"{DELIVERABLES}{shown['id']}/", '"1"')
+    assert shown["periods"] == f"{PERIODS}?deliverable={shown['id']}"
+    assert api("viewer").get(made["Location"]).json() == shown
+    assert api("viewer").get(f"{DELIVERABLES}?status=active&search=log").json()["results"] == [shown]
+    assert api("viewer").get(f"{DELIVERABLES}?status=paused").json()["results"] == []
+
+
+def test_the_same_key_twice_is_409(api: Any, acme: Tenant) -> None:
+    client = api()
+    first = make(client)
+
+    problem(client.post(DELIVERABLES, body(name="Other")), 409, "already_exists")
+
+    assert client.get(first["link"]).json() == first
+
+
+@pytest.mark.parametrize(
+    ("broken", "path"),
+    [
+        ({"key": "Not A Key"}, "key"), ({"key": None}, "key"), ({"name": ""}, "name"), ({"status": "asleep"}, "status"),
+        ({"pipelines": []}, "pipelines"), ({"pipelines": "flow"}, "pipelines"), ({"pipelines": ["flow", "none"]}, "pipelines[1]"),
+        ({"pipelines": ["flow", "flow"]}, "pipelines[1]"), ({"pipelines": [1]}, "pipelines[0]"), ({"params": []}, "params"),
+        ({"colour": 1}, "colour"),
+    ],
+)  # fmt: skip
+def test_every_fault_is_named_by_its_path(api: Any, acme: Tenant, broken: Any, path: str) -> None:
+    assert paths(api().post(DELIVERABLES, body(**broken))) == {path}
+
+
+def test_the_pipelines_of_another_tenant_are_unknown(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
+    save_pipeline(other_tenant, "theirs")
+
+    assert paths(api().post(DELIVERABLES, body(pipelines=["theirs"]))) == {"pipelines[0]"}
+
+
+def test_a_change_replaces_what_may_change_and_raises_the_version(api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    made = make(client, description="Old.", params={"tone": "calm"}, status="paused")
+    save_pipeline(acme, "other")
+
+    changed = client.put(made["link"], {"name": "News", "pipelines": ["other"]})
+
+    shown = changed.json()
+    assert (changed.status_code, changed["ETag"]) == (200, '"2"')
+    assert (shown["name"], shown["description"], shown["params"], shown["pipelines"], shown["status"]) == (
+        "News", "", {}, ["other"], "paused",
+    )  # fmt: skip
+    assert paths(client.put(made["link"], {"name": "News", "pipelines": ["other"], "key": "new"})) == {"key"}
+
+
+def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, acme: Tenant) -> None:
+    clients = [api(name=f"n{number}") for number in range(4)]
+    made = make(clients[0])
+    change = {"name": "News", "pipelines": ["flow"]}
+
+    answers = at_once(
+        *[lambda c=client: c.put(made["link"], change, headers={"If-Match": '"1"'}) for client in clients]
+    )
+
+    assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
+
+
+def test_only_what_never_had_a_period_is_deleted(api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    unused, used = make(client), make(client, key="used")
+    period_of(acme, used)
+
+    problem(client.delete(unused["link"], headers={"If-Match": '"7"'}), 412, "precondition_failed")
+    assert client.delete(unused["link"]).status_code == 204
+    problem(client.get(unused["link"]), 404, "not_found")
+    problem(client.delete(used["link"]), 409, "deliverable_in_use")
+
+
+@pytest.mark.parametrize("role", ["reviewer", "viewer"])
+def test_changes_are_for_operators(api: Any, acme: Tenant, role: str) -> None:
+    made = make(api("operator"))
+    period = period_of(acme, made)
+    client = api(role)
+
+    for answer in (
+        client.post(DELIVERABLES, body(key="new")),
+        client.put(made["link"], {"name": "News", "pipelines": ["flow"]}),
+        client.delete(made["link"]),
+        client.post(f"{made['link']}start-period/"),
+        client.post(f"{period}plan/"),
+        client.post(f"{period}cancel/"),
+    ):
+        assert answer.status_code == 403, answer.content
+        assert answer.json()["required_role"] == "operator"
+
+
+def test_another_tenants_deliverables_and_periods_are_not_there(
+    engine: Engine, api: Any, acme: Tenant, other_tenant: Tenant
+) -> None:
+    made = make(api())
+    period = period_of(acme, made)
+    stranger = api("admin", tenant=other_tenant)
+
+    for answer in (
+        stranger.get(made["link"]),
+        stranger.put(made["link"], {"name": "Mine", "pipelines": ["flow"]}),
+        stranger.delete(made["link"]),
+        stranger.post(f"{made['link']}start-period/"),
+        stranger.get(period),
+        stranger.post(f"{period}plan/", {}),
+        stranger.post(f"{period}plan/", {"plan": PLAN}),
+        stranger.post(f"{period}cancel/", {}),
+    ):
+        problem(answer, 404, "not_found")
+    for address in (DELIVERABLES, PERIODS, f"{PERIODS}?deliverable={made['id']}"):
+        assert stranger.get(address).json()["results"] == []
+    assert api().get(period).json()["status"] == "planning"
+
+
+# Periods
+
+
+def test_the_running_month_is_started_by_hand_once(api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    made = make(client)
+
+    first = client.post(f"{made['link']}start-period/")
+    second = client.post(f"{made['link']}start-period/")
+
+    today = datetime.now(UTC).date()
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["starts_on"] == today.replace(day=1).isoformat()
+    assert first.json() == second.json()
+    assert client.get(first["Location"]).json()["id"] == first.json()["id"]
+    with tenant_scope(acme.pk):
+        assert DeliverablePeriod.objects.count() == 1
+
+
+def test_starting_a_month_of_what_is_paused_is_409(api: Any, acme: Tenant) -> None:
+    made = make(api(), status="paused")
+
+    problem(api().post(f"{made['link']}start-period/"), 409, "deliverable_not_active")
+
+
+def test_a_period_is_shown_with_its_plan_and_what_became_of_each_item(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    client = api()
+    address = planned(engine, acme, client)
+
+    under_way = client.get(address)
+    engine.drain()
+    shown = client.get(address).json()
+
+    assert under_way["ETag"]
+    assert (under_way.json()["status"], shown["status"]) == ("active", "completed")
+    assert (shown["starts_on"], shown["ends_on"]) == ("2026-05-01", "2026-05-31")
+    assert [shown[name] for name in ("planned", "completed", "failed", "cancelled")] == [2, 2, 0, 0]
+    assert (shown["at_risk"], shown["at_risk_reason"], shown["plan_faults"]) == (False, "", [])
+    assert shown["plan"] == PLAN
+    assert [
+        (item["plan_item"], item["name"], item["pipeline"], item["status"]) for item in shown["items"]
+    ] == [
+        (0, "Bees", "flow", "completed"),
+        (1, "", "flow", "completed"),
+    ]
+    run = client.get(shown["items"][0]["link"]).json()
+    assert (run["period"], run["deliverable"], run["name"]) == (shown["id"], shown["deliverable"], "Bees")
+    assert client.get(shown["planner_activity"]).json()["agent_role"] == "activity-planner"
+
+
+def test_the_runs_of_a_period_are_listed_by_their_link(engine: Engine, api: Any, acme: Tenant) -> None:
+    client = api()
+    address = planned(engine, acme, client)
+    client.post("/api/v1/pipelines/flow/runs/", {"deliverable": str(uuid4())})
+
+    listed = client.get(client.get(address).json()["runs"]).json()["results"]
+
+    assert {run["name"] for run in listed} == {"Bees", ""}
+    assert len(listed) == 2
+    assert len(client.get(RUNS).json()["results"]) == 3
+
+
+def test_periods_are_narrowed_by_what_they_are(engine: Engine, api: Any, acme: Tenant) -> None:
+    client = api()
+    one, two = make(client), make(client, key="two")
+    april, may = (period_of(acme, one, date(2026, month, 9)) for month in (4, 5))
+    other = period_of(acme, two, date(2026, 5, 9))
+    cancellation.cancel(
+        acme.pk, UUID(client.get(april).json()["planner_activity"].split("/")[-2]), actor="ann"
+    )
+
+    def found(**wanted: Any) -> list[str]:
+        return [row["link"] for row in client.get(PERIODS, wanted).json()["results"]]
+
+    assert set(found()) == {april, may, other}
+    assert found()[-1] == april
+    assert found(deliverable=one["id"]) == [may, april]
+    assert set(found(starts_on="2026-05-01")) == {may, other}
+    assert found(at_risk="true") == [april]
+    assert found(status="completed") == []
+    assert paths(client.get(PERIODS, {"state": "planning"})) == {"state"}
+    assert paths(client.get(PERIODS, {"starts_on": "May"})) == {"starts_on"}
+
+
+def test_a_plan_of_a_persons_own_is_taken_up_or_told_its_faults(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    client = api("operator")
+    address = period_of(acme, make(client))
+
+    problem(client.post(f"{address}plan/", {"plan": PLAN}), 409, "planner_at_work")
+    cancellation.cancel(
+        acme.pk, UUID(client.get(address).json()["planner_activity"].split("/")[-2]), actor="ann"
+    )
+    broken = {"items": [{"pipeline": "none"}, {"pipeline": "flow", "priority": 0}], "note": ""}
+    assert paths(client.post(f"{address}plan/", {"plan": broken}), "invalid_plan") == {
+        "plan.note", "plan.items[1].priority",
+    }  # fmt: skip
+    assert paths(client.post(f"{address}plan/", {"plan": "soon"}), "invalid_plan") == {"plan"}
+    assert paths(client.post(f"{address}plan/", {"plans": {}})) == {"plans"}
+    seen = client.get(address)["ETag"]
+    problem(
+        client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": '"old"'}),
+        412,
+        "precondition_failed",
+    )
+    taken = client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": seen})
+
+    assert (taken.status_code, taken.json()["status"], taken.json()["planned"]) == (200, "active", 2)
+    problem(client.post(f"{address}plan/", {"plan": PLAN}), 409, "period_not_planning")
+
+
+def test_asking_again_twice_with_one_idempotency_key_asks_once(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    client = api("operator")
+    address = period_of(acme, make(client))
+    first = client.get(address).json()["planner_activity"]
+    cancellation.cancel(acme.pk, UUID(first.split("/")[-2]), actor="ann")
+
+    answers = [client.post(f"{address}plan/", headers={"Idempotency-Key": "k"}) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json()["planner_activity"] == answers[1].json()["planner_activity"] != first
+    problem(client.post(f"{address}plan/"), 409, "planner_at_work")
+
+
+def test_a_period_is_cancelled_with_what_is_in_it(engine: Engine, api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    address = planned(engine, acme, client)
+    problem(client.post(f"{address}cancel/", {}, headers={"If-Match": '"old"'}), 412, "precondition_failed")
+
+    answer = client.post(f"{address}cancel/", {"reason": "No budget."})
+
+    shown = answer.json()
+    assert (answer.status_code, shown["status"], shown["cancelled"]) == (200, "cancelled", 2)
+    assert {item["status"] for item in shown["items"]} == {"cancelled"}
+    assert client.post(f"{address}cancel/").status_code == 200
+
+
+def test_a_completed_period_cannot_be_cancelled(engine: Engine, api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    address = planned(engine, acme, client)
+    engine.drain()
+
+    problem(client.post(f"{address}cancel/"), 409, "period_ended")
+
+
+def test_a_run_started_by_itself_belongs_to_no_period_and_may_name_any_deliverable(
+    api: Any, acme: Tenant
+) -> None:
+    own = str(uuid4())
+
+    run = api().post("/api/v1/pipelines/flow/runs/", {"deliverable": own}).json()
+
+    assert (run["deliverable"], run["period"], run["name"]) == (own, None, "")
+    with tenant_scope(acme.pk):
+        assert not Deliverable.objects.exists()

@@ -1,0 +1,261 @@
+"""Channels expire by whoever notices first, are told of once, and come back when somebody has signed in again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db.models.functions import Now
+
+from activities.keeper import Keeper
+from activities.models import Alert
+from tenants import channels
+from tenants.channels import STANDING, ChannelExpiryPast, ChannelNotFound
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import Channel, Tenant
+from tenants.signals import channel_expired
+from tests.engine import at_once
+
+MakeChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def make_channel(tenant: Tenant) -> MakeChannel:
+    def made(owner: Tenant | None = None, **fields: Any) -> Channel:
+        of = owner or tenant
+        with tenant_scope(of.pk):
+            return Channel.objects.create(
+                tenant=of, kind="google-ads", name=fields.pop("name", f"Ads {uuid7()}"), **fields
+            )
+
+    return made
+
+
+def now_of(channel: Channel) -> Channel:
+    with tenant_scope(channel.tenant_id):
+        return Channel.objects.annotate(standing=STANDING).get(pk=channel.pk)
+
+
+def alerts(tenant: Tenant) -> list[Alert]:
+    with tenant_scope(tenant.pk):
+        return list(Alert.objects.order_by("pk"))
+
+
+def ago(**time: float) -> datetime:
+    return datetime.now(UTC) - timedelta(**time)
+
+
+def ahead(**time: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**time)
+
+
+def test_an_expired_channel_is_told_of_in_the_same_transaction(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    channel = make_channel(name="Ads")
+
+    assert channels.expire(tenant.pk, channel.pk)
+
+    found = now_of(channel)
+    assert (found.status, found.version) == ("expired", 2)
+    assert found.status_since > channel.created_at
+    (alert,) = alerts(tenant)
+    assert alert.kind == "channel_expired"
+    assert alert.title == "The channel Ads (google-ads) has expired"
+    assert alert.facts["channel"] == str(channel.pk)
+
+
+def test_saying_it_again_says_nothing(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel()
+
+    outcomes = [channels.expire(tenant.pk, channel.pk) for _ in range(3)]
+
+    assert outcomes == [True, False, False]
+    assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
+
+
+def test_of_twenty_who_notice_at_once_one_says_so(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel(expires_at=ago(minutes=1))
+    noticing: list[Callable[[], Any]] = [lambda: channels.expire(tenant.pk, channel.pk), channels.expire_due]
+
+    outcomes = at_once(*noticing * 10)
+
+    assert [bool(outcome) for outcome in outcomes].count(True) == 1
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
+
+
+def test_each_time_that_it_expires_is_told_of(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel()
+    channels.expire(tenant.pk, channel.pk)
+    channels.reactivate(tenant.pk, channel.pk)
+    channels.expire(tenant.pk, channel.pk)
+
+    assert len(alerts(tenant)) == 2
+
+
+@pytest.mark.parametrize("whose", ["another tenant's", "nobody's"])
+def test_a_channel_that_is_not_the_tenants_is_left_alone(
+    tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel, whose: str
+) -> None:
+    channel_id: UUID = make_channel(other_tenant).pk if whose == "another tenant's" else uuid7()
+
+    assert not channels.expire(tenant.pk, channel_id)
+    with pytest.raises(ChannelNotFound):
+        channels.reactivate(tenant.pk, channel_id)
+    with pytest.raises(ChannelNotFound):
+        channels.disable(tenant.pk, channel_id)
+
+    assert (alerts(tenant), alerts(other_tenant)) == ([], [])
+
+
+def test_a_channel_that_is_switched_off_does_not_expire(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel(expires_at=ago(minutes=1))
+    channels.disable(tenant.pk, channel.pk)
+
+    assert not channels.expire(tenant.pk, channel.pk)
+    assert channels.expire_due() == 0
+    assert now_of(channel).standing == "disabled"
+
+
+def test_what_was_seen_before_a_reactivation_says_nothing_about_now(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    channel = make_channel()
+    channels.expire(tenant.pk, channel.pk)
+    begun_before = datetime.now(UTC)
+    channels.reactivate(tenant.pk, channel.pk)
+
+    late = channels.expire(tenant.pk, channel.pk, seen_at=begun_before)
+    fresh = channels.expire(tenant.pk, channel.pk, seen_at=datetime.now(UTC))
+
+    assert (late, fresh) == (False, True)
+
+
+def test_what_a_failing_receiver_was_told_is_undone(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel()
+
+    def fail(**told: Any) -> None:
+        raise ZeroDivisionError
+
+    channel_expired.connect(fail)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            channels.expire(tenant.pk, channel.pk)
+    finally:
+        channel_expired.disconnect(fail)
+
+    assert (now_of(channel).status, alerts(tenant)) == ("active", [])
+
+
+def test_a_channel_past_its_time_counts_as_expired_before_anybody_looks(make_channel: MakeChannel) -> None:
+    past, ahead_of_us, unknown = (
+        make_channel(expires_at=ago(seconds=1)),
+        make_channel(expires_at=ahead(hours=1)),
+        make_channel(),
+    )
+
+    assert [now_of(channel).standing for channel in (past, ahead_of_us, unknown)] == [
+        "expired",
+        "active",
+        "active",
+    ]
+    assert now_of(past).status == "active"
+
+
+def test_the_sweep_marks_what_is_due_of_all_tenants_once(
+    tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    due = [make_channel(expires_at=ago(days=1)), make_channel(other_tenant, expires_at=ago(minutes=1))]
+    later = make_channel(expires_at=ahead(hours=1))
+
+    assert (channels.expire_due(), channels.expire_due()) == (2, 0)
+
+    assert [now_of(channel).status for channel in (*due, later)] == ["expired", "expired", "active"]
+    assert (len(alerts(tenant)), len(alerts(other_tenant))) == (1, 1)
+
+
+def test_the_sweep_takes_so_many_at_once_and_goes_on_next_time(
+    make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "DUE_AT_ONCE", 2)
+    for _ in range(3):
+        make_channel(expires_at=ago(minutes=1))
+
+    assert [channels.expire_due() for _ in range(3)] == [2, 1, 0]
+
+
+def test_one_that_cannot_be_marked_does_not_keep_the_others_from_it(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    bad, good = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
+
+    def fail_for_one(*, channel: Channel, **told: Any) -> None:
+        if channel.pk == bad.pk:
+            raise ZeroDivisionError
+
+    channel_expired.connect(fail_for_one)
+    try:
+        assert channels.expire_due() == 1
+    finally:
+        channel_expired.disconnect(fail_for_one)
+
+    assert (now_of(bad).status, now_of(good).status) == ("active", "expired")
+
+
+def test_the_keeper_sweeps(tenant: Tenant, make_channel: MakeChannel) -> None:
+    channel = make_channel(expires_at=ago(minutes=1))
+
+    Keeper().tick()
+
+    assert now_of(channel).status == "expired"
+
+
+def test_a_reactivated_channel_forgets_an_expiry_that_is_over(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    channel = make_channel(expires_at=ago(minutes=1))
+    channels.expire_due()
+
+    reactivated = channels.reactivate(tenant.pk, channel.pk)
+
+    assert (reactivated.standing, reactivated.expires_at) == ("active", None)
+    assert channels.expire_due() == 0
+
+
+def test_a_reactivated_channel_keeps_an_expiry_that_is_ahead(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    until = ahead(days=30)
+    channel = make_channel(expires_at=until)
+    channels.expire(tenant.pk, channel.pk)
+
+    assert channels.reactivate(tenant.pk, channel.pk).expires_at == until
+
+
+def test_a_channel_is_active_until_a_new_time(tenant: Tenant, make_channel: MakeChannel) -> None:
+    until = ahead(days=30)
+    channel = make_channel(expires_at=ago(minutes=1))
+
+    reactivated = channels.reactivate(tenant.pk, channel.pk, expires_at=until)
+
+    assert (reactivated.standing, reactivated.expires_at) == ("active", until)
+    with pytest.raises(ChannelExpiryPast):
+        channels.reactivate(tenant.pk, channel.pk, expires_at=ago(seconds=1))
+
+
+def test_reactivating_and_switching_off_change_nothing_the_second_time(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    channel = make_channel()
+    unchanged = channels.reactivate(tenant.pk, channel.pk)
+    off = [channels.disable(tenant.pk, channel.pk).version for _ in range(2)]
+    on = [channels.reactivate(tenant.pk, channel.pk).version for _ in range(2)]
+
+    assert (unchanged.version, off, on) == (1, [2, 2], [3, 3])
+    with tenant_scope(tenant.pk):
+        assert Channel.objects.filter(status_since__lte=Now()).exists()

@@ -1,0 +1,390 @@
+"""Dead letters: recorded with the failure, told of once, and set going again or given up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import burial, cancellation, deadletters, people, reassignment, results, tasks
+from activities.alerts import raise_alert
+from activities.deadletters import handling
+from activities.models import ActivityRun, DeadLetter, Wake
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted
+from agents.exceptions import RetryableAgentError
+from pipelines import versions
+from pipelines.models import PipelineRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.asking import asked, called, children
+from tests.burying import alerts_of, escalations_of, failed, failed_many, letters_of
+from tests.engine import Engine
+from tests.integration.test_alerts import statements
+from tests.integration.test_api_agent_runs import Agent, accepted
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def replay(tenant: Tenant, **how: Any) -> deadletters.Replayed:
+    with tenant_scope(tenant.pk):
+        return deadletters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)
+
+
+def dismiss(tenant: Tenant, **how: Any) -> deadletters.Dismissed:
+    with tenant_scope(tenant.pk):
+        chosen = DeadLetter.objects.for_tenant(tenant.pk)
+        return deadletters.dismiss(tenant.pk, chosen, actor="Ann", reason="not wanted", **how)
+
+
+# Where they come from
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(None, "permanent"), (RetryableAgentError("It broke.", code="broken"), "exhausted")],
+)
+def test_the_last_failure_is_recorded_with_the_failure_itself(
+    engine: Engine, acme: Tenant, error: Any, reason: str
+) -> None:
+    (activity_id,) = failed(engine, acme, error=error, max_attempts=1)
+
+    (letter,) = letters_of(acme, activity_id)
+    (run,) = engine.runs(acme, activity_id)
+    assert engine.status(acme, activity_id) == "failed"
+    assert (letter.reason, letter.state, letter.handled_at, letter.run_id) == (reason, "open", None, run.pk)
+    assert (letter.agent_role, letter.attempts, letter.error["code"]) == ("qa", 1, "broken")
+
+
+def test_the_third_stall_is_a_dead_letter(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    for _ in range(3):
+        engine.drain()
+        run = engine.runs(acme, activity_id)[-1]
+        results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+
+    deadletters.handle_waiting()
+
+    (letter,) = letters_of(acme, activity_id)
+    assert (letter.reason, letter.stalls, engine.status(acme, activity_id)) == ("stalled", 2, "needs_review")
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"] * 3
+
+
+def test_a_failure_is_recorded_however_much_its_agents_say_it_has_cost(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    activity_id, agent = accepted(engine, acme)
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.filter(activity_id=activity_id).update(usage={"cost_usd": "1e12"})
+
+    agent.post("fail", {"error": {"message": "no", "retryable": False}})
+
+    (letter,) = letters_of(acme, activity_id)
+    assert letter.cost_usd == Decimal(99_999_999)
+
+
+# Telling people
+
+
+def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+
+    handled = [deadletters.handle_waiting() for _ in range(3)]
+
+    assert handled == [1, 0, 0]
+    assert engine.status(acme, activity_id) == "needs_review"
+    (letter,) = letters_of(acme, activity_id)
+    (escalation,) = escalations_of(acme, activity_id)
+    (alert,) = alerts_of(acme, activity_id)
+    assert (letter.handled_at is not None, letter.escalation_id) == (True, escalation.pk)
+    assert (escalation.status, escalation.human_role, escalation.priority) == ("created", "operator", 1)
+    assert "qa has given up: another attempt would fail alike. Attempts 1" in escalation.description
+    assert (alert.kind, alert.severity, alert.facts["fingerprint"]) == (
+        "dead_letter",
+        "critical",
+        letter.fingerprint,
+    )
+
+
+def test_the_queues_message_does_the_same(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+    with system_scope():
+        assert deadletters.unhandled().exists()
+
+    tasks.handle_dead_letters()
+    tasks.handle_dead_letters()
+
+    assert len(escalations_of(acme, activity_id)) == 1
+    with system_scope():
+        assert not deadletters.unhandled().exists()
+
+
+def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = failed(engine, acme, count=2)
+
+    def dies_at_first(*arguments: Any, activity_id: UUID, **more: Any) -> Any:
+        if activity_id == first:
+            raise RuntimeError("killed")
+        return raise_alert(*arguments, activity_id=activity_id, **more)
+
+    monkeypatch.setattr(handling, "raise_alert", dies_at_first)
+    deadletters.handle_waiting()
+
+    assert (engine.status(acme, first), escalations_of(acme, first), alerts_of(acme, first)) == (
+        "failed",
+        [],
+        [],
+    )
+    assert engine.status(acme, second) == "needs_review"
+    monkeypatch.undo()
+    assert deadletters.handle_waiting() == 1
+    assert engine.status(acme, first) == "needs_review"
+    assert (len(escalations_of(acme, first)), len(alerts_of(acme, first))) == (1, 1)
+
+
+def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
+    failed(engine, acme, count=3)
+
+    assert [deadletters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_nobody_is_told_of_what_was_tried_again_before(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+
+    deadletters.handle_waiting()
+
+    (letter,) = letters_of(acme, activity_id)
+    assert (letter.state, letter.closed_by, letter.handled_at is not None) == ("replayed", "Ann", True)
+    assert (escalations_of(acme, activity_id), alerts_of(acme, activity_id)) == ([], [])
+
+
+def test_the_failure_of_a_subtask_wakes_its_parent_once_and_telling_people_not_again(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    parent, agent = accepted(engine, acme)
+    part = {"name": "part", "agent_role": "dev", "blocking": True}
+    called(agent, "create_subtask", part)
+    engine.drain()
+    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    engine.drain()
+    called(Agent(engine.agent.calls[-1]), "create_subtask", {**part, "name": "another"})
+
+    deadletters.handle_waiting()
+
+    assert engine.status(acme, parent) == "awaiting_subtask"
+    assert [child.status for child in children(acme, parent, "subtask")] == ["needs_review", "created"]
+
+
+@pytest.mark.parametrize("end", ["retry", "cancel", "reassign", "replay", "dismiss"])
+def test_the_escalation_falls_away_with_its_cause(engine: Engine, acme: Tenant, end: str) -> None:
+    (activity_id,) = failed(engine, acme)
+    deadletters.handle_waiting()
+
+    if end == "retry":
+        cancellation.retry(acme.pk, activity_id, actor="Ann")
+    elif end == "cancel":
+        cancellation.cancel(acme.pk, activity_id, actor="Ann")
+    elif end == "reassign":
+        reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", human_role="editor")
+    else:
+        {"replay": replay, "dismiss": dismiss}[end](acme)
+
+    (escalation,) = escalations_of(acme, activity_id)
+    (letter,) = letters_of(acme, activity_id)
+    assert (escalation.status, escalation.cancel_reason) == ("cancelled", "obsolete")
+    assert (letter.state, letter.closed_by) == ("replayed" if end in ("retry", "replay") else "closed", "Ann")
+
+
+def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+    deadletters.handle_waiting()
+    (escalation,) = escalations_of(acme, activity_id)
+
+    people.complete(acme.pk, escalation.pk, actor="Ann", note="I did it by hand.")
+
+    (letter,) = letters_of(acme, activity_id)
+    assert (letter.state, letter.closed_by) == ("closed", "Ann")
+    assert replay(acme).count == 0
+
+
+def test_a_replay_that_fails_again_is_a_further_letter_with_a_further_escalation(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = failed(engine, acme)
+    deadletters.handle_waiting()
+    replay(acme)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.drain()
+    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+
+    deadletters.handle_waiting()
+
+    assert [letter.state for letter in letters_of(acme, activity_id)] == ["replayed", "open"]
+    assert [one.status for one in escalations_of(acme, activity_id)] == ["cancelled", "created"]
+    assert len(alerts_of(acme, activity_id)) == 2
+
+
+# Replaying
+
+
+def test_of_thousands_the_dry_run_counts_what_the_replay_starts_and_a_second_replay_starts_nothing(
+    engine: Engine, acme: Tenant
+) -> None:
+    ids = failed_many(acme, 5_000)
+    before = datetime.now(UTC)
+
+    planned = replay(acme, per_second=10, dry_run=True)
+    done = replay(acme, per_second=10)
+    again = replay(acme, per_second=10)
+
+    assert planned == done == deadletters.Replayed(5_000, 0, 499.9)
+    assert again == deadletters.Replayed(0, 5_000, 0.0)
+    with tenant_scope(acme.pk):
+        due = list(
+            Wake.objects.filter(state="pending").order_by("activity_id").values_list("activity_id", "due_at")
+        )
+    assert [activity_id for activity_id, _ in due] == ids, "one wake each, the oldest failure first"
+    start = due[0][1]
+    assert before <= start <= datetime.now(UTC)
+    assert [at - start for _, at in due] == [timedelta(seconds=number / 10) for number in range(5_000)]
+    assert engine.messages() <= 10, "nothing starts before its time"
+
+
+def test_a_replay_without_a_speed_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
+    ids = failed(engine, acme, count=3)
+
+    assert replay(acme) == deadletters.Replayed(3, 0, 0.0)
+    engine.drain()
+
+    assert {engine.status(acme, activity_id) for activity_id in ids} == {"done"}
+    assert [call.attempt for call in engine.agent.calls] == [1, 1, 1]
+
+
+def test_a_dry_run_changes_nothing(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = failed(engine, acme)
+
+    assert (replay(acme, dry_run=True).count, dismiss(acme, dry_run=True).count) == (1, 1)
+
+    assert engine.status(acme, activity_id) == "failed"
+    assert [letter.state for letter in letters_of(acme, activity_id)] == ["open"]
+
+
+def test_replaying_a_pipelines_step_opens_its_run_again(engine: Engine, acme: Tenant) -> None:
+    steps = [
+        {"id": "a", "agent_role": "seo"},
+        {"id": "b", "agent_role": "qa"},
+        {"id": "c", "agent_role": "dev"},
+    ]
+    versions.save(acme.pk, {"key": "three", "name": "Three", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "three", NewRun(), actor="test")
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.drain()
+    Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
+    engine.drain()
+    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    deadletters.handle_waiting()
+
+    def state() -> tuple[str, int]:
+        with tenant_scope(acme.pk):
+            found = PipelineRun.objects.get(pk=run.pk)
+        return found.status, found.unsettled
+
+    assert state() == ("failed", 0)
+    replay(acme)
+    assert state() == ("running", 2)
+    for _ in "bc":
+        engine.drain()
+        Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
+    assert state() == ("completed", 0)
+
+
+def test_of_equal_work_that_failed_twice_or_was_submitted_anew_one_is_replayed(
+    engine: Engine, acme: Tenant
+) -> None:
+    (first,) = failed(engine, acme, dedup_key="once")
+    failed(engine, acme, dedup_key="once")
+    failed(engine, acme, dedup_key="again")
+    engine.submit(acme, "dev", dedup_key="again")
+
+    assert replay(acme, dry_run=True) == replay(acme) == deadletters.Replayed(1, 2, 0.0)
+
+    assert engine.status(acme, first) == "created"
+
+
+# Dismissing
+
+
+def test_dismissing_cancels_the_work_and_what_still_hangs_on_it(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    parent, agent = accepted(engine, acme)
+    subtask = called(agent, "create_subtask", {"name": "part", "agent_role": "dev", "blocking": False})
+    agent.post("fail", {"error": {"message": "no", "retryable": False}})
+    approval = asked(acme, [parent])
+    deadletters.handle_waiting()
+
+    assert dismiss(acme) == deadletters.Dismissed(1, 0)
+
+    assert engine.get(acme, parent).cancel_reason == "not wanted"
+    ended = [
+        engine.status(acme, one) for one in (parent, subtask, approval, escalations_of(acme, parent)[0].pk)
+    ]
+    assert ended == ["cancelled"] * 4
+    assert dismiss(acme) == deadletters.Dismissed(0, 1)
+
+
+@pytest.mark.parametrize("action", [replay, dismiss])
+def test_many_cost_hardly_more_statements_than_few(engine: Engine, acme: Tenant, action: Any) -> None:
+    def cost(count: int) -> int:
+        failed_many(acme, count)
+        deadletters.handle_waiting()
+        return statements(lambda: action(acme))
+
+    assert cost(50) == cost(5)
+
+
+# Fingerprints
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("Call 17 took 3.5 s", "Call 4 took 12 s", True),
+        ("No row 01a1fe76-7de1-71e1-b7db-c97c6c75aabc", "No row 01a1fe78-7ca3-763e-811a-d84fca142754", True),
+        ("GET https://a.example/x?y=1 failed", "GET https://b.example/ failed", True),
+        ("KeyError: 'title'", "KeyError: 'body'", True),
+        ('Unknown field "a"', 'Unknown field "b"', True),
+        ("Out of  memory", "out of memory", True),
+        ("Cannot connect", "Cannot resolve", False),
+        ("can't parse titles, won't retry", "can't parse bodies, won't retry", False),
+        ("x" * 600 + " first", "x" * 600 + " second", True),
+        ("id " + "9" * 450 + " " + "why " * 30, "id 9 " + "why " * 30, True),
+    ],
+)
+def test_failures_that_differ_in_what_varies_alone_look_alike(one: str, other: str, alike: bool) -> None:
+    prints = {burial.fingerprint_of("qa", {"code": "c", "message": message}) for message in (one, other)}
+
+    assert (len(prints) == 1) is alike
+
+
+def test_failures_of_other_roles_or_codes_do_not_look_alike() -> None:
+    prints = {
+        burial.fingerprint_of(role, {"code": code, "message": "no"})
+        for role in ("qa", "dev")
+        for code in ("a", "b")
+    }
+
+    assert len(prints) == 4

@@ -1,0 +1,337 @@
+"""Deadlines: reminders, escalations and default outcomes, each once and in order, by a clock that the test holds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import approvals, cancellation, deadlines
+from activities.decision_rules import DecisionRules, Later
+from activities.models import Activity, Alert, Deadline
+from activities.submission import NewActivity, submit
+from agents.contracts import Accepted
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asked, asking, children, heard, links_of, told
+from tests.engine import Engine, at_once
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+CHAIN = {
+    "due_seconds": 120,
+    "reminders": [30],
+    "escalation": [{"after_seconds": 60, "human_role": "head"}],
+    "on_timeout": "approve",
+}
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    return tenant
+
+
+def planned(tenant: Tenant, activity_id: UUID) -> list[Deadline]:
+    with tenant_scope(tenant.pk):
+        return list(Deadline.objects.filter(activity_id=activity_id).order_by("at", "pk"))
+
+
+def began(tenant: Tenant, activity_id: UUID) -> datetime:
+    with tenant_scope(tenant.pk):
+        at: datetime = Activity.objects.get(pk=activity_id).created_at
+    return at
+
+
+def alerts(tenant: Tenant) -> list[tuple[str, Any]]:
+    """Kind, and the role that is told, in the order in which they were raised."""
+    with tenant_scope(tenant.pk):
+        return [(alert.kind, alert.facts["human_role"]) for alert in Alert.objects.order_by("pk")]
+
+
+def a_task(tenant: Tenant, **rules: Any) -> UUID:
+    with tenant_scope(tenant.pk):
+        task = NewActivity(
+            name="Read it", human_role="editor", decision_rules=DecisionRules(**rules).stored()
+        )
+        return submit([task], actor="test")[0].id
+
+
+# Once, in order, on time
+
+
+def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_and_the_agent_wakes(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, approval = asking(
+        engine, acme, "create_approval", {**DIRECTION, **CHAIN, "human_role": "editor"}
+    )
+    start = began(acme, approval)
+    seen = []
+
+    for seconds in (29.9, 30, 59.9, 60, 119.9, 120, 500):
+        for _ in range(2):
+            deadlines.pass_due(start + timedelta(seconds=seconds))
+        seen.append([kind for kind, _ in alerts(acme)])
+    engine.drain()
+
+    assert seen == [
+        [], ["reminder"], ["reminder"], ["reminder", "escalation"], ["reminder", "escalation"],
+        ["reminder", "escalation", "expired"], ["reminder", "escalation", "expired"],
+    ]  # fmt: skip
+    assert alerts(acme) == [("reminder", "editor"), ("escalation", "head"), ("expired", "head")]
+    assert len(heard(engine, activity_id)) == 2
+    said = told(engine.agent.calls[-1])
+    assert (said["reason"], said["outcome"], said["reviewed_by"]) == (
+        "review_approved",
+        "expired",
+        "deadline",
+    )
+    assert links_of(acme, approval)[activity_id] == ("woken", "")
+
+
+def test_processes_that_all_come_back_after_an_outage_let_everything_happen_once_and_in_order(
+    engine: Engine, acme: Tenant
+) -> None:
+    ids = [asking(engine, acme, "create_approval", {**DIRECTION, **CHAIN}) for _ in range(5)]
+    late = began(acme, ids[-1][1]) + timedelta(days=1)
+
+    passed = at_once(*[partial(deadlines.pass_due, late)] * 4)
+    engine.drain()
+
+    assert all(isinstance(count, int) for count in passed), passed
+    with tenant_scope(acme.pk):
+        told_of = list(Alert.objects.order_by("pk").values_list("activity_id", "kind"))
+    for activity_id, approval in ids:
+        assert [kind for about, kind in told_of if about == approval] == ["reminder", "escalation", "expired"]
+        assert [deadline.happened_at for deadline in planned(acme, approval)] == [late] * 3
+        assert engine.status(acme, approval) == "approved"
+        assert len(heard(engine, activity_id)) == 2
+    assert len(told_of) == 15
+
+
+def test_an_escalation_asks_the_next_role_and_makes_the_question_urgent(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    _, approval = asking(engine, acme, "create_approval", {**DIRECTION, **CHAIN, "human_role": "editor"})
+
+    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+
+    (item,) = api().get("/api/v1/inbox/?human_role=head").json()["results"]
+    assert (item["id"], item["priority"], item["status"]) == (str(approval), 1, "created")
+    assert api().get("/api/v1/inbox/?human_role=editor").json()["results"] == []
+
+
+def test_a_chain_asks_one_after_the_other(engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, escalation=(Later(10, "lead"), Later(20, "head"), Later(30, "owner")))
+
+    roles = []
+    for seconds in (10, 20, 30):
+        deadlines.pass_due(began(acme, approval) + timedelta(seconds=seconds))
+        roles.append(engine.get(acme, approval).human_role)
+
+    assert roles == ["lead", "head", "owner"]
+
+
+def test_nothing_happens_about_a_question_that_was_answered_or_taken_back(
+    engine: Engine, acme: Tenant
+) -> None:
+    answered, withdrawn = (
+        asked(acme, due_seconds=60, on_timeout="reject", reminders=(Later(30),)) for _ in "12"
+    )
+    approvals.approve(acme.pk, answered, actor="Ann")
+    cancellation.cancel(acme.pk, withdrawn, actor="Ann")
+    late = began(acme, withdrawn) + timedelta(seconds=60)
+
+    deadlines.pass_due(late)
+
+    assert alerts(acme) == []
+    assert (engine.status(acme, answered), engine.status(acme, withdrawn)) == ("approved", "cancelled")
+    assert all(
+        deadline.happened_at == late for deadline in planned(acme, answered) + planned(acme, withdrawn)
+    )
+
+
+def test_a_question_that_somebody_has_taken_up_is_still_reminded_of(engine: Engine, acme: Tenant) -> None:
+    from activities import people
+
+    approval = asked(acme, reminders=(Later(30, "head"),))
+    people.take_up(acme.pk, approval, actor="Ann")
+
+    deadlines.pass_due(began(acme, approval) + timedelta(seconds=30))
+
+    assert alerts(acme) == [("reminder", "head")]
+
+
+# When the time is over
+
+
+@pytest.mark.parametrize(
+    ("rules", "role"),
+    [({}, "operator"), ({"escalation": (Later(10, "lead"), Later(20, "head"))}, "head")],
+)
+def test_at_the_due_time_the_last_of_the_chain_is_asked_or_an_operator(
+    engine: Engine, acme: Tenant, rules: Any, role: str
+) -> None:
+    approval = asked(acme, due_seconds=60, on_timeout="escalate", **rules)
+
+    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+
+    item = engine.get(acme, approval)
+    assert (item.status, item.human_role, item.priority) == ("created", role, 1)
+    assert alerts(acme)[-1] == ("escalation", role)
+
+
+def test_without_a_default_the_question_stays_open_urgent_and_overdue(engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, due_seconds=60)
+
+    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+
+    item = engine.get(acme, approval)
+    assert (item.status, item.human_role, item.priority) == ("created", "reviewer", 1)
+    assert alerts(acme) == [("overdue", "reviewer")]
+
+
+def test_no_default_completes_a_persons_task(engine: Engine, acme: Tenant) -> None:
+    task = a_task(acme, due_seconds=60, on_timeout="approve")
+
+    deadlines.pass_due(began(acme, task) + timedelta(seconds=60))
+
+    assert engine.status(acme, task) == "created"
+    assert alerts(acme) == [("overdue", "editor")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"), [("approve", "review_approved"), ("reject", "review_feedback")]
+)
+def test_a_review_that_nobody_answers_ends_with_its_default(
+    engine: Engine, acme: Tenant, outcome: str, reason: str
+) -> None:
+    body = {"question": "Good?", "due_seconds": 60, "on_timeout": outcome}
+    activity_id, review = asking(engine, acme, "request_human_review", body)
+
+    deadlines.pass_due(began(acme, review) + timedelta(seconds=60))
+    engine.drain()
+
+    assert (told(engine.agent.calls[-1])["reason"], told(engine.agent.calls[-1])["outcome"]) == (
+        reason,
+        "expired",
+    )
+    assert len(heard(engine, activity_id)) == 2
+
+
+@pytest.mark.parametrize("outcome", ["approve", "reject"])
+def test_a_gate_that_nobody_decides_moves_the_work_behind_it(
+    engine: Engine, acme: Tenant, outcome: str
+) -> None:
+    engine.agent.behaviour = type(engine.agent)().behaviour
+    rules = DecisionRules(due_seconds=60, on_timeout=outcome).stored()
+    (activity_id,) = engine.submit(acme, requires_approval=True, decision_rules=rules)
+    engine.drain()
+    (gate,) = children(acme, activity_id, "gate")
+
+    deadlines.pass_due(began(acme, gate.pk) + timedelta(seconds=60))
+
+    decided = engine.get(acme, activity_id)
+    assert (decided.status, decided.decided_by) == (
+        {"approve": "approved", "reject": "rejected"}[outcome],
+        "deadline",
+    )
+    revisions = children(acme, activity_id, "revision_of")
+    assert [revision.reviewer_notes for revision in revisions] == (
+        [deadlines.NOBODY] if outcome == "reject" else []
+    )
+
+
+# Pipelines
+
+
+def test_a_human_step_is_reminded_of_escalated_and_decided_as_its_pipeline_says(
+    engine: Engine, acme: Tenant
+) -> None:
+    step = {"id": "sign", "human_role": "editor", "is_approval_gate": True, **CHAIN}
+    versions.save(acme.pk, {"key": "signed", "name": "Signed", "steps": [step]}, actor="test")
+    run = start_run(acme.pk, "signed", NewRun(), actor="test")
+    with tenant_scope(acme.pk):
+        gate = Activity.objects.get(pipeline_run_id=run.pk)
+
+    deadlines.pass_due(gate.created_at + timedelta(seconds=120))
+
+    assert gate.due_at is not None
+    assert alerts(acme) == [("reminder", "editor"), ("escalation", "head"), ("expired", "head")]
+    with tenant_scope(acme.pk):
+        run.refresh_from_db()
+    assert (engine.status(acme, gate.pk), run.status) == ("approved", "completed")
+
+
+def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_when_it_is_opened(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = type(engine.agent)().behaviour
+    step = {"id": "draft", "agent_role": "qa", "requires_approval": True, **CHAIN, "quorum": 2, "voters": 3}
+    versions.save(acme.pk, {"key": "drafted", "name": "Drafted", "steps": [step]}, actor="test")
+    run = start_run(acme.pk, "drafted", NewRun(), actor="test")
+    engine.drain()
+    with tenant_scope(acme.pk):
+        work = Activity.objects.get(pipeline_run_id=run.pk, link_kind=None)
+    (gate,) = children(acme, work.pk, "gate")
+
+    rules = DecisionRules.read(gate.decision_rules)
+
+    assert work.due_at is None
+    assert (rules.quorum, rules.voters, rules.on_timeout, rules.self_approval) == (2, 3, "approve", False)
+    assert [deadline.at - gate.created_at for deadline in planned(acme, gate.pk)] == [
+        timedelta(seconds=seconds) for seconds in (30, 60, 120)
+    ]
+
+
+# What goes wrong
+
+
+def test_a_deadline_that_cannot_pass_holds_up_its_own_question_and_no_other(
+    engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound = (asked(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12")
+    with tenant_scope(acme.pk):
+        Deadline.objects.filter(activity_id=broken, kind="reminder").update(kind="nonsense")
+
+    deadlines.pass_due(began(acme, sound) + timedelta(seconds=60))
+
+    assert engine.status(acme, sound) == "approved"
+    assert engine.status(acme, broken) == "created", "the default may not overtake the reminder"
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+        "A deadline cannot pass"
+    ]
+
+
+def test_a_turn_ends_after_its_time_and_the_next_goes_on_where_it_ended(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "TURN_SECONDS", -1.0)
+    approval = asked(
+        acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),), escalation=(Later(40, "head"),)
+    )
+    late = began(acme, approval) + timedelta(seconds=60)
+
+    kinds = []
+    for _ in range(4):
+        deadlines.pass_due(late)
+        kinds.append(len(alerts(acme)))
+
+    assert kinds == [1, 2, 3, 3]
+
+
+def test_thousands_that_fell_due_together_are_passed_page_by_page(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "PAGE", 3)
+    tasks = [a_task(acme, due_seconds=60) for _ in range(10)]
+
+    assert deadlines.pass_due(began(acme, tasks[-1]) + timedelta(seconds=60)) == 10
+    assert len(alerts(acme)) == 10

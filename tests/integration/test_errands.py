@@ -1,0 +1,366 @@
+"""Errands: rows wait in PostgreSQL, a message only says so. Losing, repeating or delaying messages changes nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import current_app
+from celery.app.control import Inspect
+from django.db import connections
+from django.db.models.functions import Now
+
+from activities import errands, publishing, tasks
+from activities.alerts import delivery, raise_alert, targets
+from activities.errands import Errand, Reminder
+from activities.keeper import Keeper
+from activities.models import AlertDelivery, NotificationChannel
+from agents.routing import SYSTEM_QUEUES, consumed, notification_queue, queue_of
+from tenants.context import SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import eventually
+from tests.receivers import http_receiver
+
+QUEUE = "digest"
+
+
+def named(tenant_slug: str) -> Callable[[], Any]:
+    """Something waits while there is a tenant of this name."""
+    return lambda: Tenant.objects.filter(slug=tenant_slug, created_at__lte=Now())
+
+
+@pytest.fixture(autouse=True)
+def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(errands, "_errands", {})
+    errands._condition.cache_clear()
+    yield
+    errands._condition.cache_clear()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the reminder takes for the time: the first element."""
+    now = [1000.0]
+    monkeypatch.setattr(errands.time, "monotonic", lambda: now[0])
+    return now
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    with connections[SYSTEM].execute_wrapper(note):
+        yield seen
+
+
+def register(name: str, slug: str = "acme", queue: str = QUEUE, **fields: Any) -> None:
+    errands.register(Errand(name, queue, f"tests.{name}", named(slug), **fields))
+
+
+def messages(queue: str = QUEUE) -> list[dict[str, Any]]:
+    """What lies in a queue, the oldest first."""
+    return [json.loads(raw) for raw in reversed(client().lrange(queue, 0, -1))]
+
+
+def names(queue: str = QUEUE) -> list[str]:
+    return [message["headers"]["task"] for message in messages(queue)]
+
+
+def test_what_waits_is_hinted_at_once(tenant: Tenant) -> None:
+    register("digest", arguments={"kind": "daily"})
+
+    assert Reminder().remind() == ["digest"]
+
+    (message,) = messages()
+    assert message["headers"]["task"] == "tests.digest"
+    assert json.loads(base64.b64decode(message["body"]))[1] == {"kind": "daily"}
+    assert message["properties"]["delivery_info"]["routing_key"] == QUEUE
+
+
+def test_nothing_is_said_when_nothing_waits(tenant: Tenant) -> None:
+    register("digest", slug="somebody-else")
+
+    assert (Reminder().remind(), messages()) == ([], [])
+
+
+def test_a_hint_is_repeated_after_three_seconds_and_not_before(tenant: Tenant, clock: list[float]) -> None:
+    register("digest")
+    reminder = Reminder()
+    hinted = []
+
+    for second in (0.0, 1.0, 2.0, 3.0, 4.0, 6.0):
+        clock[0] = 1000.0 + second
+        if reminder.remind():
+            hinted.append(second)
+            client().delete(QUEUE)  # taken, or lost
+
+    assert hinted == [0.0, 3.0, 6.0]
+
+
+def test_without_a_worker_one_hint_lies_in_the_queue(tenant: Tenant, clock: list[float]) -> None:
+    register("digest")
+    reminder = Reminder()
+
+    for _ in range(20):
+        reminder.remind()
+        clock[0] += 5.0
+
+    assert len(messages()) == 1
+
+
+def test_a_lost_hint_loses_nothing(tenant: Tenant, clock: list[float]) -> None:
+    register("digest")
+    reminder = Reminder()
+    reminder.remind()
+    client().flushdb()
+    clock[0] += 3.0
+
+    assert reminder.remind() == ["digest"]
+    assert len(messages()) == 1
+
+
+def test_errands_that_share_a_queue_take_turns(tenant: Tenant, clock: list[float]) -> None:
+    register("first")
+    register("second")
+    reminder = Reminder()
+    said = []
+
+    for _ in range(8):
+        reminder.remind()
+        said += names()
+        client().delete(QUEUE)
+        clock[0] += 3.0
+
+    assert sorted(said[:2]) == ["tests.first", "tests.second"]
+    assert (said.count("tests.first"), said.count("tests.second")) == (4, 4)
+
+
+def test_one_statement_asks_for_all_errands(tenant: Tenant) -> None:
+    for number, queue in enumerate(SYSTEM_QUEUES):
+        register(f"errand-{number}", queue=queue, slug="acme" if number % 2 else "nobody")
+
+    with statements() as seen:
+        hinted = Reminder().remind()
+
+    assert len(seen) == 1
+    assert sorted(hinted) == [f"errand-{number}" for number in range(1, len(SYSTEM_QUEUES), 2)]
+
+
+def test_errands_that_were_hinted_at_are_not_asked_for(tenant: Tenant, clock: list[float]) -> None:
+    register("digest")
+    reminder = Reminder()
+    reminder.remind()
+    clock[0] += 1.0
+
+    with statements() as seen:
+        reminder.remind()
+
+    assert seen == []
+
+
+def test_the_question_is_asked_of_the_time_that_it_is_then(tenant: Tenant) -> None:
+    """The condition is kept, so it must not have kept the time of its making."""
+    with tenant_scope(tenant.pk):
+        Tenant.objects.filter(pk=tenant.pk).update(created_at=Now() + timedelta(hours=1))
+    register("digest")
+    before = Reminder().remind()
+    with tenant_scope(tenant.pk):
+        Tenant.objects.filter(pk=tenant.pk).update(created_at=Now())
+
+    assert (before, Reminder().remind()) == ([], ["digest"])
+
+
+def test_registering_again_replaces(tenant: Tenant) -> None:
+    register("digest", slug="nobody")
+    Reminder().remind()
+    register("digest", slug="acme")
+
+    assert Reminder().remind() == ["digest"]
+    assert len(messages()) == 1
+
+
+def test_a_queue_that_nobody_takes_from_is_refused() -> None:
+    with pytest.raises(ValueError, match="not among"):
+        register("digest", queue="agent__seo")
+
+
+def test_a_broker_that_is_away_is_told_to_the_keeper_and_hinted_at_later(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    register("digest")
+    reminder = Reminder()
+
+    def away(self: Any, name: Any) -> Any:
+        raise redis.ConnectionError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redis.Redis, "llen", away)
+        with pytest.raises(redis.ConnectionError):
+            reminder.remind()
+
+    clock[0] += 1.0
+    assert reminder.remind() == ["digest"]
+
+
+def test_the_keeper_that_leads_reminds_once_a_second(tenant: Tenant) -> None:
+    register("digest")
+    register("other", slug="nobody", queue="dead-letter")
+    keeper = Keeper()
+
+    with statements() as seen:
+        keeper.tick()
+        keeper.tick()
+
+    assert names() == ["tests.digest"]
+    assert len([sql for sql in seen if sql.startswith("SELECT %s WHERE EXISTS")]) == 1
+
+
+def test_a_hint_expires_so_late_that_no_two_clocks_differ_by_as_much(tenant: Tenant) -> None:
+    register("digest")
+
+    Reminder().remind()
+
+    expires = datetime.fromisoformat(messages()[0]["headers"]["expires"])
+    assert timedelta(seconds=50) < expires - datetime.now(UTC) <= timedelta(seconds=60)
+
+
+def test_another_broker_gets_hints_through_celery(
+    tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(publishing, "_redis_broker", lambda pid: None)
+    monkeypatch.setattr(current_app, "send_task", lambda name, **options: sent.append((name, options)))
+    register("digest")
+
+    Reminder().remind()
+
+    ((name, options),) = sent
+    assert (name, options["queue"], options["kwargs"]) == ("tests.digest", QUEUE, {})
+    assert options["expires"] > datetime.now(UTC)
+
+
+def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
+    found = {}
+    for kind in ("slack", "email", "webhook"):
+        errand = Errand(
+            f"alerts-{kind}",
+            notification_queue(kind),
+            tasks.deliver_alerts.name,
+            lambda: delivery.waiting("x"),
+        )
+        errands.register(errand)
+        found[kind] = errand.queue
+
+    assert found == {kind: f"notifications__{kind}" for kind in found}
+    assert set(found.values()) <= set(SYSTEM_QUEUES)
+    assert Reminder().remind() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        ([], [queue_of("qa"), queue_of("seo"), *SYSTEM_QUEUES]),
+        (["agent__seo"], ["agent__seo"]),
+        (["dead-letter"], ["dead-letter"]),
+        (["agent__seo", "system"], ["agent__seo", "system", *SYSTEM_QUEUES]),
+        (["system"], ["system", *SYSTEM_QUEUES]),
+    ],
+)
+def test_a_worker_takes_from_the_queues_that_it_was_asked_for(asked: list[str], taken: list[str]) -> None:
+    assert consumed(asked, {"seo", "qa"}) == taken
+
+
+def test_there_are_the_queues_that_others_rely_on() -> None:
+    assert set(SYSTEM_QUEUES) >= {
+        "dead-letter", "deliverable-period", "webhook-outbound", "digest",
+        "notifications__slack", "notifications__email", "notifications__webhook",
+    }  # fmt: skip
+    assert current_app.conf.task_default_queue in SYSTEM_QUEUES
+
+
+@contextmanager
+def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iterator[Inspect]:
+    """A worker of its own process, and how to ask it."""
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "orchestrator",
+            "worker",
+            "--pool=threads",
+            "-n",
+            name,
+            *arguments,
+        ],
+        env={key: value for key, value in environment.items() if not key.startswith("WORKER_CONCURRENCY")},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield current_app.control.inspect([name], timeout=0.5)
+    finally:
+        worker.terminate()
+        assert worker.wait(30) == 0
+
+
+def answered(ask: Callable[[], Any]) -> Any:
+    """What the only worker answers, once it is up."""
+    answers: dict[str, Any] = {}
+    eventually(lambda: answers.update(ask() or {}) or answers, seconds=40)
+    (answer,) = answers.values()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "concurrency", "queues"),
+    [
+        (["-Q", "dead-letter"], 4, {"dead-letter"}),
+        ([], 16, {*SYSTEM_QUEUES, "agent__seo", "agent__qa"}),
+    ],
+)
+def test_a_real_worker_takes_from_them(
+    process_environment: dict[str, str], arguments: list[str], concurrency: int, queues: set[str]
+) -> None:
+    with real_worker(process_environment, "asked@here", *arguments) as worker:
+        taken = {queue["name"] for queue in answered(worker.active_queues)}
+        threads = answered(worker.stats)["pool"]["max-concurrency"]
+
+    assert taken >= queues
+    assert (taken == queues) is bool(arguments)
+    assert threads == concurrency
+
+
+def test_an_alert_leaves_by_a_worker_for_the_system_alone(
+    process_environment: dict[str, str], tenant: Tenant, settings: Any
+) -> None:
+    """Nobody tells the worker: its keeper sees that something waits, and hints at it on the queue that it takes from itself."""
+    with http_receiver() as receiver:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (receiver.place,)
+        channel = NotificationChannel(tenant=tenant, kind="webhook", name="hook")
+        targets.put(channel, receiver.url)
+        with tenant_scope(tenant.pk):
+            channel.save(force_insert=True)
+            raise_alert(tenant.pk, "dead_letter", "It failed")
+        environment = {**process_environment, "AGENT_EGRESS_ALLOW": receiver.place}
+
+        with real_worker(environment, "system@here", "-Q", "system"):
+            eventually(lambda: receiver.posted, seconds=40)
+
+    assert [posted.json["data"]["title"] for posted in receiver.posted] == ["It failed"]
+    with tenant_scope(tenant.pk):
+        assert AlertDelivery.objects.get().state == "sent"

@@ -1,0 +1,391 @@
+"""The monthly job: one periodic task per active tenant, sent by beat, and made up for when it was not."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connections
+from django.test import Client
+from django_celery_beat.models import CrontabSchedule, PeriodicTask
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from activities import errands
+from orchestrator.beat import PatientScheduler
+from orchestrator.celery import app, begin_beat
+from pipelines import deliverables, monthly, tasks, versions
+from pipelines.models import Deliverable, DeliverablePeriod
+from pipelines.months import Month
+from tenants import registration
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.engine import at_once
+from tests.integration.admin.conftest import root
+
+__all__ = ("root",)
+
+# The planners' work is offered to admission, so there is one.
+pytestmark = pytest.mark.usefixtures("engine")
+
+THIS_MONTH = Month.of(datetime.now(UTC).date())
+
+
+@pytest.fixture
+def make_deliverable() -> Callable[..., Deliverable]:
+    def made(tenant: Tenant, key: str = "blog", **fields: Any) -> Deliverable:
+        versions.save(
+            tenant.pk,
+            {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]},
+            actor="test",
+        )
+        deliverable, _ = deliverables.create(
+            tenant.pk, {"key": key, "name": key.title(), "pipelines": ["flow"], **fields}
+        )
+        return deliverable
+
+    return made
+
+
+def jobs() -> dict[str, dict[str, str]]:
+    """The periodic tasks of the monthly job: what each is called with, by name."""
+    return {task.name: json.loads(task.kwargs) for task in PeriodicTask.objects.filter(task=monthly.TASK)}
+
+
+def task_of(tenant: Tenant) -> PeriodicTask:
+    return PeriodicTask.objects.get(task=monthly.TASK, kwargs=json.dumps({"tenant": str(tenant.pk)}))
+
+
+def months_of(tenant: Tenant) -> list[date]:
+    with tenant_scope(tenant.pk):
+        return list(DeliverablePeriod.objects.order_by("starts_on").values_list("starts_on", flat=True))
+
+
+def make_due(tenant: Tenant, since: date = THIS_MONTH.starts_on) -> None:
+    """As if the deliverables had been active since the month before."""
+    with tenant_scope(tenant.pk):
+        Deliverable.objects.update(next_on=since)
+
+
+# Kept in step with the tenants
+
+
+def test_a_new_tenant_has_its_job_at_the_first_of_each_month_in_utc(tenant: Tenant) -> None:
+    task = task_of(tenant)
+
+    assert (task.name, task.task, task.queue) == (
+        "start-new-period: acme", "pipelines.start_new_period", "deliverable-period",
+    )  # fmt: skip
+    cron = task.crontab
+    assert (cron.minute, cron.hour, cron.day_of_month, cron.month_of_year, cron.day_of_week, str(cron.timezone)) == (
+        "0", "0", "1", "*", "*", "UTC",
+    )  # fmt: skip
+    assert task.enabled
+    assert task.last_run_at is not None
+
+
+def test_a_tenant_that_is_refused_leaves_no_job(tenant: Tenant) -> None:
+    with pytest.raises(registration.SlugTaken):
+        registration.register("acme")
+
+    assert len(jobs()) == 1
+
+
+def test_switching_a_tenant_off_in_the_admin_takes_its_job_away_and_on_again_brings_it_back(
+    tenant: Tenant, root: Client
+) -> None:
+    page = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    form = {"name": "Acme", "weight": "1", "timezone": "UTC"}
+
+    root.post(page, form)
+    while_off = jobs()
+    root.post(page, {**form, "is_active": "on"})
+
+    assert while_off == {}
+    assert jobs() == {"start-new-period: acme": {"tenant": str(tenant.pk)}}
+
+
+def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
+    tenant: Tenant, other_tenant: Tenant, make_tenant: Callable[..., Tenant]
+) -> None:
+    renamed, off, missing = make_tenant("before"), make_tenant("off"), make_tenant("missing")
+    with tenant_scope(renamed.pk):
+        Tenant.objects.filter(pk=renamed.pk).update(slug="after")
+    with tenant_scope(off.pk):
+        Tenant.objects.filter(pk=off.pk).update(is_active=False)
+    task_of(missing).delete()
+    slept = datetime(2026, 1, 3, tzinfo=UTC)
+    PeriodicTask.objects.filter(pk=task_of(renamed).pk).update(last_run_at=slept, enabled=False)
+    PeriodicTask.objects.create(
+        name="somebody else's", task="other.task", kwargs="{}", crontab=CrontabSchedule.objects.first()
+    )
+    untouched = task_of(tenant)
+
+    monthly.mend()
+
+    assert set(jobs()) == {f"start-new-period: {slug}" for slug in ("acme", "globex", "after", "missing")}
+    assert (task_of(renamed).last_run_at, task_of(renamed).enabled) == (None, False)
+    assert PeriodicTask.objects.filter(name="somebody else's").exists()
+    # A row that is written anew would make beat forget when it ran last.
+    assert (task_of(tenant).pk, task_of(tenant).date_changed) == (untouched.pk, untouched.date_changed)
+    assert CrontabSchedule.objects.count() == 1
+
+
+def test_a_renamed_tenant_does_not_lose_the_month_that_beat_slept_through(tenant: Tenant) -> None:
+    slept = datetime(2026, 1, 3, tzinfo=UTC)
+    PeriodicTask.objects.update(last_run_at=slept)
+    with tenant_scope(tenant.pk):
+        Tenant.objects.update(slug="acme-2")
+
+    monthly.mend()
+
+    assert (task_of(tenant).name, task_of(tenant).last_run_at) == ("start-new-period: acme-2", slept)
+
+
+def test_tenants_that_swap_their_names_swap_the_names_of_their_jobs(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    for owner, slug in ((tenant, "between"), (other_tenant, "acme"), (tenant, "globex")):
+        with tenant_scope(owner.pk):
+            Tenant.objects.filter(pk=owner.pk).update(slug=slug)
+
+    monthly.mend()
+
+    assert jobs() == {
+        "start-new-period: globex": {"tenant": str(tenant.pk)},
+        "start-new-period: acme": {"tenant": str(other_tenant.pk)},
+    }
+
+
+def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    PeriodicTask.objects.all().delete()
+    CrontabSchedule.objects.all().delete()
+
+    outcomes = at_once(
+        *[monthly.mend] * 4, *[lambda slug=f"t{number}": registration.register(slug) for number in range(3)]
+    )
+
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert len(jobs()) == 5
+    assert CrontabSchedule.objects.count() == 1
+
+
+def test_beat_mends_the_jobs_when_it_begins(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    PeriodicTask.objects.all().delete()
+    monkeypatch.setattr("activities.keeper.begin", lambda: None)
+
+    begin_beat()
+
+    assert len(jobs()) == 1
+
+
+# Beat sends it
+
+
+def due(scheduler: type, now: datetime) -> list[str]:
+    """The jobs that a beat which begins at this time sends, in its first rounds."""
+    with time_machine.travel(now, tick=False):
+        beat = scheduler(app, lazy=True)
+        found = []
+        for _ in range(3):
+            for entry in [*beat.schedule.values()]:
+                if entry.task == monthly.TASK and entry.is_due().is_due:
+                    found.append(entry.name)
+                    beat._schedule[entry.name] = beat.reserve(entry)
+        beat.sync()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "times"),
+    [
+        # Midnight of the first, at every kind of end of a month.
+        (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 31, 23, 59, 59, tzinfo=UTC), 0),
+        (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 1, 0, 0, 0, tzinfo=UTC), 1),
+        (datetime(2028, 2, 1, tzinfo=UTC), datetime(2028, 2, 29, 23, 59, 59, tzinfo=UTC), 0),
+        (datetime(2028, 2, 1, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC), 1),
+        (datetime(2026, 12, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC), 1),
+        # It was down on the first, and is back at whatever hour; or was down for months.
+        (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 2, 10, 30, tzinfo=UTC), 1),
+        (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 2, 15, tzinfo=UTC), 1),
+        (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 6, 17, 12, tzinfo=UTC), 1),
+        # It is back for the second time.
+        (datetime(2026, 4, 2, 10, tzinfo=UTC), datetime(2026, 4, 2, 11, tzinfo=UTC), 0),
+    ],
+)
+def test_beat_sends_the_job_once_a_month_however_late_it_is(
+    tenant: Tenant, last: datetime, now: datetime, times: int
+) -> None:
+    PeriodicTask.objects.update(last_run_at=last)
+
+    first = due(PatientScheduler, now)
+    afterwards = due(PatientScheduler, now + timedelta(milliseconds=500))
+
+    assert (len(first), len(afterwards)) == (times, 0)
+
+
+def test_the_scheduler_that_ours_is_made_of_would_not_look_at_the_job_before_the_evening(
+    tenant: Tenant,
+) -> None:
+    """The reason for ours. When this fails, `orchestrator.beat` can go."""
+    PeriodicTask.objects.update(last_run_at=datetime(2026, 3, 1, tzinfo=UTC))
+
+    assert due(DatabaseScheduler, datetime(2026, 4, 2, 10, 30, tzinfo=UTC)) == []
+
+
+def test_the_message_of_beat_starts_the_month_of_its_tenant(
+    tenant: Tenant, other_tenant: Tenant, make_deliverable: Callable[..., Deliverable]
+) -> None:
+    make_deliverable(tenant)
+    make_deliverable(other_tenant)
+    arguments = json.loads(task_of(tenant).kwargs)
+
+    with time_machine.travel(datetime(2028, 2, 29, 23, 59, 58, tzinfo=UTC), tick=False):
+        tasks.start_new_period(**arguments)
+        tasks.start_new_period(**arguments)
+
+    assert months_of(tenant) == [date(2028, 3, 1)]
+    assert months_of(other_tenant) == []
+
+
+# It is made up for
+
+
+def waiting() -> list[str]:
+    return errands._with_something_waiting(["missed-periods"])
+
+
+def test_a_month_that_nobody_started_is_made_up_for(
+    tenant: Tenant, other_tenant: Tenant, make_deliverable: Callable[..., Deliverable]
+) -> None:
+    make_deliverable(tenant)
+    make_deliverable(other_tenant)
+    assert waiting() == []
+    make_due(tenant)
+
+    assert waiting() == ["missed-periods"]
+    tasks.start_missed_periods()
+
+    assert (months_of(tenant), months_of(other_tenant)) == ([THIS_MONTH.starts_on], [])
+    assert waiting() == []
+
+
+def test_what_is_paused_or_made_only_this_month_or_of_a_tenant_that_is_off_was_not_missed(
+    tenant: Tenant, make_tenant: Callable[..., Tenant], make_deliverable: Callable[..., Deliverable]
+) -> None:
+    off = make_tenant("off", is_active=False)
+    make_deliverable(off)
+    make_due(off)
+    make_deliverable(tenant, "paused", status="paused")
+    make_due(tenant)
+    make_deliverable(tenant, "new")
+
+    assert waiting() == []
+    tasks.start_missed_periods()
+
+    assert months_of(tenant) == months_of(off) == []
+
+
+def test_a_deliverable_that_wakes_up_is_due_from_the_next_month_on(
+    tenant: Tenant, make_deliverable: Callable[..., Deliverable]
+) -> None:
+    blog = make_deliverable(tenant, status="paused")
+    make_due(tenant)
+
+    awake = deliverables.change(tenant.pk, blog.pk, {"status": "active"})
+
+    assert awake.next_on == THIS_MONTH.following
+    assert waiting() == []
+
+
+def test_beat_is_given_some_time_before_a_month_counts_as_missed(
+    tenant: Tenant, make_deliverable: Callable[..., Deliverable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_deliverable(tenant)
+    monkeypatch.setattr(monthly, "PATIENCE", timedelta(days=10))
+    today = datetime.now(UTC).date()
+
+    def is_missed() -> bool:
+        with system_scope():
+            return monthly.missed().exists()
+
+    make_due(tenant, since=today - timedelta(days=8))
+    assert not is_missed()
+    make_due(tenant, since=today - timedelta(days=12))
+    assert is_missed()
+
+
+def test_a_tenant_whose_month_cannot_be_started_does_not_keep_the_others_waiting(
+    tenant: Tenant,
+    other_tenant: Tenant,
+    make_deliverable: Callable[..., Deliverable],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for each in (tenant, other_tenant):
+        make_deliverable(each)
+        make_due(each)
+    start = monthly.start_new_periods
+
+    def failing(tenant_id: Any, **more: Any) -> Any:
+        if tenant_id == tenant.pk:
+            raise OperationalError("lock timeout")
+        return start(tenant_id, **more)
+
+    monkeypatch.setattr(monthly, "start_new_periods", failing)
+
+    tasks.start_missed_periods()
+
+    assert (months_of(tenant), months_of(other_tenant)) == ([], [THIS_MONTH.starts_on])
+    assert waiting() == ["missed-periods"]
+
+
+def test_what_was_missed_is_found_by_its_index(
+    tenant: Tenant, make_deliverable: Callable[..., Deliverable]
+) -> None:
+    make_deliverable(tenant)
+    sql, values = monthly.missed().query.sql_with_params()
+
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SET enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {sql}", values)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("RESET enable_seqscan")
+
+    assert "deliverable_due" in plan
+    assert "Index Cond: (next_on <=" in plan
+
+
+# By hand
+
+
+def test_the_command_starts_the_running_month_of_one_tenant_or_of_all(
+    tenant: Tenant,
+    other_tenant: Tenant,
+    make_tenant: Callable[..., Tenant],
+    make_deliverable: Callable[..., Deliverable],
+) -> None:
+    make_tenant("off", is_active=False)
+    for each in (tenant, other_tenant):
+        make_deliverable(each)
+
+    assert _said("--tenant", "acme") == ["acme: 1 started"]
+    assert _said() == ["acme: 0 started", "globex: 1 started"]
+    assert months_of(tenant) == months_of(other_tenant) == [THIS_MONTH.starts_on]
+
+
+def test_the_command_refuses_a_tenant_that_is_not_there(database: None) -> None:
+    with pytest.raises(CommandError, match="no tenant 'nobody'"):
+        _said("--tenant", "nobody")
+
+
+def _said(*arguments: str) -> list[str]:
+    out = io.StringIO()
+    call_command("start_periods", *arguments, stdout=out)
+    return out.getvalue().splitlines()

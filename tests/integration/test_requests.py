@@ -1,0 +1,191 @@
+"""What an agent is told about a run that carries several reasons, and about outputs wherever they are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connections
+
+from activities import outputs, wakes
+from agents.contracts import Accepted, AgentRequest, Completed, Output
+from agents.job import job_of
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_api_agent_runs import Agent
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def produced(engine: Engine, tenant: Tenant, content: str | None, data: Any = None) -> str:
+    """An output: its reference."""
+    engine.agent.behaviour = lambda request: Completed(Output(content, data))
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    return str(engine.get(tenant, activity_id).output_ref)
+
+
+def woken(
+    engine: Engine, tenant: Tenant, *reasons: tuple[str, dict[str, Any]], **fields: Any
+) -> AgentRequest:
+    """An activity that is woken for these reasons, on top of being new, before it runs: what its agent is told."""
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(tenant, **fields)
+    with tenant_scope(tenant.pk):
+        for reason, payload in reasons:
+            wakes.record(engine.get(tenant, activity_id), reason, payload=payload)
+    engine.drain()
+    return engine.agent.calls[-1]
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["in the spool", "in MongoDB"])
+def test_every_reason_is_told_with_the_output_that_it_speaks_of(
+    engine: Engine, acme: Tenant, copied: bool
+) -> None:
+    rejected, drawn = (
+        produced(engine, acme, "Bees are insects."),
+        produced(engine, acme, None, {"file": "hive.svg"}),
+    )
+    if copied:
+        outputs.copy_waiting()
+
+    request = woken(
+        engine,
+        acme,
+        ("rejection", {"rejection_ref": rejected, "reviewer_notes": "Too short."}),
+        (
+            "subtask_completed",
+            {"subtask_name": "Draw", "subtask_outcome": "done", "subtask_output_ref": drawn},
+        ),
+        (
+            "unblocked",
+            {"blocker_message": "No ink.", "blocker_resolution": "Bought some.", "blocker_outcome": "done"},
+        ),
+    )
+
+    assert [wake["reason"] for wake in request.wakes] == [
+        "new_task",
+        "rejection",
+        "subtask_completed",
+        "unblocked",
+    ]
+    assert request.wake_reason == "unblocked"
+    told = [
+        "Do it from the beginning",
+        "Bees are insects.",
+        "Too short.",
+        "Draw",
+        "hive.svg",
+        "No ink.",
+        "Bought some.",
+        "Resume",
+    ]
+    places = [request.prompt.index(words) for words in told]
+    assert places == sorted(places)
+    again = Agent(request).get().json()
+    assert without_marker(again["prompt"]) == without_marker(request.prompt)
+
+
+def without_marker(text: str) -> str:
+    marker = text.partition(">>")[0].rpartition(" ")[2]
+    return text.replace(marker, "")
+
+
+def test_the_members_of_the_job_come_from_the_newest_reason_that_has_them(
+    engine: Engine, acme: Tenant
+) -> None:
+    request = woken(
+        engine,
+        acme,
+        ("rejection", {"rejection_ref": str(uuid4()), "reviewer_notes": "Shorter."}),
+        ("review_feedback", {"review_approved": False, "reviewer_feedback": "No.", "chosen_option": "red"}),
+        ("review_approved", {"review_approved": True, "reviewer_feedback": "Yes.", "chosen_option": None}),
+    )
+
+    job = job_of(request)
+
+    assert (job["review_approved"], job["reviewer_feedback"], job["chosen_option"]) == (True, "Yes.", "red")
+    assert (job["wake_reason"], job["reviewer_notes"], job["blocker_resolution"]) == (
+        "review_approved",
+        "Shorter.",
+        None,
+    )
+    assert Agent(request).get().json()["wakes"] == list(job["wakes"])
+
+
+@pytest.mark.parametrize("reference", [str(uuid4()), "None", "", None, 7])
+def test_an_output_that_is_not_there_any_more_keeps_nobody_from_working(
+    engine: Engine, acme: Tenant, reference: Any
+) -> None:
+    request = woken(engine, acme, ("rejection", {"rejection_ref": reference, "reviewer_notes": "Shorter."}))
+
+    assert "The output itself is not kept any more." in request.prompt
+    assert "Shorter." in request.prompt
+
+
+def test_a_wake_without_an_output_is_claimed_and_started_in_one_statement(
+    engine: Engine, acme: Tenant
+) -> None:
+    payload = {
+        "subtask_name": "Draw",
+        "subtask_outcome": "failed",
+        "subtask_output_ref": None,
+        "subtask_error": "No ink.",
+    }
+    statements: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    with connections["default"].execute_wrapper(note):
+        woken(engine, acme, ("subtask_completed", payload))
+        without = [sql for sql in statements if sql.startswith("-- The agent is about to be called")]
+        woken(engine, acme, ("subtask_completed", {**payload, "subtask_output_ref": str(uuid4())}))
+
+    assert without == []
+    assert [sql for sql in statements if sql.startswith("-- The agent is about to be called")]
+
+
+def test_an_output_of_another_tenant_is_not_told(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    engine.serve(other_tenant)
+    theirs = produced(engine, other_tenant, "Their secret.")
+
+    request = woken(engine, acme, ("rejection", {"rejection_ref": theirs, "reviewer_notes": "Shorter."}))
+
+    assert "Their secret." not in request.prompt
+    assert "not kept any more" in request.prompt
+
+
+def test_an_input_that_does_not_exist_fails_the_work_and_says_which(engine: Engine, acme: Tenant) -> None:
+    missing = uuid4()
+    (activity_id,) = engine.submit(acme, input_ref=missing)
+    engine.drain()
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["code"]) == ("failed", "input_missing")
+    assert str(missing) in failed.error["message"]
+
+
+def test_the_outputs_of_several_steps_are_told_one_by_one(engine: Engine, acme: Tenant) -> None:
+    refs = {
+        "keywords": produced(engine, acme, None, ["bees"]),
+        "brief": produced(engine, acme, "1. Why a roof"),
+    }
+
+    request = woken(engine, acme, input={"refs": refs})
+
+    assert "## Data of the step keywords" in request.prompt
+    assert "## Output of the step brief" in request.prompt
+    given: Any = request.input
+    assert {step: UUID(output["ref"]) for step, output in given["steps"].items()} == {
+        step: UUID(reference) for step, reference in refs.items()
+    }

@@ -1,0 +1,333 @@
+"""The ledger of wakes: equal ones merge, several lead to one run, and whoever gets nowhere is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from activities import approvals, cancellation, deadletters, relay, wakes
+from activities.models import Activity, Alert, DeadLetter
+from activities.states import WakeReason
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from tenants.context import OWNER, tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asking, called, children, heard, wakes_of
+from tests.engine import Engine, at_once
+from tests.integration.test_api_agent_runs import Agent, accepted
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+QUESTION = {"question": "Good?"}
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    return tenant
+
+
+def recorded(engine: Engine, tenant: Tenant, activity_id: UUID, reason: str, **payload: Any) -> UUID:
+    activity = engine.get(tenant, activity_id)
+    with tenant_scope(tenant.pk):
+        return wakes.record(activity, reason, payload=payload)
+
+
+def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentResult]:
+    """An agent that answers each start by asking for another review."""
+
+    def asks_again(request: AgentRequest) -> AgentResult:
+        called(Agent(request), "request_human_review", QUESTION)
+        return Completed(Output(content="?"), usage=usage)
+
+    return asks_again
+
+
+def answer_newest_review(engine: Engine, tenant: Tenant, activity_id: UUID) -> None:
+    review = children(tenant, activity_id, "review")[-1]
+    approvals.reject(tenant.pk, review.pk, actor="Ann", notes="Once more.")
+    engine.drain()
+
+
+# Merging
+
+
+def test_a_hundred_equal_wakes_are_one_row_and_one_run(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+
+    ids = at_once(*[lambda: recorded(engine, acme, activity_id, "unblocked", note="x")] * 20)
+    ids += [recorded(engine, acme, activity_id, "unblocked", note="x") for _ in range(80)]
+    engine.drain()
+
+    assert len(set(ids)) == 1
+    assert [(wake.reason, wake.merged) for wake in wakes_of(acme, activity_id)] == [
+        ("new_task", 0),
+        ("unblocked", 99),
+    ]
+    assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "unblocked"]
+    assert len(engine.agent.calls) == 1
+
+
+def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_all_three(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+    for number, reason in enumerate(("unblocked", "subtask_completed", "review_feedback")):
+        recorded(engine, acme, activity_id, reason, number=number)
+        recorded(engine, acme, activity_id, reason, number=number)
+    relay.flush()
+    assert engine.messages() == 0, "no second run beside the first"
+
+    agent.post("complete", {"output": {"content": "x"}})
+    engine.drain()
+
+    _, second = heard(engine, activity_id)
+    assert [wake["reason"] for wake in second] == ["unblocked", "subtask_completed", "review_feedback"]
+    assert [wake["number"] for wake in second] == [0, 1, 2]
+    assert engine.messages() == 0
+
+
+def test_wakes_of_a_failed_attempt_go_with_the_next(engine: Engine, acme: Tenant) -> None:
+    def fails(request: AgentRequest) -> AgentResult:
+        raise RetryableAgentError("not yet")
+
+    engine.agent.behaviour = fails
+    (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
+    recorded(engine, acme, activity_id, "unblocked")
+    engine.deliver()
+    recorded(engine, acme, activity_id, "review_feedback")
+    engine.agent.behaviour = lambda request: Accepted()
+
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [wake["reason"] for wake in heard(engine, activity_id)[-1]] == [
+        "new_task",
+        "unblocked",
+        "review_feedback",
+    ]
+
+
+def test_a_retry_after_failing_for_good_carries_everything_that_the_failed_run_was_told_and_what_came_since(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, acme, max_attempts=1)
+    recorded(engine, acme, activity_id, "unblocked")
+    agent.post("complete", {"output": {"content": "x"}})
+    engine.drain()
+    recorded(engine, acme, activity_id, "review_feedback", number=1)
+    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.drain()
+
+    assert [wake["reason"] for wake in heard(engine, activity_id)[-1]] == ["unblocked", "review_feedback"]
+
+
+# What never runs
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
+def test_what_has_ended_never_runs_whatever_wakes_it(engine: Engine, acme: Tenant, end: str) -> None:
+    activity_id, agent = accepted(engine, acme, max_attempts=1)
+    if end == "done":
+        agent.post("complete", {"output": {"content": "x"}})
+    elif end == "failed":
+        agent.post("fail", {"error": {"message": "no", "retryable": False}})
+    else:
+        cancellation.cancel(acme.pk, activity_id, actor="Ann")
+    calls = len(engine.agent.calls)
+
+    recorded(engine, acme, activity_id, "unblocked")
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == end
+    assert len(engine.agent.calls) == calls
+
+
+def test_a_run_never_wakes_its_own_activity(engine: Engine, acme: Tenant) -> None:
+    activity_id, _ = asking(engine, acme, "request_human_review", QUESTION)
+    (run,) = engine.runs(acme, activity_id)
+
+    with tenant_scope(acme.pk):
+        activity = Activity.objects.get(pk=activity_id)
+        own = wakes.wake(activity, WakeReason.REVIEW_FEEDBACK, payload={}, actor="run", run_id=run.pk)
+    assert own is False
+
+    assert engine.status(acme, activity_id) == "awaiting_review"
+    assert len(wakes_of(acme, activity_id)) == 1
+
+
+def test_what_does_not_wait_for_this_is_not_woken_by_it(engine: Engine, acme: Tenant) -> None:
+    activity_id, _ = asking(engine, acme, "request_human_review", QUESTION)
+
+    with tenant_scope(acme.pk):
+        activity = Activity.objects.get(pk=activity_id)
+        woken = wakes.wake(activity, WakeReason.UNBLOCKED, payload={}, actor="Ann")
+
+    assert (woken, engine.status(acme, activity_id)) == (False, "awaiting_review")
+
+
+# The budget
+
+
+def test_the_tenth_wake_without_progress_stops_it_and_people_learn_what_it_has_cost(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = keeps_asking(Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal("0.25")))
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    for _ in range(9):
+        answer_newest_review(engine, acme, activity_id)
+    assert engine.status(acme, activity_id) == "awaiting_review"
+    answer_newest_review(engine, acme, activity_id)
+    deadletters.handle_waiting()
+
+    stopped = engine.get(acme, activity_id)
+    assert (stopped.status, stopped.error["code"]) == ("needs_review", "wake_budget")
+    assert len(engine.agent.calls) == 10
+    with tenant_scope(acme.pk):
+        letter = DeadLetter.objects.get(activity_id=activity_id)
+        alert = Alert.objects.get(activity_id=activity_id)
+    assert (letter.reason, letter.state, str(letter.cost_usd)) == ("wake_budget", "open", "2.500000")
+    assert (alert.kind, alert.severity, alert.facts["cost_usd"]) == ("wake_budget", "critical", "2.500000")
+    assert "cost so far $2.5" in alert.body
+    (escalation,) = children(acme, activity_id, "escalation")
+    assert (escalation.human_role, escalation.status) == ("operator", "created")
+
+
+def test_an_operators_retry_starts_with_the_last_answer_and_a_fresh_budget(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = keeps_asking()
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    for _ in range(10):
+        answer_newest_review(engine, acme, activity_id)
+
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.drain()
+    assert engine.agent.calls[-1].wakes[-1]["reviewer_feedback"] == "Once more."
+    for _ in range(9):
+        answer_newest_review(engine, acme, activity_id)
+
+    assert engine.status(acme, activity_id) == "awaiting_review"
+    answer_newest_review(engine, acme, activity_id)
+    assert engine.status(acme, activity_id) == "needs_review"
+
+
+def test_a_fresh_budget_survives_a_failing_attempt(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = keeps_asking()
+    (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
+    engine.drain()
+    for _ in range(10):
+        answer_newest_review(engine, acme, activity_id)
+
+    def fails(request: AgentRequest) -> AgentResult:
+        raise RetryableAgentError("not yet")
+
+    engine.agent.behaviour = fails
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.deliver()
+    engine.agent.behaviour = keeps_asking()
+    engine.make_due(acme)
+    engine.drain()
+
+    answer_newest_review(engine, acme, activity_id)
+
+    assert engine.status(acme, activity_id) == "awaiting_review"
+
+
+def test_wakes_from_before_the_window_do_not_count(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = keeps_asking()
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    for _ in range(9):
+        answer_newest_review(engine, acme, activity_id)
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("SET row_security = off")
+        cursor.execute(
+            "UPDATE activities_activityevent SET at = at - interval '601 seconds' WHERE activity_id = %s AND verb = 'wake'",
+            [activity_id],
+        )
+
+    answer_newest_review(engine, acme, activity_id)
+
+    assert engine.status(acme, activity_id) == "awaiting_review"
+
+
+def test_a_subtask_with_a_good_end_is_progress_and_one_with_a_bad_end_is_not(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY = 3, 20
+
+    def hands_out(request: AgentRequest) -> AgentResult:
+        if request.agent_role == "dev":
+            if request.params.get("breaks"):
+                raise PermanentAgentError("no")
+            return Completed(Output(content="x"))
+        wake = len(heard(engine, request.activity_id))
+        part = {"name": f"part {wake}", "agent_role": "dev", "blocking": True, "params": {"breaks": wake > 6}}
+        called(Agent(request), "create_subtask", part)
+        return Completed(Output(content="?"))
+
+    engine.agent.behaviour = hands_out
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "needs_review"
+    outcomes = [wakes[-1].get("subtask_outcome") for wakes in heard(engine, activity_id)]
+    assert outcomes == [None, *["done"] * 6, "failed", "failed"]
+
+
+def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 3
+    activity_id, review = asking(engine, acme, "request_human_review", QUESTION)
+    for _ in range(2):
+        approvals.reject(acme.pk, review, actor="Ann", notes="x")
+        engine.drain()
+        agent = Agent(engine.agent.calls[-1])
+        recorded(engine, acme, activity_id, "unblocked")
+        assert agent.post("complete", {"output": {"content": "x"}}).status_code == 200
+        engine.drain()
+        review = called(Agent(engine.agent.calls[-1]), "request_human_review", QUESTION)
+
+    approvals.reject(acme.pk, review, actor="Ann", notes="x")
+
+    assert engine.status(acme, activity_id) == "created"
+
+
+def test_the_budget_of_one_activity_stops_no_other_that_the_same_decision_wakes(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 2
+    engine.agent.behaviour = keeps_asking()
+    (tired,) = engine.submit(acme)
+    engine.drain()
+    answer_newest_review(engine, acme, tired)
+    approvals.reject(acme.pk, children(acme, tired, "review")[-1].pk, actor="Ann", notes="x")
+    engine.agent.behaviour = lambda request: Accepted()
+    assert engine.status(acme, tired) == "needs_review"
+    cancellation.retry(acme.pk, tired, actor="Ann")
+    engine.drain()
+    first = called(Agent(engine.agent.calls[-1]), "create_approval", DIRECTION)
+    approvals.reject(acme.pk, first, actor="Ann", notes="x")
+    engine.drain()
+    (fresh,) = engine.submit(acme, "dev")
+    both = called(
+        Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(tired)]}
+    )
+    with tenant_scope(acme.pk):
+        approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
+
+    approvals.approve(acme.pk, both, actor="Ann")
+
+    assert engine.status(acme, tired) == "needs_review"
+    assert engine.status(acme, fresh) == "created"

@@ -1,0 +1,64 @@
+"""A real browser and a real server for it, for what only shows when a page is used: keys, focus, what is in sight.
+
+Needs a Chromium on this machine and Python's playwright, which the project does not require: without them these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+from django.test import Client
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The site on a port of this machine; its address."""
+    server = ThreadedWSGIServer(("127.0.0.1", 0), _Quiet)
+    server.set_app(get_wsgi_application())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A Chromium, or the test is skipped."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as driver, pytest.MonkeyPatch.context() as patch:
+        # The driver runs a loop in this thread, which Django takes for a reason not to touch the database. Nothing else runs in it.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+def signed_in(user: User, address: str) -> dict[str, Any]:
+    """The cookie with which the user is signed in there."""
+    client = Client()
+    client.force_login(user)
+    return {"name": "sessionid", "value": client.cookies["sessionid"].value, "url": address}

@@ -1,0 +1,213 @@
+"""The machine: it draws one thing after the other that people, agents, clocks and accidents may do, and does it to engine and model.
+
+After every step both must look alike, and every invariant that holds at any moment must hold. At the end everything is brought to
+rest, which must succeed, and the others must hold as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from hypothesis import note
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from activities import invariants
+from activities.exceptions import ActivityError
+from agents.contracts import Accepted, AgentRequest, Completed, Output
+from tests.engine import Engine
+from tests.state_machine import picture
+from tests.state_machine.life import Refused
+from tests.state_machine.limits import Limits
+from tests.state_machine.model import Model
+from tests.state_machine.tasks import Attempt, Task
+from tests.state_machine.world import FAULTS, Message, WorkerDied, World
+
+T = TypeVar("T")
+
+
+class Machine(RuleBasedStateMachine):
+    """What all rules share: doing a thing on both sides, choosing what it is done to, and comparing."""
+
+    def __init__(self, begin: Callable[[], World], end: Callable[[World], None], limits: Limits) -> None:
+        super().__init__()
+        self.world, self._end = begin(), end
+        self.engine: Engine = self.world.engine
+        self.tenant = self.world.tenant.pk
+        self.model = Model(limits)
+        self.said = 0
+        self.sound = True
+
+    # Both sides.
+
+    def happens(self, modelled: Callable[[], T], really: Callable[[], Any], fate: str = "kept") -> T | None:
+        """Do it to both; what the model says comes of it. Either both refuse or none. `fate`: kept, crash, lost."""
+        self.sound = False
+        if fate == "crash":
+            with self.world.crashing():
+                _refusal(really)
+            return None
+        outcome, refused = _modelled(modelled)
+        with self.world.forgetful() if fate == "lost" else nullcontext():
+            error = _refusal(really)
+        note(f"    {refused or 'done'} / {error or 'done'}")
+        assert bool(error) == bool(refused), f"the model: {refused or 'done'}; the engine: {error or 'done'}"
+        return outcome
+
+    @invariant()
+    def engine_and_model_agree(self) -> None:
+        rows = picture.bind(self.model, self.tenant)
+        found = picture.differences(picture.of_model(self.model), picture.of_database(rows, self.tenant))
+        assert found == {}
+
+    @invariant()
+    def invariants_hold(self) -> None:
+        assert invariants.check() == []
+        self.sound = True
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self.come_to_rest()
+        finally:
+            self._end(self.world)
+
+    # Choosing.
+
+    def text(self, what: str) -> str:
+        """Never the same twice, so that no call is taken for the repetition of another."""
+        self.said += 1
+        return f"{what} {self.said}"
+
+    def tasks(self, *statuses: str) -> list[Task]:
+        return [task for task in self.model.tasks if not statuses or task.status in statuses]
+
+    def open_questions(self) -> list[Task]:
+        return [task for task in self.model.tasks if task.agent is None and task.open]
+
+    def accepted(self) -> list[Attempt]:
+        return [attempt for attempt in self.model.attempts if attempt.live and attempt.accepted]
+
+    def next_message(self, index: int) -> Message | None:
+        """One of those that are on their way; in the order of the tasks, since the order of the queues depends on the clock."""
+        place = {str(task.id): number for number, task in enumerate(self.model.tasks)}
+        waiting = sorted(self.world.collect(), key=lambda message: place[message["activity"]])
+        message = pick(waiting, index)
+        if message is not None:
+            self.world.messages.remove(message)
+        return message
+
+    def task_of(self, message: Message) -> Task:
+        return next(task for task in self.model.tasks if str(task.id) == message["activity"])
+
+    # A worker gets a message.
+
+    def deliver(self, message: Message, during: Callable[[Attempt], None], end: str) -> None:
+        """The worker claims if there is something to claim; its agent does `during`, then ends as `end` says."""
+        self.sound = False
+        task = self.task_of(message)
+        expected = task.status == "created" and task.due and self.world.is_granted(message)
+        began: list[Attempt] = []
+
+        def behave(request: AgentRequest) -> Any:
+            attempt = self.model.claimed(task)
+            attempt.token = self.world.token_of(request)
+            began.append(attempt)
+            during(attempt)
+            return self._answer(attempt, end)
+
+        self.world.deliver(message, behave)
+        note(f"    {'claimed' if began else 'nothing to claim'}")
+        assert bool(began) == expected, f"claimed: {bool(began)}, expected: {expected}"
+
+    def _answer(self, attempt: Attempt, end: str) -> Any:
+        """What the agent answers, and what the model makes of that: nothing when the run is over by now."""
+        if end == "result":
+            output = self.text("output")
+            _modelled(lambda: self.model.completes(attempt, output))
+            return Completed(Output(content=output))
+        if end in FAULTS:
+            _modelled(lambda: self.model.fails(attempt, end))
+            raise FAULTS[end]()
+        if end == "accepts":
+            attempt.accepted = attempt.live
+            return Accepted()
+        attempt.orphaned = attempt.live
+        raise WorkerDied
+
+    # Coming to rest.
+
+    def come_to_rest(self) -> None:
+        """Every agent answers, every person decides, and nothing is left over."""
+        for _ in range(60):
+            self.recover()
+            self._let_agents_work()
+            self._let_people_answer()
+            self.happens(self.model.tell_of_letters, lambda: self.tell_of_letters())
+            self.engine_and_model_agree()
+            if all(task.ended for task in self.model.tasks):
+                break
+        assert [task.status for task in self.model.tasks if not task.ended] == []
+        self.recover()
+        self.engine_and_model_agree()
+        assert invariants.check(quiesced=True) == []
+
+    def recover(self) -> None:
+        self.happens(self._delays_and_losses_end, self._mend)
+
+    def _delays_and_losses_end(self) -> None:
+        self.model.delays_end()
+        for attempt in [attempt for attempt in self.model.attempts if attempt.orphaned and attempt.live]:
+            self.model.is_lost(attempt)
+
+    def _mend(self) -> None:
+        self.world.delays_end()
+        self.world.recover()
+
+    def tell_of_letters(self) -> None:
+        raise NotImplementedError
+
+    def _let_agents_work(self) -> None:
+        while (message := self.next_message(0)) is not None:
+            self.deliver(message, lambda attempt: None, "result")
+            self.engine_and_model_agree()
+        for attempt in self.accepted():
+            output = self.text("output")
+            self.happens(lambda: self.model.completes(attempt, output), lambda: self.world.complete(attempt.token, output))  # noqa: B023
+            self.engine_and_model_agree()
+
+    def _let_people_answer(self) -> None:
+        for task in self.tasks():
+            if task.agent is None and task.open:
+                self.answer(task)
+                self.engine_and_model_agree()
+            elif task.status in ("failed", "needs_review"):
+                self.give_up(task)
+                self.engine_and_model_agree()
+
+    def answer(self, task: Task) -> None:
+        raise NotImplementedError
+
+    def give_up(self, task: Task) -> None:
+        raise NotImplementedError
+
+
+def _modelled(action: Callable[[], T]) -> tuple[T | None, Refused | None]:
+    try:
+        return action(), None
+    except Refused as refused:
+        return None, refused
+
+
+def _refusal(action: Callable[[], Any]) -> ActivityError | None:
+    try:
+        action()
+    except ActivityError as error:
+        return error
+    return None
+
+
+def pick(candidates: Sequence[T], index: int) -> T | None:
+    """One of them, or None when there are none."""
+    return candidates[index % len(candidates)] if candidates else None

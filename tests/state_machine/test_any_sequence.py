@@ -1,0 +1,60 @@
+"""Whatever happens, in whatever order: the engine does what its documents say, and every invariant holds.
+
+The same sequences each time, so that a failure is one of the change at hand. `STATE_MACHINE_EXAMPLES=2000` looks for new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from activities import recovery
+from tenants.models import Tenant
+from tests import cleaning
+from tests.engine import Engine
+from tests.state_machine.limits import Limits
+from tests.state_machine.rules import Anything
+from tests.state_machine.world import ROLES, World
+
+EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
+STEPS = int(os.environ.get("STATE_MACHINE_STEPS", "40"))
+LIMITS = Limits()
+
+AS_ALWAYS = settings(max_examples=20, derandomize=True, database=None, phases=(Phase.generate,))
+SEARCH = settings(max_examples=EXAMPLES or 1, print_blob=True)
+COMMON = {
+    "stateful_step_count": STEPS, "deadline": None, "suppress_health_check": list(HealthCheck),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(0)
+def test_engine_and_model_agree_after_every_step(
+    database: None, make_tenant: Callable[..., Tenant], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # each message runs one activity
+    for name, value in LIMITS.settings().items():
+        setattr(settings, name, value)
+    monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
+
+    run_state_machine_as_test(
+        lambda: Anything(lambda: _begin(make_tenant), _end, LIMITS), settings=_settings()
+    )
+
+
+def _settings() -> settings:
+    return settings(SEARCH if EXAMPLES else AS_ALWAYS, **COMMON)
+
+
+def _begin(make_tenant: Callable[..., Tenant]) -> World:
+    return World(Engine(list(ROLES), seats=100), make_tenant())
+
+
+def _end(world: World) -> None:
+    world.engine.close()
+    cleaning.empty_database()
+    cleaning.empty_redis()

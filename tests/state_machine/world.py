@@ -1,0 +1,216 @@
+"""The real engine as the machine drives it: through its public functions, on real servers, one thing after the other.
+
+What the machine cannot reach by a function (a process that dies, a message that comes again, a Redis that is wiped) is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from activities import (
+    approvals,
+    deadletters,
+    deadlines,
+    families,
+    leases,
+    promotion,
+    recovery,
+    relay,
+    results,
+    run_tokens,
+    tasks,
+    tools,
+)
+from activities.admission import Exchange, limits, rebuilding, scripts
+from activities.api import reports
+from activities.approvals import NewApproval
+from activities.decision_rules import DecisionRules, Later, Voter
+from activities.models import DeadLetter
+from activities.run_tokens import RunToken
+from activities.submission import NewActivity, submit
+from agents.contracts import AgentRequest, Completed, Output
+from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from pipelines import submission, versions
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine
+from tests.state_machine.flow import PIPELINES
+from tests.state_machine.tasks import Rules
+
+LONG = 300.0  # seconds that nobody waits for: delays end when the machine says so
+ROLES = ("qa", "dev", "seo")
+FAULTS: dict[str, Callable[[], Exception]] = {
+    "again": lambda: RetryableAgentError("not now", code="again"),
+    "never": lambda: PermanentAgentError("not ever", code="never"),
+    "limited": lambda: AgentRateLimited("too fast", retry_after=LONG),
+}
+
+Message = dict[str, str]
+Behaviour = Callable[[AgentRequest], Any]
+
+
+class Crash(Exception):
+    """The process died before the commit."""
+
+
+class WorkerDied(BaseException):
+    """The process died while it waited for the agent: nothing catches that."""
+
+
+@dataclass
+class World:
+    """One tenant with its work."""
+
+    engine: Engine
+    tenant: Tenant
+    messages: list[Message] = field(default_factory=list)  # taken from their queues, not delivered yet
+    delivered: list[Message] = field(default_factory=list)
+    audit: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
+
+    def __post_init__(self) -> None:
+        patient = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
+        self.engine.serve(self.tenant, retry=patient, max_concurrency=100)
+        for key, steps in PIPELINES.items():
+            versions.save(self.tenant.pk, {"key": key, "name": key, "steps": steps}, actor="test")
+
+    # Fates: how much of what happens is kept.
+
+    @contextmanager
+    def crashing(self) -> Iterator[None]:
+        """Whatever happens in here is undone: the process dies before it commits."""
+        try:
+            with tenant_scope(self.tenant.pk):
+                yield
+                raise Crash
+        except Crash:
+            pass
+
+    @contextmanager
+    def forgetful(self) -> Iterator[None]:
+        """The process dies right after it has committed: what it would have told admission is lost."""
+        with relay.collecting():
+            yield
+
+    # Work comes in.
+
+    def submit(self, **fields: Any) -> None:
+        with tenant_scope(self.tenant.pk):
+            submit([NewActivity(name="work", **fields)], actor="test")
+
+    def start(self, key: str) -> UUID:
+        return submission.start_run(self.tenant.pk, key, submission.NewRun(), actor="test").pk
+
+    # Messages and agents.
+
+    def collect(self) -> list[Message]:
+        while (message := self.engine.take()) is not None:
+            self.messages.append(message)
+        return self.messages
+
+    def is_granted(self, message: Message) -> bool:
+        """Whether the message still holds its slots, so that its worker may try to claim."""
+        activity, grant = UUID(message["activity"]), message["grant"]
+        slots = scripts.audit(withdraw_orphans=False)
+        return any(slot[:2] == (activity, grant) and not slot.started for slot in slots)
+
+    def deliver(self, message: Message, behaviour: Behaviour) -> None:
+        self.engine.agent.behaviour = behaviour
+        self.delivered.append(message)
+        try:
+            tasks.run(**message)
+        except WorkerDied:
+            self._replace_worker()
+
+    def _replace_worker(self) -> None:
+        leases.end()
+        self.engine.lease = leases.begin(roles=list(ROLES), concurrency=self.engine.lease.concurrency, watched=False)
+        limits.refresh()
+
+    def token_of(self, request: AgentRequest) -> RunToken:
+        token = run_tokens.read(request.callback.token)
+        assert token is not None
+        return token
+
+    # Agents report.
+
+    def complete(self, token: RunToken, output: str) -> reports.Receipt:
+        return reports.complete(token, Completed(Output(content=output)), actor="test")
+
+    def fail(self, token: RunToken, kind: str) -> reports.Receipt:
+        return reports.fail(token, FAULTS[kind](), actor="test")  # type: ignore[arg-type]
+
+    def lose(self, token: RunToken) -> None:
+        results.stalled(token)
+
+    def call(self, token: RunToken, tool: str, arguments: dict[str, Any]) -> tools.Answer:
+        return tools.call(token, tool, arguments)
+
+    # People and operators. What is one call of the engine, the machine calls itself.
+
+    def ask_over(self, about: Sequence[UUID], rules: Rules | None) -> None:
+        with tenant_scope(self.tenant.pk):
+            new = NewApproval(type="brand_direction", title="Which way?", rules=decision_rules(rules) or DecisionRules())
+            question = approvals.open_approval(self.tenant.pk, new, actor="people", identity="people")
+            linked = families.lock(self.tenant.pk, about)
+            approvals.link(self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about)
+
+    def replay(self) -> None:
+        with tenant_scope(self.tenant.pk):
+            deadletters.replay(self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people")
+
+    def dismiss(self) -> None:
+        with tenant_scope(self.tenant.pk):
+            deadletters.dismiss(
+                self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people", reason="enough"
+            )
+
+    # Time, and what keeps things going.
+
+    def time_passes(self) -> None:
+        deadlines.pass_due(datetime.now(UTC) + timedelta(days=1))
+
+    def delays_end(self) -> None:
+        self.engine.make_due(self.tenant)
+
+    def recover(self) -> None:
+        """What the keeper does, twice over, without waiting."""
+        limits.refresh()
+        promotion.promote()
+        recovery.reclaim_runs_of_ended_workers()
+        for _ in range(2):  # What differs twice in a row is mended.
+            release, _ = self.audit.compare()
+            relay.hand_over(release)
+            relay.flush()
+        recovery.offer_forgotten()
+        relay.flush()
+        relay.turn_over(Exchange(), go_on=False)
+
+    def wipe_redis(self) -> None:
+        """Everything in it is gone: what waits, what holds slots, and every message that no worker has taken."""
+        relay.flush()
+        client().flushdb()
+        rebuilding.rebuild()
+
+
+def decision_rules(rules: Rules | None) -> DecisionRules | None:
+    if rules is None:
+        return None
+    return DecisionRules(
+        quorum=rules.quorum, voters=rules.voters, on_timeout=rules.on_timeout, due_seconds=2 * LONG if rules.on_timeout else None,
+        reminders=(Later(LONG),) if rules.on_timeout else (), asked_by=rules.asked_by or "", self_approval=rules.asked_by is None,
+    )  # fmt: skip
+
+
+def stored_rules(rules: Rules | None) -> Any:
+    found = decision_rules(rules)
+    return found.stored() if found else None
+
+
+def voter(name: str) -> Voter:
+    return Voter(name, identity=name)

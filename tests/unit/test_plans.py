@@ -1,0 +1,124 @@
+"""Plans of a period: what is read from them, and how their faults are told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pipelines.periods import plans
+from pipelines.periods.plans import Offer, Plan, PlanInvalid, PlanItem
+
+OFFERED = {
+    "brief": Offer("brief", "Brief", params={"city": "Oslo", "words": 500, "draft": True, "topic": None}),
+    "audit": Offer("audit", "Audit"),
+}
+ENDS_AT = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def read(*items: Any, **more: Any) -> Plan:
+    return plans.read({"items": list(items), **more}, offered=OFFERED, ends_at=ENDS_AT)
+
+
+def faults(data: Any) -> dict[str, str]:
+    with pytest.raises(PlanInvalid) as refusal:
+        plans.read(data, offered=OFFERED, ends_at=ENDS_AT)
+    assert str(refusal.value)
+    return {fault.path: fault.message for fault in refusal.value.faults}
+
+
+def test_each_item_becomes_what_a_run_is_given() -> None:
+    plan = read(
+        {"pipeline": "brief", "name": "Bees", "params": {"city": "Bergen", "words": 700.5, "own": [1]},
+         "input": {"content": "Bees."}, "priority": 5, "not_before": "2026-05-10T09:00:00+02:00"},
+        {"pipeline": "audit"},
+        notes="Spring.",
+    )  # fmt: skip
+
+    assert plan.items == (
+        PlanItem(
+            pipeline="brief", name="Bees", params={"city": "Bergen", "words": 700.5, "own": [1]}, input={"content": "Bees."},
+            priority=5, not_before=datetime(2026, 5, 10, 7, tzinfo=UTC),
+        ),
+        PlanItem(pipeline="audit"),
+    )  # fmt: skip
+    assert plan.document["notes"] == "Spring."
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "message"),
+    [
+        (None, "", "must be an object"),
+        ("plan", "", "must be an object"),
+        ({}, "", "must have items"),
+        ({"items": []}, "items", "must have at least 1 member"),
+        ({"items": {}}, "items", "must be a list"),
+        ({"items": [{"pipeline": "audit"}] * 201}, "items", "must have at most 200 members"),
+        ({"items": [{"pipeline": "audit"}], "note": ""}, "note", "is not a member of this object"),
+        ({"items": [{"pipeline": "audit"}], "notes": 1}, "notes", "must be text"),
+        ({"items": [1]}, "items[0]", "must be an object"),
+        ({"items": [{}]}, "items[0]", "must have pipeline"),
+        ({"items": [{"pipeline": "audits"}]}, "items[0].pipeline", 'unknown pipeline "audits", did you mean audit?'),
+        ({"items": [{"pipeline": 7}]}, "items[0].pipeline", "must be text"),
+        ({"items": [{"pipeline": "audit", "colour": 1}]}, "items[0].colour", "is not a member of this object"),
+        ({"items": [{"pipeline": "audit", "a b": 1}]}, 'items[0]["a b"]', "is not a member of this object"),
+        ({"items": [{"pipeline": "audit", "name": ""}]}, "items[0].name", "must not be empty"),
+        ({"items": [{"pipeline": "audit", "name": "n" * 201}]}, "items[0].name", "must have at most 200 characters"),
+        ({"items": [{"pipeline": "audit", "params": []}]}, "items[0].params", "must be an object"),
+        ({"items": [{"pipeline": "brief", "params": {"words": "many"}}]}, "items[0].params.words", "must be a number"),
+        ({"items": [{"pipeline": "brief", "params": {"draft": 1}}]}, "items[0].params.draft", "must be true or false"),
+        ({"items": [{"pipeline": "brief", "params": {"city": None}}]}, "items[0].params.city", "must be text"),
+        ({"items": [{"pipeline": "audit", "input": {}}]}, "items[0].input", "must have at least 1 member"),
+        ({"items": [{"pipeline": "audit", "input": {"text": "a"}}]}, "items[0].input.text", "is not a member of this object"),
+        ({"items": [{"pipeline": "audit", "input": {"content": 1}}]}, "items[0].input.content", "must be text"),
+        ({"items": [{"pipeline": "audit", "priority": 21}]}, "items[0].priority", "must be from 1 to 20"),
+        ({"items": [{"pipeline": "audit", "priority": 0}]}, "items[0].priority", "must be from 1 to 20"),
+        ({"items": [{"pipeline": "audit", "priority": True}]}, "items[0].priority", "must be a whole number"),
+        ({"items": [{"pipeline": "audit", "not_before": "soon"}]}, "items[0].not_before",
+         "must be a time with its offset, such as 2026-05-01T09:30:00Z"),
+        ({"items": [{"pipeline": "audit", "not_before": "2026-05-10T09:00:00"}]}, "items[0].not_before",
+         "must be a time with its offset, such as 2026-05-01T09:30:00Z"),
+        ({"items": [{"pipeline": "audit", "not_before": "2026-06-01T00:00:00Z"}]}, "items[0].not_before",
+         "must be before 2026-06-01T00:00:00Z, when the period ends"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_at_its_place(data: Any, path: str, message: str) -> None:
+    assert faults(data) == {path: message}
+
+
+def test_all_faults_are_told_at_once() -> None:
+    data = {
+        "items": [
+            {"pipeline": "none"},
+            {"pipeline": "brief", "params": {"city": 1, "words": "x"}, "not_before": "now"},
+        ]
+    }
+
+    assert list(faults(data)) == [
+        "items[0].pipeline", "items[1].params.city", "items[1].params.words", "items[1].not_before",
+    ]  # fmt: skip
+
+
+def test_a_plan_full_of_faults_is_told_the_first_fifty() -> None:
+    assert len(faults({"items": [{"pipeline": f"none-{number}"} for number in range(120)]})) == 50
+
+
+def test_the_last_moment_of_the_period_is_in_it() -> None:
+    plan = read({"pipeline": "audit", "not_before": "2026-05-31T23:59:59.999999Z"})
+
+    assert plan.items[0].not_before is not None
+
+
+def test_a_default_says_of_which_kind_its_parameter_is() -> None:
+    schema = plans.schema_of({"text": "a", "number": 1, "flag": False, "list": [], "object": {}, "any": None})
+
+    assert {name: kind.get("type") for name, kind in schema["properties"].items()} == {
+        "text": "string", "number": "number", "flag": "boolean", "list": "array", "object": "object", "any": None,
+    }  # fmt: skip
+    assert schema["properties"]["number"]["default"] == 1
+
+
+def test_the_form_that_planners_are_told_is_a_json_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(plans.SCHEMA)
