@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.definition.faults import Faults, shown
 from pipelines.definition.values import number as one_form
-from pipelines.expressions.values import Budget, Mistake, equal, is_number, kind_of, ordered
+from pipelines.expressions.values import LETTERS_PER_STEP, Budget, Mistake, equal, is_number, kind_of, ordered
 
 LONGEST_TEXT = 100_000  # characters that may be made
 LONGEST_LIST = 10_000  # members of a list that may be made
@@ -42,7 +42,8 @@ def calculated(budget: Budget, operator: str, left: Any, right: Any) -> Any:
     if is_number(left) and is_number(right):
         return _number(operator, left, right)
     if operator == "+" and isinstance(left, str) and isinstance(right, str):
-        return _text(budget, left + right if len(left) + len(right) <= LONGEST_TEXT else None)
+        _afford_text(budget, len(left) + len(right))
+        return left + right
     if operator == "+" and isinstance(left, list) and isinstance(right, list):
         if len(left) + len(right) > LONGEST_LIST:
             raise Mistake(f"a list that is made here may have at most {LONGEST_LIST:,} members")
@@ -74,12 +75,11 @@ def contains(budget: Budget, container: Any, part: Any) -> bool:
     raise Mistake(f"{kind_of(container)} cannot be searched for {kind_of(part)}")
 
 
-def _text(budget: Budget, text: str | None) -> str:
-    """A text that was made, unless it is too long."""
-    if text is None or len(text) > LONGEST_TEXT:
+def _afford_text(budget: Budget, length: int) -> None:
+    """To be called before a text is made, so that none is made which is too long."""
+    if length > LONGEST_TEXT:
         raise Mistake(f"a text that is made here may have at most {LONGEST_TEXT:,} characters")
-    budget.spend_on(text)
-    return text
+    budget.spend(length // LETTERS_PER_STEP)
 
 
 def _expect(value: Any, kind: type, what: str) -> Any:
@@ -91,7 +91,8 @@ def _expect(value: Any, kind: type, what: str) -> Any:
 def _changed(change: Callable[[str], str]) -> Callable[[Budget, Any], str]:
     def call(budget: Budget, value: Any) -> str:
         text: str = _expect(value, str, "text")
-        return _text(budget, change(text) if len(text) <= LONGEST_TEXT else None)
+        _afford_text(budget, len(text))
+        return change(text)
 
     return call
 
@@ -114,13 +115,10 @@ def _outermost(operator: str) -> Callable[..., Any]:
 
     def call(budget: Budget, *values: Any) -> Any:
         members = values if len(values) > 1 else _expect(values[0], list, "a list")
-        best = None
-        for position, member in enumerate(members):
+        best = members[0] if members else None
+        for member in members:  # the first one too, as it has to be of a kind that has an order
             budget.spend(1)
-            if position == 0 or ordered(operator, member, best, budget):
-                ordered(
-                    operator, member, member, budget
-                )  # so that a single member has to be of a kind with an order
+            if ordered(operator, member, best, budget):
                 best = member
         return best
 
@@ -176,14 +174,14 @@ def _told(value: Any) -> str:
     return shown(value) if isinstance(value, str) else kind_of(value)
 
 
-def _string(budget: Budget, value: Any) -> str:
+def _string(_: Budget, value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if not is_number(value):
         raise Mistake(f"text, a number, true or false is needed, not {kind_of(value)}")
-    return _text(budget, repr(value))
+    return repr(value)
 
 
 def _default(_: Budget, value: Any, other: Any) -> Any:
