@@ -1,0 +1,254 @@
+"""From the text of a data source to its parts. Linear in the text, which is short; nothing in it is ever run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import unquote_to_bytes
+
+from pipelines.data_sources.catalogue import ABOUT_FIELDS, ABOUT_TABLES, FIELD_NAME, TABLE_NAME
+from pipelines.data_sources.faults import DataSourceError, Fault
+from pipelines.data_sources.json_filter import JsonFault, read_conditions
+from pipelines.data_sources.shapes import (
+    BatchGate,
+    Condition,
+    DataSource,
+    Expand,
+    Filter,
+    Operator,
+    Options,
+    Source,
+)
+from pipelines.definition.faults import shown
+
+LONGEST = 4_000  # characters
+MOST_FIELDS = 20
+MOST_CONDITIONS = 20
+MOST_FAULTS = 20  # after which nobody reads on
+FORM = "<source>:<table>:<filter>:<field>"
+MEANT = re.compile(rf"(?:{'|'.join(Source)}):(?![\s/])[^:]*:", re.IGNORECASE)
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
+PLAIN = frozenset("-._~@+,:")  # what a value may hold besides letters and digits
+#: The whole numbers among the options, with their bounds.
+NUMBERS = {"batchSize": (1, 10_000), "staggerDelay": (0, 86_400_000), "limit": (1, 1_000_000)}
+CHOICES: dict[str, type[Expand | BatchGate]] = {"expand": Expand, "batch_gate": BatchGate}
+RESERVED = frozenset({*NUMBERS, *CHOICES, "filter"})
+
+
+def looks_like(value: object) -> bool:
+    """Whether a value is meant as a data source, and so has to be a valid one."""
+    return isinstance(value, str) and MEANT.match(value) is not None
+
+
+def unescaped(value: str) -> str:
+    """Text that is no data source, as it is to be used: without the backslash that keeps it from being one."""
+    return value[1:] if value.startswith("\\") and looks_like(value.lstrip("\\")) else value
+
+
+def parse(text: str) -> DataSource:
+    """The data source that the text describes. Raises `DataSourceError` with every fault."""
+    parser = _Parser(text)
+    parsed = None if parser.faults else parser.read()
+    if parsed is None or parser.faults:
+        raise DataSourceError(sorted(parser.faults, key=lambda fault: fault.position))
+    return parsed
+
+
+class _Parser:
+    """Reads one text from left to right and collects what is wrong with it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.faults: list[Fault] = []
+        self.conditions: list[Condition] = []
+        self.numbers: dict[str, int] = {}
+        self.choices: dict[str, Expand | BatchGate] = {}
+        control = CONTROL.search(text[:LONGEST])
+        if len(text) > LONGEST:
+            self.fault(LONGEST, f"must have at most {LONGEST:,} characters")
+        elif control:
+            self.fault(control.start(), "a control character cannot be part of a data source")
+
+    def fault(self, position: int, message: str) -> None:
+        self.faults.append(Fault(position, message))
+
+    def read(self) -> DataSource | None:
+        head, question, _ = self.text.partition("?")
+        parts = list(_with_positions(head, ":"))
+        if len(parts) != FORM.count(":") + 1:
+            more = "; a colon within the filter is written %3A" if len(parts) > FORM.count(":") + 1 else ""
+            self.fault(parts[min(len(parts), 4) - 1][0], f"must have the form {FORM}{more}")
+            return None
+        (_, source), (table_at, table), (filter_at, filter_), (field_at, fields) = parts
+        if source not in list(Source):
+            self.fault(0, f"unknown source {shown(source)}: must be one of {', '.join(Source)}")
+        self._name(table_at, table, TABLE_NAME, "table")
+        key = self._key(filter_at, filter_)
+        named = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
+        self._fields(named)
+        if question:
+            self._options(len(head) + 1)
+        if self.faults:
+            return None
+        return DataSource(
+            source=Source(source),
+            table=table,
+            filter=Filter(key, tuple(self.conditions)),
+            fields=tuple(name for _, name in named),
+            options=self._gathered(),
+            positions=(table_at, filter_at, *(position for position, _ in named)),
+        )
+
+    def _gathered(self) -> Options:
+        expand, gate = self.choices.get("expand"), self.choices.get("batch_gate")
+        return Options(
+            batch_size=self.numbers.get("batchSize"),
+            stagger_ms=self.numbers.get("staggerDelay"),
+            expand=expand if isinstance(expand, Expand) else None,
+            batch_gate=gate if isinstance(gate, BatchGate) else None,
+            limit=self.numbers.get("limit"),
+        )
+
+    def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
+        if not pattern.fullmatch(name):
+            allowed = ABOUT_TABLES if pattern is TABLE_NAME else ABOUT_FIELDS
+            self.fault(position, f"{shown(name)} is no name of a {what}: {allowed}")
+
+    def _fields(self, named: list[tuple[int, str]]) -> None:
+        for position, name in named[: MOST_FIELDS + 1]:
+            self._name(position, name, FIELD_NAME, "field")
+        if len(named) > MOST_FIELDS:
+            self.fault(named[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
+        elif len({name for _, name in named}) < len(named):
+            self.fault(named[0][0], "a field is named twice")
+
+    def _key(self, position: int, text: str) -> str | None:
+        if text == "all":
+            return None
+        if not text:
+            self.fault(position, "the filter is missing: it is all, or one value of the table's key")
+        elif "=" in text or "{" in text:
+            self.fault(
+                position,
+                "the filter is all, or one value of the table's key; conditions are options behind the ?",
+            )
+        return self._value(position, text)
+
+    def _value(self, position: int, text: str) -> str:
+        """Text with its percent-encoding undone."""
+        for offset, letter in enumerate(text):
+            if letter == "%" and not PERCENT.match(text, offset):
+                self.fault(
+                    position + offset,
+                    "a percent sign must be followed by two hexadecimal digits, or be written %25",
+                )
+                return ""
+            if letter != "%" and letter not in PLAIN and not letter.isalnum():
+                encoded = "".join(f"%{byte:02X}" for byte in letter.encode())
+                self.fault(position + offset, f"{shown(letter)} must be written {encoded}")
+                return ""
+        return self._decoded(position, text)
+
+    def _decoded(self, position: int, text: str) -> str:
+        try:
+            value = unquote_to_bytes(text).decode()
+        except UnicodeDecodeError:
+            self.fault(position, "the percent-encoded bytes are not UTF-8")
+            return ""
+        if CONTROL.search(value):
+            self.fault(position, "a control character cannot be part of a data source")
+        return value
+
+    def _options(self, position: int) -> None:
+        """Option by option, as a JSON filter may hold the characters that separate options."""
+        seen: set[str] = set()
+        while position <= len(self.text) and len(self.faults) < MOST_FAULTS:
+            stop = self._option(position, seen)
+            if stop < len(self.text) and self.text[stop] != "&":
+                self.fault(stop, "expected & or the end after the JSON filter")
+                return
+            position = stop + 1
+
+    def _option(self, position: int, seen: set[str]) -> int:
+        """Reads the option that begins here and returns where it ends."""
+        stop = self.text.find("&", position)
+        stop = len(self.text) if stop < 0 else stop
+        name, equals, value = self.text[position:stop].partition("=")
+        at = position + len(name) + 1
+        if not equals:
+            self.fault(position, "expected an option of the form name=value")
+        elif name in seen:
+            self.fault(
+                position,
+                f"{name} is given twice" + ("" if name in RESERVED else "; for several values use $in"),
+            )
+        elif name == "filter":
+            stop = self._json_filter(at, stop)
+        elif name in NUMBERS:
+            self._number(at, name, value)
+        elif name in CHOICES:
+            self._choice(at, name, value)
+        else:
+            self._name(position, name, FIELD_NAME, "field or option")
+            self._condition(
+                Condition(name, Operator.EQ, self._value(at, value), is_text=True, position=position)
+            )
+        seen.add(name)
+        return stop
+
+    def _number(self, position: int, name: str, text: str) -> None:
+        low, high = NUMBERS[name]
+        if not (text.isascii() and text.isdigit() and len(text) <= 9 and low <= int(text) <= high):
+            self.fault(position, f"{name} must be a whole number from {low:,} to {high:,}")
+        else:
+            self.numbers[name] = int(text)
+
+    def _choice(self, position: int, name: str, text: str) -> None:
+        kind = CHOICES[name]
+        if text not in list(kind):
+            self.fault(position, f"{name} must be one of {', '.join(kind)}")
+        else:
+            self.choices[name] = kind(text)
+
+    def _json_filter(self, position: int, stop: int) -> int:
+        """As it is, up to its closing brace; or percent-encoded, up to the next &. Returns where it ends."""
+        found: list[Condition] = []
+        try:
+            if self.text.startswith("{", position):
+                found, stop = read_conditions(self.text, position)
+            else:
+                found = self._encoded_filter(position, stop)
+        except JsonFault as fault:
+            self.fault(position if fault.position is None else fault.position, f"the JSON filter: {fault}")
+        for condition in found:
+            self._name(position, condition.field, FIELD_NAME, "field")
+            self._condition(replace(condition, position=position))
+        return stop
+
+    def _encoded_filter(self, position: int, stop: int) -> list[Condition]:
+        before = len(self.faults)
+        text = self._value(position, self.text[position:stop])
+        if len(self.faults) > before:
+            return []
+        try:
+            found, end = read_conditions(text, 0)
+        except JsonFault as fault:
+            raise JsonFault(str(fault)) from fault  # its place is one of the decoded text
+        if end < len(text):
+            raise JsonFault("nothing may follow its closing brace", position)
+        return found
+
+    def _condition(self, condition: Condition) -> None:
+        if len(self.conditions) == MOST_CONDITIONS:
+            self.fault(condition.position, f"must have at most {MOST_CONDITIONS} conditions")
+        else:
+            self.conditions.append(condition)
+
+
+def _with_positions(text: str, separator: str) -> Iterator[tuple[int, str]]:
+    position = 0
+    for part in text.split(separator):
+        yield position, part
+        position += len(part) + len(separator)

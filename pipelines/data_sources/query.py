@@ -1,0 +1,132 @@
+"""From a data source to a query: its names are looked up in the catalogue, its values get the types of their fields.
+
+A query holds no text of a user's but values. Whatever builds SQL, a request or a loop from it takes the names from the
+catalogue's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelines.data_sources.catalogue import (
+    Catalogue,
+    FieldType,
+    Table,
+    Typed,
+    ValueFault,
+    from_json,
+    from_text,
+)
+from pipelines.data_sources.faults import DataSourceError, Fault
+from pipelines.data_sources.json_filter import ORDERED
+from pipelines.data_sources.shapes import Condition, DataSource, Operator, Options, Scalar, Source
+from pipelines.definition.faults import Faults
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A condition with values of its field's type."""
+
+    field: str
+    operator: Operator
+    value: Typed | tuple[Typed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is to be read. Rows come in the order of the key, or where there is none in the order they have."""
+
+    source: Source
+    name: str
+    table: Table
+    fields: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    options: Options
+
+    @property
+    def literal(self) -> Typed:
+        """The one value that the text itself names, so that nothing has to be read; else None.
+
+        `db:ticker:AAPL:id` is AAPL, whether or not there is such a row. With any other field or condition the row decides.
+        """
+        only = self.comparisons[0] if len(self.comparisons) == 1 else None
+        if only is None or only.field != self.table.key or self.fields != (self.table.key,):
+            return None
+        return only.value if only.operator is Operator.EQ and not isinstance(only.value, tuple) else None
+
+
+def check(source: DataSource, catalogue: Catalogue) -> list[Fault]:
+    """Every unknown table and field, and every value and operator that does not fit its field."""
+    return _resolve(source, catalogue)[1]
+
+
+def resolve(source: DataSource, catalogue: Catalogue) -> Query:
+    """The query that a data source stands for. Raises `DataSourceError` with every fault."""
+    query, faults = _resolve(source, catalogue)
+    if query is None or faults:
+        raise DataSourceError(faults)
+    return query
+
+
+def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, list[Fault]]:
+    table_at, filter_at, *field_positions = source.positions or (0,) * (2 + len(source.fields))
+    tables = catalogue.get(source.source, {})
+    table = tables.get(source.table)
+    if table is None:
+        return None, [Fault(table_at, _unknown("table", source.table, tables))]
+    faults = [
+        Fault(position, _unknown("field", name, table.fields))
+        for position, name in zip(field_positions, source.fields, strict=True)
+        if name not in table.fields
+    ]
+    conditions = list(source.filter.conditions)
+    if source.filter.key is not None and not table.has_key:
+        faults.append(
+            Fault(filter_at, f"the table {source.table} has no key: use all, with conditions as options")
+        )
+    elif source.filter.key is not None:
+        conditions.insert(
+            0, Condition(table.key, Operator.EQ, source.filter.key, is_text=True, position=filter_at)
+        )
+    comparisons = [_comparison(condition, table.fields, faults) for condition in conditions]
+    found = tuple(comparison for comparison in comparisons if comparison is not None)
+    return Query(source.source, source.table, table, source.fields, found, source.options), faults
+
+
+def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
+    collected = Faults()
+    collected.unknown("", what, name, known.keys())
+    return collected.found[0].message
+
+
+def _comparison(
+    condition: Condition, fields: Mapping[str, FieldType], faults: list[Fault]
+) -> Comparison | None:
+    kind = fields.get(condition.field)
+    if kind is None:
+        faults.append(Fault(condition.position, _unknown("field", condition.field, fields)))
+        return None
+    try:
+        return _typed(condition, kind)
+    except ValueFault as fault:
+        operator = "" if condition.is_text else f" {condition.operator}"
+        faults.append(Fault(condition.position, f"{condition.field}{operator} {fault}"))
+        return None
+
+
+def _typed(condition: Condition, kind: FieldType) -> Comparison:
+    if condition.operator in ORDERED and kind is FieldType.BOOLEAN:
+        raise ValueFault("cannot be used: true and false have no order")
+    value: Typed | tuple[Typed, ...]
+    if condition.operator is Operator.EXISTS:
+        value = bool(condition.value)
+    elif isinstance(condition.value, tuple):
+        value = tuple(_value(kind, member, condition) for member in condition.value)
+    else:
+        value = _value(kind, condition.value, condition)
+    return Comparison(condition.field, condition.operator, value)
+
+
+def _value(kind: FieldType, value: Scalar, condition: Condition) -> Typed:
+    return from_text(kind, value) if condition.is_text and isinstance(value, str) else from_json(kind, value)

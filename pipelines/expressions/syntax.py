@@ -1,0 +1,246 @@
+"""From the text of an expression to a tree of frozen nodes, within bounds.
+
+The parser keeps its own stack, so that no nesting can bring Python's down; what is nested too deep to be walked is
+refused while the tree grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from pipelines.definition.faults import shown
+from pipelines.definition.values import number, text_fault
+from pipelines.expressions.errors import ExpressionError
+
+LONGEST = 2_000  # characters
+DEEPEST = 32  # nodes from the top to the bottom
+GRAMMAR = Path(__file__).with_name("grammar.lark")
+ROOTS = frozenset({"params", "item"})
+STEP_PARTS = ("data", "content", "status")
+CONSTANTS = {"true": True, "false": False, "null": None}
+ESCAPES = {"n": "\n", "t": "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Something that has a value. `depth` counts the nodes below, itself included."""
+
+    position: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Node):
+    value: str | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(Node):
+    members: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Root(Node):
+    """`params` or `item`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart(Node):
+    """One part of what a step upstream left."""
+
+    step: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Node):
+    """A member of an object or a list. A dot and a name mean the same as the name in brackets."""
+
+    of: Node
+    key: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Node):
+    of: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Negative(Node):
+    of: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Logic(Node):
+    """Parts joined by `and` or by `or`."""
+
+    word: str
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Node):
+    """Two values and one of == != < <= > >= in, not in."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Node):
+    """A first value, and others each with its operator, from left to right."""
+
+    first: Node
+    others: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    function: str
+    arguments: tuple[Node, ...]
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Node:
+    """The tree of an expression. Raises `ExpressionError`."""
+    if len(text) > LONGEST:
+        raise ExpressionError(LONGEST, f"an expression must have at most {LONGEST:,} characters")
+    fault = text_fault(text)
+    if fault:
+        raise ExpressionError(0, f"the expression {fault}")
+    if not text.strip():
+        raise ExpressionError(0, "the expression is empty")
+    try:
+        tree: Any = _parser().parse(text)
+    except UnexpectedInput as error:
+        raise _translated(error, text) from error
+    node: Node = tree
+    return node
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(
+        GRAMMAR.read_text(encoding="utf-8"),
+        parser="lalr",
+        transformer=_Builder(),
+        maybe_placeholders=False,
+    )
+
+
+def _translated(error: UnexpectedInput, text: str) -> ExpressionError:
+    if isinstance(error, UnexpectedCharacters):
+        position = error.pos_in_stream or 0
+        if text[position] in "\"'":
+            return ExpressionError(
+                position, "this text has no end, or holds a backslash that escapes nothing"
+            )
+        return ExpressionError(position, f"{shown(text[position])} has no meaning here")
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        return ExpressionError(error.token.start_pos or 0, f"did not expect {shown(str(error.token))} here")
+    return ExpressionError(len(text), "the expression ends too early")
+
+
+class _Builder(Transformer[Token, Node]):
+    """Makes a node of each rule, from the bottom up. Called by the parser as it goes along."""
+
+    def number(self, children: list[Token]) -> Node:
+        text = str(children[0])
+        value = number(float(text) if any(letter in text for letter in ".eE") else int(text))
+        if value is None:
+            raise ExpressionError(_place(children), "this number is too large")
+        return Literal(_place(children), 1, value)
+
+    def text(self, children: list[Token]) -> Node:
+        return Literal(_place(children), 1, _unquoted(str(children[0])))
+
+    def constant(self, children: list[Token]) -> Node:
+        return Literal(_place(children), 1, CONSTANTS[str(children[0])])
+
+    def list_(self, children: list[Any]) -> Node:
+        return ListOf(_place(children), _above(children[1:]), tuple(children[1:]))
+
+    def name(self, children: list[Token]) -> Node:
+        name = str(children[0])
+        if name == "steps":
+            raise ExpressionError(_place(children), "steps needs the id of a step, as in steps.research.data")
+        if name not in ROOTS:
+            known = "params, steps.<id> or item; text needs quotes"
+            raise ExpressionError(_place(children), f"unknown name {shown(name)}: use {known}")
+        return Root(_place(children), 1, name)
+
+    def step(self, children: list[Token]) -> Node:
+        step, part = str(children[0]).removeprefix("steps."), str(children[1])
+        if part not in STEP_PARTS:
+            raise ExpressionError(
+                _place(children), f"a step has {', '.join(STEP_PARTS)}, but no {shown(part)}"
+            )
+        return StepPart(_place(children), 1, step, part)
+
+    def group(self, children: list[Node]) -> Node:
+        return replace(children[0], depth=_above(children))
+
+    def call(self, children: list[Any]) -> Node:
+        return Call(_place(children), _above(children[1:]), str(children[0]), tuple(children[1:]))
+
+    def member(self, children: list[Any]) -> Node:
+        key = Literal(_place(children[1:]), 1, str(children[1]))
+        return Index(_place(children), _above(children[:1]), children[0], key)
+
+    def index(self, children: list[Any]) -> Node:
+        of, _, key = children
+        return Index(_place(children), _above([of, key]), of, key)
+
+    def negative(self, children: list[Any]) -> Node:
+        return Negative(_place(children), _above(children[1:]), children[1])
+
+    def not_(self, children: list[Any]) -> Node:
+        return Not(_place(children), _above(children[1:]), children[1])
+
+    def compare(self, children: list[Any]) -> Node:
+        left, operator, right = children
+        word = "not in" if operator.type == "NOT_IN" else str(operator)
+        return Comparison(_place(children[1:]), _above([left, right]), word, left, right)
+
+    def either(self, children: list[Node]) -> Node:
+        return Logic(_place(children), _above(children), "or", tuple(children))
+
+    def both(self, children: list[Node]) -> Node:
+        return Logic(_place(children), _above(children), "and", tuple(children))
+
+    def sum(self, children: list[Any]) -> Node:
+        operators, values = children[1::2], children[2::2]
+        others = tuple((str(operator), value) for operator, value in zip(operators, values, strict=True))
+        return Arithmetic(_place(children), _above(children[::2]), children[0], others)
+
+    product = sum
+
+
+def _place(children: Sequence[Node | Token]) -> int:
+    """Where the first of them begins."""
+    first = children[0]
+    return (first.start_pos or 0) if isinstance(first, Token) else first.position
+
+
+def _above(children: Sequence[Node]) -> int:
+    """The depth of the node above these."""
+    depth = 1 + max((child.depth for child in children), default=0)
+    if depth > DEEPEST:
+        raise ExpressionError(children[0].position, f"nested deeper than {DEEPEST} levels")
+    return depth
+
+
+def _unquoted(text: str) -> str:
+    parts = iter(text[1:-1])
+    return "".join(
+        letter if letter != "\\" else ESCAPES.get(escaped := next(parts), escaped) for letter in parts
+    )

@@ -1,0 +1,215 @@
+"""Nominal times are held against an oracle that shares nothing with them: it asks what the clock shows, minute by minute.
+
+The oracle reads crons itself, walks through every minute of two years in five zones whose clocks change, and decides by
+what it has seen. It knows no rule about changes but that they show as a jump.
+"""
+
+from __future__ import annotations
+
+from array import array
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.timing import DstFold, DstGap, Repeat, Timing, times
+
+#: One with a change of 30 minutes, one that changes at midnight, two in the north and one in the south.
+ZONES = ("America/New_York", "Europe/London", "Australia/Sydney", "Australia/Lord_Howe", "America/Santiago")
+TWO_YEARS = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC))
+DAY = 1440  # minutes
+ONE_MINUTE = timedelta(minutes=1)
+LATEST_BEFORE = timedelta(microseconds=1)
+
+CRONS = (
+    "30 2 * * *",
+    "30 1 * * *",
+    "0 0 * * *",
+    "15,45 23,0,1 * * *",
+    "*/20 1-3 * * *",
+    "0 */2 * * *",
+    "45 1 * * 0",
+    "30 2 8-14 3,10 7",
+    "0 2 1-7 4,10 sun",
+    "0 8 13 * 5",
+    "0 3 L * *",
+    "0 0 29 2 *",
+    "59 23 31 12 *",
+)
+ELAPSED = ("*/30 * * * *", "0 * * * *", "7 0-23 * * *", "30 * 1-14 * *")
+steady = settings(deadline=None, derandomize=True, max_examples=80)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a clock shows at every minute from `start` on, and where it jumps."""
+
+    start: datetime
+    walls: array[int]  # minutes since the first day of the calendar
+    jumps: tuple[
+        tuple[int, int], ...
+    ]  # the minute at which it shows something else than one more, and how much else
+    showing: list[array[int]]  # for each minute of the day, when clocks show it
+
+    @classmethod
+    def of(cls, start: datetime, walls: array[int]) -> Clock:
+        showing = [array("l") for _ in range(DAY)]
+        for i, wall in enumerate(walls):
+            showing[wall % DAY].append(i)
+        jumps = [
+            (i, walls[i] - walls[i - 1] - 1) for i in range(1, len(walls)) if walls[i] != walls[i - 1] + 1
+        ]
+        return cls(start, walls, tuple(jumps), showing)
+
+    @classmethod
+    def watched(cls, zone_name: str, start: datetime, end: datetime) -> Clock:
+        zone, walls, moment = ZoneInfo(zone_name), array("q"), start
+        while moment < end:
+            local = moment.astimezone(zone)
+            walls.append(local.toordinal() * DAY + local.hour * 60 + local.minute)
+            moment += ONE_MINUTE
+        return cls.of(start, walls)
+
+    def part(self, first: int, end: int) -> Clock:
+        return Clock.of(self.start + first * ONE_MINUTE, self.walls[first:end])
+
+    def firings(self, cron: str, gap: DstGap, fold: DstFold) -> list[datetime]:
+        minutes, hours, matches = matcher(cron)
+        of_day = {hour * 60 + minute for hour in hours for minute in minutes}
+        days = {
+            day
+            for day in range(self.walls[0] // DAY, self.walls[-1] // DAY + 1)
+            if matches(date.fromordinal(day))
+        }
+        found = {i for minute in of_day for i in self.showing[minute] if self.walls[i] // DAY in days}
+        for at, jump in self.jumps if len(hours) < 24 else ():
+            if jump < 0:
+                found -= set(range(at + jump, at)) if fold is DstFold.SECOND else set()
+                found -= set(range(at, at - jump)) if fold is DstFold.FIRST else set()
+            elif gap is DstGap.SHIFT:
+                left_out = range(self.walls[at] - jump, self.walls[at])
+                found |= {at for wall in left_out if wall % DAY in of_day and wall // DAY in days}
+        return [self.start + i * ONE_MINUTE for i in sorted(found)]
+
+
+def matcher(cron: str):  # type: ignore[no-untyped-def]
+    """The minutes and hours of a cron, and whether a day matches. Reads what these tests write, no more."""
+    minute, hour, day, month, weekday = cron.split()
+    months = values(month, 1, 12)
+    weekdays = {value % 7 for value in values(weekday.replace("sun", "0"), 0, 7 if "*" not in weekday else 6)}
+    monthdays = set() if day == "L" else values(day, 1, 31)
+
+    def matches(date_: date) -> bool:
+        by_day = date_.day in monthdays or (
+            day == "L" and date_.day == monthrange(date_.year, date_.month)[1]
+        )
+        by_weekday = date_.isoweekday() % 7 in weekdays
+        if day[0] == "*" or weekday[0] == "*":
+            return date_.month in months and by_day and by_weekday
+        return date_.month in months and (by_day or by_weekday)
+
+    return values(minute, 0, 59), values(hour, 0, 23), matches
+
+
+def values(field: str, low: int, high: int) -> set[int]:
+    found: set[int] = set()
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-") if span != "*" else (str(low), "", str(high))
+        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
+    return found
+
+
+@cache
+def two_years(zone: str) -> Clock:
+    return Clock.watched(zone, *TWO_YEARS)
+
+
+def ours(cron: str, zone: str, gap: DstGap, fold: DstFold, start: datetime, end: datetime) -> list[datetime]:
+    timing = Timing(repeat=Repeat.CRON, cron=cron, timezone=zone, dst_gap=gap, dst_fold=fold)
+    return list(times(timing, after=start - LATEST_BEFORE, until=end - ONE_MINUTE))
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_two_years_of_every_cron_and_policy_are_what_the_clock_shows(zone: str) -> None:
+    clock = two_years(zone)
+
+    assert len(clock.jumps) == 4
+    for cron in CRONS:
+        for gap, fold in ((gap, fold) for gap in DstGap for fold in DstFold):
+            assert ours(cron, zone, gap, fold, *TWO_YEARS) == clock.firings(cron, gap, fold), (
+                cron,
+                gap,
+                fold,
+            )
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_cron_that_holds_every_hour_fires_whenever_the_clock_shows_its_minute(zone: str) -> None:
+    clock = two_years(zone)
+
+    for cron in ELAPSED:
+        expected = clock.firings(cron, DstGap.SKIP, DstFold.BOTH)
+        assert ours(cron, zone, DstGap.SHIFT, DstFold.FIRST, *TWO_YEARS) == expected, cron
+
+
+def fields(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    span = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
+    stepped = st.tuples(st.just("*") | span, st.integers(1, high)).map(lambda pair: f"{pair[0]}/{pair[1]}")
+    part = number.map(str) | span | stepped
+    return st.just("*") | part | st.lists(part, min_size=2, max_size=3).map(",".join)
+
+
+crons = st.tuples(fields(0, 59), fields(0, 23) | st.sampled_from(["0-3", "1,2", "23,0", "2"]), fields(1, 28),
+                  st.just("*") | fields(1, 12), fields(0, 7)).map(" ".join)  # fmt: skip
+
+
+@steady
+@given(
+    cron=crons,
+    zone=st.sampled_from(ZONES),
+    gap=st.sampled_from(DstGap),
+    fold=st.sampled_from(DstFold),
+    jump=st.integers(0, 3),
+)
+def test_any_cron_around_any_change_is_what_the_clock_shows(
+    cron: str, zone: str, gap: DstGap, fold: DstFold, jump: int
+) -> None:
+    clock = two_years(zone)
+    change = clock.jumps[jump][0]
+    part = clock.part(change - DAY, change + DAY)
+
+    found = ours(cron, zone, gap, fold, part.start, part.start + 2 * DAY * ONE_MINUTE)
+
+    assert found == part.firings(cron, gap, fold)
+
+
+@steady
+@given(
+    cron=crons,
+    zone=st.sampled_from(ZONES),
+    gap=st.sampled_from(DstGap),
+    fold=st.sampled_from(DstFold),
+    jump=st.integers(0, 3),
+    seconds=st.integers(-20_000, 20_000),
+)
+def test_wherever_the_search_begins_the_times_after_it_are_the_same(
+    cron: str, zone: str, gap: DstGap, fold: DstFold, jump: int, seconds: int
+) -> None:
+    clock = two_years(zone)
+    change = clock.start + clock.jumps[jump][0] * ONE_MINUTE
+    timing = Timing(repeat=Repeat.CRON, cron=cron, timezone=zone, dst_gap=gap, dst_fold=fold)
+    begin, end = change - timedelta(days=1), change + timedelta(days=1)
+    middle = change + timedelta(seconds=seconds)
+
+    whole = list(times(timing, after=begin, until=end))
+
+    assert whole == sorted(set(whole))
+    assert list(times(timing, after=middle, until=end)) == [moment for moment in whole if moment > middle]
+    assert list(times(timing, after=begin, until=middle)) == [moment for moment in whole if moment <= middle]
