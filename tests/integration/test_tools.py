@@ -10,7 +10,7 @@ from django.db import OperationalError
 from psycopg.errors import DeadlockDetected
 from rest_framework.test import APIClient
 
-from activities import cancellation, families, results
+from activities import cancellation, families, results, tools
 from activities.api import backlog
 from activities.exceptions import RunSuperseded
 from activities.models import Activity, ToolCall
@@ -164,6 +164,7 @@ def test_after_the_run_a_tool_does_nothing_and_tells_the_agent_to_stop(
     before = (count_of(acme), engine.status(acme, activity_id))
 
     over(agent.use(tool, **CALLS[tool]))
+    over(agent.use(tool, nonsense=True))  # That comes first: there is nothing to mend in the call.
 
     assert (count_of(acme), engine.status(acme, activity_id)) == before
     assert tool_calls(acme) == []
@@ -194,6 +195,22 @@ def test_the_token_of_a_run_that_was_superseded_moves_nothing_of_the_next_one(
 
     assert engine.status(acme, activity_id) == "in_progress"
     assert caller_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
+
+
+def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for_the_next_one(
+    engine: Engine, acme: Tenant
+) -> None:
+    """A tool that lets the run go on writes nothing that would notice."""
+    activity_id, _ = at_work(engine, acme)
+    (run,) = engine.runs(acme, activity_id)
+    stale = RunToken(acme.pk, activity_id, run.pk, run.fence)
+    results.stalled(stale)
+    engine.drain()
+
+    with pytest.raises(RunSuperseded):
+        tools.call(stale, "create_subtask", {"name": "n", "agent_role": "ba", "blocking": False})
+
+    assert count_of(acme) == 1
 
 
 # Whose call it is
