@@ -55,6 +55,7 @@ class NewActivity:
     step: str | None = None
     branch: int = 0
     round: int = 1
+    schedule_id: UUID | None = None
     dedup_key: str | None = None
     group_key: str | None = None
     not_before: datetime | None = None
@@ -89,6 +90,7 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
         link_kind=kind,
         deliverable_id=parent.deliverable_id,
         pipeline_run_id=parent.pipeline_run_id,
+        schedule_id=parent.schedule_id,
         **fields,
     )
 

@@ -193,8 +193,9 @@ def _activity(
         step=step_id,
         round=number,
         decision_rules=_rules_of(step, run.requested_identity),
-        timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else None,
-        retry=step.retry.to_dict() if step.retry else {},
+        schedule_id=run.schedule_id,
+        timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
+        retry=step.retry.to_dict() if step.retry else run.retry,
     )
 
 

@@ -21,7 +21,8 @@ from tenants.identifiers import uuid7
 class NewRun:
     """What a run is given: `input` holds `content` and `data` for its first steps, which start at `not_before`.
 
-    `period_id` and `plan_item` say which place in which plan it stands for.
+    `period_id` and `plan_item` say which place in which plan it stands for. `retry` and `timeout_seconds` are for those of its
+    steps that say nothing of their own.
     """
 
     name: str = ""
@@ -30,7 +31,10 @@ class NewRun:
     deliverable_id: UUID | None = None
     period_id: UUID | None = None
     plan_item: int | None = None
+    schedule_id: UUID | None = None
     priority: int = 10
+    retry: Mapping[str, Any] = field(default_factory=dict)
+    timeout_seconds: int | None = None
     not_before: datetime | None = None
     requested_identity: str = ""
 
@@ -52,7 +56,8 @@ def start_runs(
                 id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
                 input=new.input, deliverable_id=new.deliverable_id, period_id=new.period_id, plan_item=new.plan_item,
                 name=new.name, priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
-                requested_identity=new.requested_identity,
+                requested_identity=new.requested_identity, schedule_id=new.schedule_id, retry=dict(new.retry),
+                timeout_seconds=new.timeout_seconds,
             )
             for new in news
         )  # fmt: skip

@@ -27,6 +27,7 @@ class ActivityFilter(django_filters.FilterSet):
     step = django_filters.CharFilter()
     parent = django_filters.UUIDFilter(field_name="parent_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    schedule = django_filters.UUIDFilter(field_name="schedule_id")
     dedup_key = django_filters.CharFilter()
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")

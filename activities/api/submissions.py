@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
-import jsonschema  # type: ignore[import-untyped]  # comes without types
-import orjson
-import referencing
-import referencing.exceptions
 from rest_framework import serializers
 
 from activities.api.priorities import SCALES, PriorityField, priority_of
 from activities.api.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.submission import NewActivity
-from agents import configuration
+from agents import configuration, input_schemas
 from agents.api.strict import (
     OPTIONAL,
     Flag,
@@ -34,17 +26,10 @@ from agents.api.strict import (
     Whole,
 )
 
-logger = logging.getLogger(__name__)
-
 LONGEST_NAME = 200
 LONGEST_KEY = 200
 LONGEST_TIMEOUT = 86_400  # seconds; a provider's batch may take a day
 MOST_ATTEMPTS = 50
-MOST_FAULTS = 50  # of params; more help nobody
-LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
-
-#: What comes of using a JSON Schema that is none.
-_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
 class GivenInputSerializer(StrictSerializer):
@@ -155,31 +140,10 @@ def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """What the agent's own JSON Schema says about the parameters, nested as the parameters are."""
-    schema = configuration.settings_for(tenant_id, role).input_schema
-    if not schema:
-        return {}
     faults: dict[str, Any] = {}
-    try:
-        for fault in islice(_validator(orjson.dumps(schema)).iter_errors(params), MOST_FAULTS):
-            place = faults
-            for part in ("params", *fault.absolute_path):
-                place = place.setdefault(part, {})
-            place.setdefault("", []).append(fault.message[:LONGEST_MESSAGE])
-    except _UNUSABLE as error:
-        # The mistake is the registry's, not the caller's: work must not stop for it.
-        logger.warning(
-            "Input schema unusable",
-            extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
-        )
-        return {}
+    for path, message in input_schemas.violations(tenant_id, role, params):
+        place: dict[Any, Any] = faults
+        for part in path:
+            place = place.setdefault(part, {})
+        place.setdefault("", []).append(message)
     return faults
-
-
-@lru_cache(maxsize=256)
-def _validator(text: bytes) -> Any:
-    """Raises `jsonschema.SchemaError`."""
-    schema = orjson.loads(text)
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    kind.check_schema(schema)
-    # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
-    return kind(schema, registry=referencing.Registry())

@@ -59,6 +59,9 @@ class Activity(TenantOwned):
     step = models.CharField(max_length=63, null=True, blank=True)
     branch = models.IntegerField(default=0)
     round = models.PositiveSmallIntegerField(default=1)
+    schedule_id = models.UUIDField(
+        null=True, blank=True, help_text="The schedule that it, or the run of its pipeline, comes from."
+    )
 
     dedup_key = models.CharField(max_length=200, null=True, blank=True)
     group_key = models.CharField(max_length=200, null=True, blank=True)
@@ -137,6 +140,11 @@ class Activity(TenantOwned):
                 fields=("pipeline_run_id", "step"),
                 condition=models.Q(pipeline_run_id__isnull=False),
                 name="activity_of_step",
+            ),
+            models.Index(
+                fields=("tenant", "schedule_id", "-created_at"),
+                condition=models.Q(schedule_id__isnull=False),
+                name="activity_of_schedule",
             ),
             models.Index(
                 fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"

@@ -1,5 +1,6 @@
 """Agents, what is set for them, what they remember and what they may know. Import from here; the files are an inner matter."""
 
+from agents.models.platform import PlatformConfig
 from agents.models.registry import (
     ROLE_PATTERN,
     Adapter,
@@ -19,6 +20,7 @@ __all__ = (
     "AgentSession",
     "AgentVersionDeployment",
     "EndReason",
+    "PlatformConfig",
     "Skill",
     "SkillKind",
     "role_validator",

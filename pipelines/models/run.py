@@ -48,7 +48,14 @@ class PipelineRun(TenantOwned):
         null=True, blank=True, help_text="Its place in the period's plan."
     )
     name = models.CharField(max_length=200, blank=True, default="", help_text="What this run is about.")
+    schedule_id = models.UUIDField(null=True, blank=True, help_text="The schedule that it comes from.")
     priority = models.SmallIntegerField(default=10)
+    retry = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="For steps that say nothing of their own."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of each attempt, for steps that say nothing of their own."
+    )
     unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
     failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
     created_by = models.CharField(max_length=200, blank=True, default="")
@@ -71,7 +78,14 @@ class PipelineRun(TenantOwned):
                 name="plan_item_run_once",
             ),
         )
-        indexes = (models.Index(fields=("tenant", "-started_at", "-id"), name="pipeline_run_newest"),)
+        indexes = (
+            models.Index(fields=("tenant", "-started_at", "-id"), name="pipeline_run_newest"),
+            models.Index(
+                fields=("tenant", "schedule_id", "-started_at"),
+                condition=models.Q(schedule_id__isnull=False),
+                name="pipeline_run_of_schedule",
+            ),
+        )
 
     def __str__(self) -> str:
         return str(self.id)

@@ -1,0 +1,66 @@
+"""What an agent's own JSON Schema says about the parameters that it is to be given."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import jsonschema  # type: ignore[import-untyped]  # comes without types
+import orjson
+import referencing
+import referencing.exceptions
+
+from agents import configuration
+
+logger = logging.getLogger(__name__)
+
+MOST_FAULTS = 50  # more help nobody
+LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
+
+#: What comes of using a JSON Schema that is none.
+_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
+
+
+def violations(
+    tenant_id: UUID, role: str, params: Mapping[str, Any]
+) -> list[tuple[tuple[str | int, ...], str]]:
+    """Each fault with the path to it, beginning with `params`. In the caller's `tenant_scope`."""
+    schema = configuration.settings_for(tenant_id, role).input_schema
+    if not schema:
+        return []
+    try:
+        found = islice(_validator(orjson.dumps(schema)).iter_errors(params), MOST_FAULTS)
+        return [(("params", *fault.absolute_path), fault.message[:LONGEST_MESSAGE]) for fault in found]
+    except _UNUSABLE as error:
+        # The mistake is the registry's, not the caller's: work must not stop for it.
+        logger.warning(
+            "Input schema unusable",
+            extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
+        )
+        return []
+
+
+def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:
+    """As `violations`, with paths as text."""
+    return [
+        {"path": _shown(path), "message": message} for path, message in violations(tenant_id, role, params)
+    ]
+
+
+def _shown(path: Iterable[str | int]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+@lru_cache(maxsize=256)
+def _validator(text: bytes) -> Any:
+    """Raises `jsonschema.SchemaError`."""
+    schema = orjson.loads(text)
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    kind.check_schema(schema)
+    # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
+    return kind(schema, registry=referencing.Registry())

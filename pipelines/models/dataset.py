@@ -1,0 +1,75 @@
+"""A tenant's own tables, which data source strings may read."""
+
+from __future__ import annotations
+
+from django.core.validators import RegexValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+NAME = RegexValidator(r"^[A-Za-z][A-Za-z0-9_]{0,62}\Z", "Use a letter, then letters, digits and underscores.")
+
+
+class FieldType(models.TextChoices):
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    DATETIME = "datetime"
+
+
+class RowSource(models.TextChoices):
+    """Where the rows of a dataset are."""
+
+    DB = "db"  # here, given by the API or an upload
+    API = "api"  # at an address that answers a list of objects
+    FILE = "file"  # in the tenant's folder on the server
+    CACHE = "cache"  # in Redis, until they expire
+
+
+class Dataset(TenantOwned):
+    """A table by name, with typed fields. `<source>:<name>:...` reads its rows."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=63, validators=[NAME])
+    source = models.CharField(max_length=5, choices=RowSource.choices, default=RowSource.DB)
+    location = models.CharField(
+        max_length=500, blank=True, default="", help_text="The address of an api's rows."
+    )
+    description = models.TextField(blank=True, default="")
+    fields = models.JSONField(
+        help_text='Field to type: {"id": "string", "enabled": "boolean"}. `id` names a row.'
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="dataset_of_tenant"),
+            models.UniqueConstraint(fields=("tenant", "source", "name"), name="dataset_name_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DatasetRow(TenantPart):
+    """One row. Its `key` is its field `id`, or a number of ours when the table has none."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    dataset = models.ForeignKey(
+        Dataset, on_delete=models.CASCADE, related_name="rows", db_constraint=False, db_index=False
+    )
+    key = models.CharField(max_length=200)
+    data = models.JSONField()
+
+    class Meta:
+        ordering = ("dataset", "id")
+        constraints = (models.UniqueConstraint(fields=("dataset", "key"), name="row_once_per_key"),)
+        indexes = (models.Index(fields=("dataset", "id"), name="rows_in_order"),)
+
+    def __str__(self) -> str:
+        return self.key
