@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from drf_spectacular.utils import PolymorphicProxySerializer
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
@@ -27,7 +28,6 @@ from tenants.models import Channel
 LONGEST_MESSAGE = 2_000
 LONGEST_TEXT = 20_000
 LONGEST_CONTENT = 200_000
-MOST_LINKS = 500
 
 
 class BlockerSerializer(StrictSerializer):
@@ -63,7 +63,9 @@ class ApprovalRequestSerializer(RulesSerializer):
     title = Text(max_length=200)
     description = Text(max_length=LONGEST_TEXT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
     options = OptionsField(**OPTIONAL)
-    activity_ids = serializers.ListField(child=Identifier(), max_length=MOST_LINKS, **OPTIONAL)
+    activity_ids = serializers.ListField(
+        child=Identifier(), max_length=settings.ORCHESTRATOR_LINKS_PER_APPROVAL, **OPTIONAL
+    )
 
 
 class ToolAnswerSerializer(serializers.Serializer[Any]):
