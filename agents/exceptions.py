@@ -84,6 +84,12 @@ class AgentNotFound(RegistryError):
     status = 404
 
 
+class AgentExists(RegistryError):
+    """The registry has an agent with this role already."""
+
+    code = "already_exists"
+
+
 class DeploymentNotFound(RegistryError):
     """This agent has no such deployment."""
 

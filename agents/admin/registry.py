@@ -67,5 +67,3 @@ class AgentVersionDeploymentAdmin(PlatformAdmin):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"deployed_by": request.user.get_username(), **super().get_changeform_initial_data(request)}
-
-
