@@ -5,9 +5,12 @@ Over all tenants, for the platform's admins. Asked when an agent is about to be 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
+
+logger = logging.getLogger(__name__)
 
 NAMED = 20  # in a message; more help nobody
 
@@ -63,6 +66,15 @@ def to(role: str) -> list[Reference]:
 def broken() -> list[Broken]:
     """Everything that is switched on and refers to an agent or a pipeline that is missing or switched off."""
     return [found for source in _sources.values() for found in source.broken()]
+
+
+def warn_of_broken() -> None:
+    """Log what leads nowhere, for the start of a process."""
+    for each in broken():
+        logger.warning(
+            "Reference leads nowhere",
+            extra={"action": "reference_broken", "reference": str(each.reference), "fault": each.fault},
+        )
 
 
 def in_words(found: Sequence[Reference]) -> str:

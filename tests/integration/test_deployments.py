@@ -68,7 +68,7 @@ def test_rolling_back_leads_from_each_version_to_the_one_before_it() -> None:
         promote(deploy(version))
 
     assert [deployments.roll_back("scribe", actor="mia").version for _ in range(2)] == ["1.1.0", "1.0.0"]
-    with pytest.raises(NothingToRollBackTo, match="1.0.0 is the first.*promote it"):
+    with pytest.raises(NothingToRollBackTo, match=r"1\.0\.0 is the first.*promote it"):
         deployments.roll_back("scribe", actor="mia")
     assert production() == "1.0.0"
 
