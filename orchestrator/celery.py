@@ -103,10 +103,12 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import keeper
+    from agents import references
     from pipelines import monthly
 
     keeper.begin()
     monthly.mend()
+    references.warn_of_broken()
 
 
 def _forks(worker: Any) -> bool:

@@ -23,6 +23,7 @@ class AlertKind(models.TextChoices):
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
     IDLE_WORKER = "idle_worker"
+    AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     TEST = "test"  # somebody tries a channel
 
 
