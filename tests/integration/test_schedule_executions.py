@@ -13,6 +13,7 @@ from activities import approvals, cancellation, reassignment, relay
 from activities.models import Activity
 from agents import configuration, scheduler_settings
 from agents.contracts import AgentResult, Completed, Output
+from agents.exceptions import PermanentAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
 from pipelines.models import PipelineRun, Schedule
