@@ -38,6 +38,9 @@ SEES_EVERY_TENANT = {
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
+    "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
+    "pipelines.schedules.firing": "what has come, whosever schedule it is",
+    "pipelines.schedules.tending": "executions that have something to do, whosever they are",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 
