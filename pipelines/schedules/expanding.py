@@ -31,7 +31,7 @@ from tenants.context import tenant_scope
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-PORTION = 100  # executions of a single job that are expanded in one transaction
+PORTION = 25  # executions of a single job that are expanded in one transaction
 PATIENCE = timedelta(seconds=60)  # without a sign of life, somebody else goes on: a page takes a second
 MOST_TRIES = 5
 
