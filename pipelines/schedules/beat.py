@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from celery import schedules as celery_schedules
 from django.core.exceptions import ValidationError
@@ -76,14 +76,30 @@ def mend() -> None:
     with system_scope():
         keep_check()
         slugs = dict(Tenant.objects.values_list("pk", "slug"))
-        known: set[str] = set()
+        present: dict[str, PeriodicTask] = {}
+        for task in PeriodicTask.objects.filter(task=TASK).select_related(*_KINDS).order_by("pk"):
+            if present.setdefault(task.kwargs, task) is not task:
+                task.delete()  # Somebody copied it.
         for schedule in Schedule.objects.order_by("pk").iterator():
-            known.add(_arguments(schedule))
-            with transaction.atomic(using=SYSTEM):
-                _keep_whatever_comes(schedule, slugs.get(schedule.tenant_id, ""))
-        for task in PeriodicTask.objects.filter(task=TASK):
-            if task.kwargs not in known and not _belongs_to_a_schedule(task):
+            found, slug = present.pop(_arguments(schedule), None), slugs.get(schedule.tenant_id, "")
+            if found is None or not _is_in_step(found, schedule, slug):
+                _keep_whatever_comes(schedule, slug)
+        for task in present.values():
+            if not _belongs_to_a_schedule(task):
                 task.delete()
+
+
+def _is_in_step(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
+    """Without asking the database: there may be many thousands."""
+    kind, fields = _kind_of(schedule)
+    when = getattr(task, kind)
+    return (
+        task.pk == schedule.beat_task_id
+        and task.name in _names(schedule, slug)
+        and when is not None
+        and all(getattr(when, name) == value for name, value in fields.items())
+        and not _differs(task, _plain_fields(schedule))
+    )
 
 
 def keep_check() -> None:
@@ -91,7 +107,7 @@ def keep_check() -> None:
     seconds = max(1, scheduler_settings.current().check_interval_ms // 1000)
     wanted = {
         "name": CHECK_NAME, "task": CHECK_TASK, "kwargs": "{}", "queue": SCHEDULES, "enabled": True, "one_off": False,
-        "crontab": None, "clocked": None, "interval": _every(seconds), "expire_seconds": HINT_SECONDS,
+        "crontab": None, "clocked": None, "interval": _interval(seconds), "expire_seconds": HINT_SECONDS,
         "description": "Looks at all schedules and their executions. Made by the system.",
     }  # fmt: skip
     first, *more = PeriodicTask.objects.filter(task=CHECK_TASK).order_by("pk") or [PeriodicTask()]
@@ -101,6 +117,13 @@ def keep_check() -> None:
         for name, value in wanted.items():
             setattr(first, name, value)
         first.save()
+
+
+def _interval(seconds: int) -> IntervalSchedule:
+    fields = _seconds(seconds)
+    return IntervalSchedule.objects.filter(**fields).order_by(
+        "pk"
+    ).first() or IntervalSchedule.objects.create(**fields)
 
 
 def _keep_whatever_comes(schedule: Schedule, slug: str) -> None:
@@ -124,11 +147,13 @@ def _belongs_to_a_schedule(task: PeriodicTask) -> bool:
 
 
 def _fields(schedule: Schedule, slug: str) -> Row:
-    arguments = _arguments(schedule)
-    return _when(schedule) | {
-        "name": _name(schedule, slug, arguments),
+    return {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
+
+
+def _plain_fields(schedule: Schedule) -> Row:
+    return {
         "task": TASK,
-        "kwargs": arguments,
+        "kwargs": _arguments(schedule),
         "queue": SCHEDULES,
         "enabled": schedule.enabled and schedule.next_run_at is not None,
         "one_off": schedule.repeat == "once",
@@ -142,14 +167,16 @@ def _arguments(schedule: Schedule) -> str:
     return json.dumps({"tenant": str(schedule.tenant_id), "schedule": str(schedule.pk)})
 
 
-def _name(schedule: Schedule, slug: str, arguments: str) -> str:
+def _name(schedule: Schedule, slug: str) -> str:
     """What people see in beat's admin. A name that is taken or too long gets the schedule's id."""
-    name = f"{PREFIX}{slug}/{schedule.name}"
-    taken = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=arguments)
-    if len(name) <= LONGEST_NAME and not taken.exists():
-        return name
-    suffix = f" ({schedule.pk})"
-    return name[: LONGEST_NAME - len(suffix)] + suffix
+    name, with_id = _names(schedule, slug)
+    taken = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=_arguments(schedule))
+    return name if len(name) <= LONGEST_NAME and not taken.exists() else with_id
+
+
+def _names(schedule: Schedule, slug: str) -> tuple[str, str]:
+    name, suffix = f"{PREFIX}{slug}/{schedule.name}", f" ({schedule.pk})"
+    return name, name[: LONGEST_NAME - len(suffix)] + suffix
 
 
 def _in_words(schedule: Schedule) -> str:
@@ -164,18 +191,36 @@ def _differs(task: PeriodicTask, fields: Row) -> bool:
 
 
 def _when(schedule: Schedule) -> dict[str, Any]:
-    """Exactly one of beat's kinds, with the others empty."""
-    nothing: dict[str, Any] = {"crontab": None, "interval": None, "clocked": None, "solar": None}
+    """Exactly one of beat's kinds, with the others empty. Nothing keeps its tables from holding equal rows, so the first one is taken."""
+    wanted, fields = _kind_of(schedule)
+    model = _KINDS[wanted]
+    row = model.objects.filter(**fields).order_by("pk").first() or model.objects.create(**fields)
+    return {"solar": None, **dict.fromkeys(_KINDS), wanted: row}
+
+
+_KINDS: dict[str, Any] = {
+    "crontab": CrontabSchedule,
+    "interval": IntervalSchedule,
+    "clocked": ClockedSchedule,
+}
+
+
+def _kind_of(schedule: Schedule) -> tuple[str, Row]:
+    """Which of beat's kinds ticks for the schedule, and what its row says."""
     if schedule.repeat == "once":
-        return nothing | {"clocked": _at(schedule.start_at or datetime.now(UTC))}
+        return "clocked", {"clocked_time": schedule.start_at or schedule.created_at}
     if schedule.interval_ms:
         # Beat counts whole seconds at best; the exact times are ours.
-        return nothing | {"interval": _every(max(1, schedule.interval_ms // 1000))}
+        return "interval", _seconds(max(1, schedule.interval_ms // 1000))
     crontab = _crontab(schedule)
-    return nothing | ({"crontab": crontab} if crontab else {"interval": _every(TICK_SECONDS)})
+    return ("crontab", crontab) if crontab else ("interval", _seconds(TICK_SECONDS))
 
 
-def _crontab(schedule: Schedule) -> CrontabSchedule | None:
+def _seconds(number: int) -> Row:
+    return {"every": number, "period": IntervalSchedule.SECONDS}
+
+
+def _crontab(schedule: Schedule) -> Row | None:
     """The cron as beat has it; None for what beat does not know, as the last day of the month."""
     try:
         minute, hour, day, month, weekday = cron.cron_of(schedule.cron).text.lower().split(" ")
@@ -183,27 +228,8 @@ def _crontab(schedule: Schedule) -> CrontabSchedule | None:
             "minute": minute, "hour": hour, "day_of_month": day, "month_of_year": month, "day_of_week": weekday,
         }  # fmt: skip
         celery_schedules.crontab(**fields)
-        wanted = CrontabSchedule(**fields, timezone=schedule.timezone)
-        wanted.clean_fields()
-    except (ValueError, celery_schedules.ParseException, cron.CronError, ValidationError):
+        zone = ZoneInfo(schedule.timezone)
+        CrontabSchedule(**fields, timezone=zone).clean_fields()
+    except (ValueError, KeyError, OSError, celery_schedules.ParseException, cron.CronError, ValidationError):
         return None
-    # Nothing keeps the table from holding equal schedules, so the first one is taken.
-    found = CrontabSchedule.objects.filter(**fields, timezone=schedule.timezone).order_by("pk").first()
-    return found or _saved(wanted)
-
-
-def _every(seconds: int) -> IntervalSchedule:
-    wanted = {"every": seconds, "period": IntervalSchedule.SECONDS}
-    return IntervalSchedule.objects.filter(**wanted).order_by("pk").first() or _saved(
-        IntervalSchedule(**wanted)
-    )
-
-
-def _at(moment: datetime) -> ClockedSchedule:
-    found = ClockedSchedule.objects.filter(clocked_time=moment).order_by("pk").first()
-    return found or _saved(ClockedSchedule(clocked_time=moment))
-
-
-def _saved(row: Any) -> Any:
-    row.save()
-    return row
+    return {**fields, "timezone": zone}

@@ -22,7 +22,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import targets
-from tenants.context import tenant_scope
+from tenants.context import current_tenant, tenant_scope
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,10 @@ def locked(tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False) ->
 def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "") -> ScheduleExecution:
     """What has not started never does, what runs is told to stop, each job in a transaction of its own. Idempotent.
 
-    Raises `ExecutionNotFound`, and `ExecutionEnded` when it ended otherwise before.
+    Within somebody else's transaction the jobs at work are ended by the errand, some seconds later; else here. Raises
+    `ExecutionNotFound`, and `ExecutionEnded` when it ended otherwise before.
     """
+    is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
         execution = locked(tenant_id, execution_id)
         if execution is None:
@@ -102,7 +104,8 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
         if execution.status in jobs.ENDED:
             raise ExecutionEnded(f"The execution has ended with {execution.status} already.")
         call_off(execution, actor=actor, reason=reason)
-    close_jobs(tenant_id, execution_id)
+    if is_outermost:
+        close_jobs(tenant_id, execution_id)
     with tenant_scope(tenant_id):
         return ScheduleExecution.objects.for_tenant(tenant_id).get(pk=execution_id)
 

@@ -147,6 +147,9 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
     with tenant_scope(other_tenant.pk):
         Schedule.objects.filter(pk=gone.pk).delete()
     untouched = row_of(fine).date_changed
+    copied = row_of(fine)
+    copied.pk, copied.name = None, "a copy"
+    copied.save()
     PeriodicTask.objects.create(
         name="nonsense", task=beat.TASK, kwargs="{}", interval=IntervalSchedule.objects.first() or
         IntervalSchedule.objects.create(every=5, period="seconds"),
@@ -160,7 +163,9 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
     }  # fmt: skip
     assert row_of(renamed).enabled
     assert again(deleted).beat_task_id == row_of(deleted).pk
-    assert row_of(fine).date_changed == untouched
+    assert (
+        row_of(fine).date_changed == untouched
+    )  # A row that is written anew would make beat forget when it ran last.
 
 
 def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tenant) -> None:
