@@ -11,6 +11,7 @@ RUN_TASK = "activities.run"
 SYSTEM_QUEUE = "system"  # tasks without a queue of their own; `-Q system` stands for all of the next
 DEAD_LETTERS = "dead-letter"
 DELIVERABLE_PERIODS = "deliverable-period"
+SCHEDULES = "schedules"
 OUTBOUND_WEBHOOKS = "webhook-outbound"
 DIGESTS = "digest"
 NOTIFICATIONS = "notifications__"
@@ -20,6 +21,7 @@ SYSTEM_QUEUES = (
     SYSTEM_QUEUE,
     DEAD_LETTERS,
     DELIVERABLE_PERIODS,
+    SCHEDULES,
     OUTBOUND_WEBHOOKS,
     DIGESTS,
     f"{NOTIFICATIONS}slack",

@@ -80,3 +80,54 @@ class PeriodEnded(PipelineError):
     """The period has ended and cannot be cancelled any more."""
 
     code = "period_ended"
+
+
+class DatasetNotFound(PipelineError):
+    """No such dataset, or row of one, in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class DatasetInUse(PipelineError):
+    """Schedules read the dataset, so it cannot be deleted."""
+
+    code = "dataset_in_use"
+
+
+class RowsElsewhere(PipelineError):
+    """The rows of the dataset are not kept here, so they cannot be changed or listed here."""
+
+    code = "rows_elsewhere"
+
+
+class DatasetExists(PipelineError):
+    """The tenant has a dataset of this name already."""
+
+    code = "already_exists"
+
+
+class DatasetFull(PipelineError):
+    """The dataset would have more rows than it may have."""
+
+    code = "dataset_full"
+
+
+class TooManyDatasets(PipelineError):
+    """The tenant has as many datasets as it may have."""
+
+    code = "too_many_datasets"
+
+
+class TooManyRows(PipelineError):
+    """More rows than one call may bring."""
+
+    code = "too_many_rows"
+    status = 413
+
+
+class SourceUnavailable(PipelineError):
+    """The rows of a data source could not be had. Says which and why."""
+
+    code = "source_unavailable"
+    status = 503

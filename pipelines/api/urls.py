@@ -1,6 +1,7 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
+from pipelines.api.datasets import DatasetRows, DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet
 from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet
@@ -8,6 +9,7 @@ from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.templates import TemplateViewSet
 
 router = SimpleRouter(use_regex_path=False)
+router.register("datasets", DatasetViewSet, basename="dataset")
 router.register("templates", TemplateViewSet, basename="template")
 router.register("pipelines", PipelineViewSet, basename="pipeline")
 router.register("pipeline-runs", PipelineRunViewSet, basename="pipeline-run")
@@ -15,6 +17,8 @@ router.register("deliverables", DeliverableViewSet, basename="deliverable")
 router.register("deliverable-periods", PeriodViewSet, basename="deliverable-period")
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("datasets/<str:name>/rows/", DatasetRows.as_view({"get": "list", "post": "create"})),
+    path("datasets/<str:name>/rows/<path:key>/", DatasetRows.as_view({"delete": "destroy"})),
     path("deliverable-periods/<uuid:period_id>/cancel/", PeriodCancellation.as_view()),
     path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
     *router.urls,

@@ -16,6 +16,10 @@ SEES_EVERY_TENANT = {
     "tenants.middleware": "the platform's admin, for superusers alone",
     "tenants.channels": "channels whose time is over are marked for all tenants at once",
     "tenants.api.idempotency": "answers that nobody will ask for again are deleted for all tenants at once",
+    "agents.health": "agents belong to no tenant, and all that need one hear of it",
+    "agents.removal": "settings of every tenant go with an agent",
+    "activities.open_work": "work of every tenant that an agent would leave standing",
+    "pipelines.references": "schedules and pipelines of every tenant that refer to an agent",
     "activities.keeper": "holds the lead on a session of its own",
     "activities.promotion": "what is due, of all tenants in one statement",
     "activities.recovery": "what was lost, whosever it was",
@@ -34,6 +38,9 @@ SEES_EVERY_TENANT = {
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
+    "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
+    "pipelines.schedules.firing": "what has come, whosever schedule it is",
+    "pipelines.schedules.tending": "executions that have something to do, whosever they are",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 

@@ -1,0 +1,235 @@
+"""Beat's rows: each schedule has a periodic task, so that beat and its admin know of it. Beat only ticks.
+
+What beat sends is a hint that a time may have come. Whether it has is decided by `firing` from the schedule itself, so a beat that is late,
+absent, there twice or edited by hand changes nothing but how soon somebody looks. Times that beat's own cron does not know are ticked for
+every minute. A periodic task of its own looks at everything once per check interval.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery import schedules as celery_schedules
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask
+
+from agents import scheduler_settings
+from agents.routing import SCHEDULES
+from pipelines import timing
+from pipelines.models import Schedule
+from pipelines.schedules import plans
+from pipelines.timing import cron
+from tenants.context import SYSTEM, system_scope
+from tenants.models import Tenant
+
+logger = logging.getLogger(__name__)
+
+TASK = "schedules.fire"
+PREFIX = "schedule: "
+CHECK_TASK = "schedules.check"
+CHECK_NAME = "schedules: check"
+TICK_SECONDS = (
+    60  # for crons that beat cannot read: half a minute late on average, were it not for the errand
+)
+HINT_SECONDS = 60  # an older hint says nothing that the next one does not say
+LONGEST_NAME = 200
+
+Row = Mapping[str, Any]
+
+
+def keep_in_step(schedule: Schedule, slug: str) -> None:
+    """Write the schedule's row among the periodic tasks, and note its id on the schedule. In the caller's transaction. Idempotent."""
+    fields = _fields(schedule, slug)
+    task = PeriodicTask.objects.filter(pk=schedule.beat_task_id, task=TASK).first()
+    if task is None:
+        # The id may be gone, or belong to somebody else's row by now; the arguments tell whose a row is.
+        task = PeriodicTask.objects.filter(task=TASK, kwargs=fields["kwargs"]).first() or PeriodicTask()
+    if _differs(task, fields):
+        for name, value in fields.items():
+            setattr(task, name, value)
+        task.save()
+    if task.pk != schedule.beat_task_id:
+        Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(beat_task_id=task.pk)
+        schedule.beat_task_id = task.pk
+
+
+def forget(schedule: Schedule) -> None:
+    """Take the row of a schedule that is going away out of beat. In the caller's transaction. Idempotent."""
+    for task in PeriodicTask.objects.filter(task=TASK, kwargs=_arguments(schedule)):
+        task.delete()  # One by one: only so does beat hear of it.
+
+
+def stop(schedule: Schedule) -> None:
+    """Beat need not tick any more for a schedule that is over. In the caller's transaction. Idempotent."""
+    for task in PeriodicTask.objects.filter(task=TASK, kwargs=_arguments(schedule), enabled=True):
+        task.enabled = False
+        task.save()
+
+
+def mend() -> None:
+    """Bring the rows of all schedules in step with them. What is right already is not touched."""
+    with system_scope():
+        keep_check()
+        slugs = dict(Tenant.objects.values_list("pk", "slug"))
+        present: dict[str, PeriodicTask] = {}
+        for task in PeriodicTask.objects.filter(task=TASK).select_related(*_KINDS).order_by("pk"):
+            if present.setdefault(task.kwargs, task) is not task:
+                task.delete()  # Somebody copied it.
+        for schedule in Schedule.objects.order_by("pk").iterator():
+            found, slug = present.pop(_arguments(schedule), None), slugs.get(schedule.tenant_id, "")
+            if found is None or not _is_in_step(found, schedule, slug):
+                _keep_whatever_comes(schedule, slug)
+        for task in present.values():
+            if not _belongs_to_a_schedule(task):
+                task.delete()
+
+
+def _is_in_step(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
+    """Without asking the database: there may be many thousands."""
+    kind, fields = _kind_of(schedule)
+    when = getattr(task, kind)
+    return (
+        task.pk == schedule.beat_task_id
+        and task.name in _names(schedule, slug)
+        and when is not None
+        and all(getattr(when, name) == value for name, value in fields.items())
+        and not _differs(task, _plain_fields(schedule))
+    )
+
+
+def keep_check() -> None:
+    """The row that looks at everything, as often as the settings say."""
+    seconds = max(1, scheduler_settings.current().check_interval_ms // 1000)
+    wanted = {
+        "name": CHECK_NAME, "task": CHECK_TASK, "kwargs": "{}", "queue": SCHEDULES, "enabled": True, "one_off": False,
+        "crontab": None, "clocked": None, "interval": _interval(seconds), "expire_seconds": HINT_SECONDS,
+        "description": "Looks at all schedules and their executions. Made by the system.",
+    }  # fmt: skip
+    first, *more = PeriodicTask.objects.filter(task=CHECK_TASK).order_by("pk") or [PeriodicTask()]
+    for task in more:
+        task.delete()
+    if _differs(first, wanted):
+        for name, value in wanted.items():
+            setattr(first, name, value)
+        first.save()
+
+
+def _interval(seconds: int) -> IntervalSchedule:
+    fields = _seconds(seconds)
+    return IntervalSchedule.objects.filter(**fields).order_by(
+        "pk"
+    ).first() or IntervalSchedule.objects.create(**fields)
+
+
+def _keep_whatever_comes(schedule: Schedule, slug: str) -> None:
+    try:
+        with transaction.atomic(using=SYSTEM):
+            keep_in_step(schedule, slug)
+    except Exception:
+        # The others must not wait for this one, which fires without beat's row as well.
+        logger.exception(
+            "Beat's row of a schedule not kept",
+            extra={"action": "beat_row_not_kept", "schedule": str(schedule.pk)},
+        )
+
+
+def _belongs_to_a_schedule(task: PeriodicTask) -> bool:
+    """Whether the schedule was made since they were listed."""
+    try:
+        return Schedule.objects.filter(pk=json.loads(task.kwargs)["schedule"]).exists()
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return False
+
+
+def _fields(schedule: Schedule, slug: str) -> Row:
+    return {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
+
+
+def _plain_fields(schedule: Schedule) -> Row:
+    return {
+        "task": TASK,
+        "kwargs": _arguments(schedule),
+        "queue": SCHEDULES,
+        "enabled": schedule.enabled and schedule.next_run_at is not None,
+        "one_off": schedule.repeat == "once",
+        "start_time": None if schedule.repeat == "once" else schedule.start_at,
+        "expire_seconds": HINT_SECONDS,
+        "description": _in_words(schedule),
+    }
+
+
+def _arguments(schedule: Schedule) -> str:
+    return json.dumps({"tenant": str(schedule.tenant_id), "schedule": str(schedule.pk)})
+
+
+def _name(schedule: Schedule, slug: str) -> str:
+    """What people see in beat's admin. A name that is taken or too long gets the schedule's id."""
+    name, with_id = _names(schedule, slug)
+    taken = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=_arguments(schedule))
+    return name if len(name) <= LONGEST_NAME and not taken.exists() else with_id
+
+
+def _names(schedule: Schedule, slug: str) -> tuple[str, str]:
+    name, suffix = f"{PREFIX}{slug}/{schedule.name}", f" ({schedule.pk})"
+    return name, name[: LONGEST_NAME - len(suffix)] + suffix
+
+
+def _in_words(schedule: Schedule) -> str:
+    try:
+        return timing.in_words(plans.timing_of(schedule))
+    except (timing.TimingError, cron.CronError):
+        return "The timing of this schedule cannot be read."
+
+
+def _differs(task: PeriodicTask, fields: Row) -> bool:
+    return task.pk is None or any(getattr(task, name) != value for name, value in fields.items())
+
+
+def _when(schedule: Schedule) -> dict[str, Any]:
+    """Exactly one of beat's kinds, with the others empty. Nothing keeps its tables from holding equal rows, so the first one is taken."""
+    wanted, fields = _kind_of(schedule)
+    model = _KINDS[wanted]
+    row = model.objects.filter(**fields).order_by("pk").first() or model.objects.create(**fields)
+    return {"solar": None, **dict.fromkeys(_KINDS), wanted: row}
+
+
+_KINDS: dict[str, Any] = {
+    "crontab": CrontabSchedule,
+    "interval": IntervalSchedule,
+    "clocked": ClockedSchedule,
+}
+
+
+def _kind_of(schedule: Schedule) -> tuple[str, Row]:
+    """Which of beat's kinds ticks for the schedule, and what its row says."""
+    if schedule.repeat == "once":
+        return "clocked", {"clocked_time": schedule.start_at or schedule.created_at}
+    if schedule.interval_ms:
+        # Beat counts whole seconds at best; the exact times are ours.
+        return "interval", _seconds(max(1, schedule.interval_ms // 1000))
+    crontab = _crontab(schedule)
+    return ("crontab", crontab) if crontab else ("interval", _seconds(TICK_SECONDS))
+
+
+def _seconds(number: int) -> Row:
+    return {"every": number, "period": IntervalSchedule.SECONDS}
+
+
+def _crontab(schedule: Schedule) -> Row | None:
+    """The cron as beat has it; None for what beat does not know, as the last day of the month."""
+    try:
+        minute, hour, day, month, weekday = cron.cron_of(schedule.cron).text.lower().split(" ")
+        fields = {
+            "minute": minute, "hour": hour, "day_of_month": day, "month_of_year": month, "day_of_week": weekday,
+        }  # fmt: skip
+        celery_schedules.crontab(**fields)
+        zone = ZoneInfo(schedule.timezone)
+        CrontabSchedule(**fields, timezone=zone).clean_fields()
+    except (ValueError, KeyError, OSError, celery_schedules.ParseException, cron.CronError, ValidationError):
+        return None
+    return {**fields, "timezone": zone}
