@@ -80,3 +80,36 @@ class PeriodEnded(PipelineError):
     """The period has ended and cannot be cancelled any more."""
 
     code = "period_ended"
+
+
+class DatasetNotFound(PipelineError):
+    """No such dataset, or row of one, in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class DatasetInUse(PipelineError):
+    """Schedules read the dataset, so it cannot be deleted."""
+
+    code = "dataset_in_use"
+
+
+class RowsElsewhere(PipelineError):
+    """The rows of the dataset are not kept here, so they cannot be changed or listed here."""
+
+    code = "rows_elsewhere"
+
+
+class DatasetFull(PipelineError):
+    """More rows than a dataset, or one call, may have."""
+
+    code = "too_many_rows"
+    status = 413
+
+
+class SourceUnavailable(PipelineError):
+    """The rows of a data source could not be had. Says which and why."""
+
+    code = "source_unavailable"
+    status = 503

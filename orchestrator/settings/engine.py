@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import environ
 
+from orchestrator.settings.services import HOME
+
 _env = environ.Env()
 
 # Liveness. Too small: a busy machine loses live work. Too large: work of a dead process waits.
@@ -68,3 +70,16 @@ ORCHESTRATOR_SUBTASK_DEPTH = 3
 ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
+
+# Data sources. Where operators put files for tenants, in a folder per tenant id.
+ORCHESTRATOR_DATA_FOLDER = _env("ORCHESTRATOR_DATA_FOLDER", default=str(HOME / "data"))
+# What a source outside the database may answer or hold, and for how long it is waited for. Too large: memory of a worker.
+ORCHESTRATOR_DATA_SOURCE_BYTES = _env.int("ORCHESTRATOR_DATA_SOURCE_BYTES", default=16 * 1024 * 1024)
+ORCHESTRATOR_DATA_SOURCE_SECONDS = _env.float("ORCHESTRATOR_DATA_SOURCE_SECONDS", default=30.0)
+# What a tenant may keep. Too small: honest uploads are refused. Too large: one call holds a transaction for long.
+ORCHESTRATOR_DATASETS_PER_TENANT = _env.int("ORCHESTRATOR_DATASETS_PER_TENANT", default=200)
+ORCHESTRATOR_DATASET_ROWS = _env.int("ORCHESTRATOR_DATASET_ROWS", default=100_000)
+ORCHESTRATOR_DATASET_ROWS_PER_CALL = _env.int("ORCHESTRATOR_DATASET_ROWS_PER_CALL", default=20_000)
+ORCHESTRATOR_DATASET_BODY_BYTES = _env.int("ORCHESTRATOR_DATASET_BODY_BYTES", default=8 * 1024 * 1024)
+# Rows of source `cache` are gone after this long.
+ORCHESTRATOR_DATASET_CACHE_SECONDS = _env.int("ORCHESTRATOR_DATASET_CACHE_SECONDS", default=3600)

@@ -1,0 +1,99 @@
+"""The platform's own tables that a tenant's data sources may read. What is not named here cannot be read, whatever a text says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Model
+from psycopg import sql
+
+from pipelines.data_sources import FieldType, Query, Table
+from pipelines.models import Deliverable, Pipeline
+from pipelines.tables import relations
+from pipelines.tables.conditions import Column
+from pipelines.tables.relations import Relation, Row
+from tenants.models import Channel
+
+#: A column as its type. Ids are text, as rows show them.
+_TYPED = {
+    FieldType.STRING: sql.SQL('{}::text COLLATE "C"'),
+    FieldType.INTEGER: sql.SQL("{}::numeric"),
+    FieldType.NUMBER: sql.SQL("{}::numeric"),
+    FieldType.BOOLEAN: sql.SQL("{}"),
+    FieldType.DATETIME: sql.SQL("{}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A model of which some columns may be read."""
+
+    model: type[Model]
+    fields: Mapping[str, FieldType]
+    shape: Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", Table(self.fields))
+
+
+_T = FieldType
+TABLES: dict[str, Declared] = {
+    "deliverable": Declared(
+        Deliverable,
+        {
+            "id": _T.STRING,
+            "key": _T.STRING,
+            "name": _T.STRING,
+            "status": _T.STRING,
+            "created_at": _T.DATETIME,
+        },
+    ),
+    "channel": Declared(
+        Channel,
+        {
+            "id": _T.STRING,
+            "kind": _T.STRING,
+            "name": _T.STRING,
+            "status": _T.STRING,
+            "expires_at": _T.DATETIME,
+        },
+    ),
+    "pipeline": Declared(
+        Pipeline, {"id": _T.STRING, "key": _T.STRING, "name": _T.STRING, "enabled": _T.BOOLEAN}
+    ),
+}
+
+
+def holds(query: Query) -> bool:
+    """Whether the query was made for a declared table, and not for a dataset of that name."""
+    table = TABLES.get(query.name)
+    return table is not None and query.table is table.shape
+
+
+def count(tenant_id: UUID, query: Query) -> int:
+    return relations.count(tenant_id, query, relation_of)
+
+
+def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
+    return relations.rows(tenant_id, query, relation_of)
+
+
+def relation_of(tenant_id: UUID, query: Query) -> Relation:
+    table = TABLES[query.name]
+    columns = {
+        name: Column(kind, _TYPED[kind].format(sql.Identifier(name))) for name, kind in table.fields.items()
+    }
+    return Relation(
+        table=sql.Identifier(table.model._meta.db_table),
+        selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),
+        columns=columns,
+        among=(sql.SQL("tenant_id = %s"), [tenant_id]),
+        row_of=lambda values: dict(zip(table.fields, map(_plain, values), strict=True)),
+    )
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value

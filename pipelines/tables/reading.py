@@ -1,0 +1,97 @@
+"""Reading a query: its values one by one, from wherever its source keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from pipelines.data_sources import Query, Source
+from pipelines.definition.values import number
+from pipelines.tables import declared, fetched, stored
+from pipelines.tables.relations import Row
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a query. Each iteration reads anew, so that it can be gone through as often as a product needs.
+
+    An address is asked only once: its rows are kept for as long as this object.
+    """
+
+    tenant_id: UUID
+    query: Query
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.query.literal is not None:
+            return iter((plain(self.query.literal),))
+        return (_value(row, self.query.fields) for row in islice(self._rows(), self.query.options.limit))
+
+    @cached_property
+    def count(self) -> int:
+        """How many there are right now, without reading them where the source can tell. Asked once."""
+        if self.query.literal is not None:
+            return 1
+        limit = self.query.options.limit
+        counted = _COUNTED.get(self._place)
+        if counted is None:
+            return sum(1 for _ in islice(self._rows(), limit))
+        found = counted(self.tenant_id, self.query)
+        return found if limit is None else min(found, limit)
+
+    def _rows(self) -> Iterator[Row]:
+        if self.query.source is Source.API:
+            return iter(self._answered)
+        return _READ[self._place](self.tenant_id, self.query)
+
+    @cached_property
+    def _answered(self) -> list[Row]:
+        return list(_READ[self._place](self.tenant_id, self.query))
+
+    @cached_property
+    def _place(self) -> str:
+        if self.query.source is not Source.DB:
+            return "fetched"
+        return "declared" if declared.holds(self.query) else "stored"
+
+
+def values_of(tenant_id: UUID, query: Query) -> Values:
+    """Raises nothing yet: what cannot be read raises `SourceUnavailable` when it is counted or gone through."""
+    return Values(tenant_id, query)
+
+
+def rows_of(tenant_id: UUID, query: Query) -> Iterator[Row]:
+    """The whole rows as JSON values. Raises as `Values` do."""
+    for row in Values(tenant_id, query)._rows():
+        yield {name: plain(value) for name, value in row.items()}
+
+
+def plain(value: Any) -> Any:
+    """A field's value as JSON has it: a time as text, in UTC."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return value
+
+
+def storable(value: Any) -> Any:
+    """A typed value as rows keep it: a time as text, and every number in one form, so that equal numbers look equal."""
+    return plain(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
+
+
+def _value(row: Row, fields: tuple[str, ...]) -> Any:
+    """One field's value; of several an object."""
+    if len(fields) == 1:
+        return plain(row.get(fields[0]))
+    return {name: plain(row.get(name)) for name in fields}
+
+
+_READ: dict[str, Callable[[UUID, Query], Iterator[Row]]] = {
+    "declared": declared.rows,
+    "stored": stored.rows,
+    "fetched": fetched.rows,
+}
+_COUNTED: dict[str, Callable[[UUID, Query], int]] = {"declared": declared.count, "stored": stored.count}
