@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
-from pipelines.timing import CatchUp
+from pipelines.schedules import plans
 
 #: What says when. A change of any of these makes the next time anew.
 TIMING = (
@@ -46,8 +46,13 @@ def members_of(schedule: Schedule) -> dict[str, Any]:
         **same,
         "cron": schedule.cron or None,
         "pipeline": schedule.pipeline.key if schedule.pipeline else None,
-        "catch_up": CatchUp(schedule.catch_up.get("up_to", 0)).value,
+        "catch_up": catch_up_of(schedule),
     }
+
+
+def catch_up_of(schedule: Schedule) -> str | dict[str, int]:
+    """`none`, `latest` or `{up_to: n}`."""
+    return plans.catch_up_of(schedule).value
 
 
 def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
