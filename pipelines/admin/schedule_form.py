@@ -38,7 +38,7 @@ def _number(**attributes: Any) -> UnfoldAdminIntegerFieldWidget:
 
 
 class ScheduleForm(forms.ModelForm):
-    """Times are those of the schedule's own zone. `members` is what has been filled in, whatever is wrong with it."""
+    """Times are those of the schedule's own zone. `members` is what was filled in, whatever is wrong with it."""
 
     timezone = forms.ChoiceField(
         widget=UnfoldAdminSelectWidget, help_text="Cron, start and end are read on the clocks of this zone."
@@ -86,8 +86,23 @@ class ScheduleForm(forms.ModelForm):
             "tenant", "name", "description", "target_type", "pipeline", "repeat", "cron", "dst_gap", "dst_fold", "jitter_seconds",
             "timeout_seconds", "priority", "overlap", "after_once", "enabled",
         )  # fmt: skip
+        labels = {
+            "dst_gap": "Times that clocks skip",
+            "dst_fold": "Times that come twice",
+            "jitter_seconds": "Jitter (s)",
+            "timeout_seconds": "Timeout (s)",
+            "overlap": "If one is under way",
+            "after_once": "After its one run",
+        }
+        help_texts = {
+            "priority": "1 (urgent) to 20 (background).",
+            "jitter_seconds": "Fires up to so many seconds late.",
+            "overlap": "Waiting for a person counts as under way.",
+        }
+        widgets = {"description": UnfoldAdminTextareaWidget(attrs={"rows": 2})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.members: dict[str, Any] = {}  # what has been filled in, once it has been read
         self.judged: set[str] = set()  # fields whose faults are the schedule's, not those of what was typed
         super().__init__(*args, **kwargs)
         schedule = self.instance
@@ -104,6 +119,7 @@ class ScheduleForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         tenant = self.tenant
+        self.members = self._members()  # before a fault takes the value of its field away
         if tenant is None:
             return values
         with tenant_scope(tenant.pk):
@@ -134,8 +150,7 @@ class ScheduleForm(forms.ModelForm):
         """The members with null for those that are empty, so that a change empties them as well."""
         return {**dict.fromkeys(given.MEMBERS), **self.members}
 
-    @property
-    def members(self) -> dict[str, Any]:
+    def _members(self) -> dict[str, Any]:
         """As the API takes them. What could not be read is left out: its field says why."""
         values = self.cleaned_data
         pipeline = values.get("pipeline")

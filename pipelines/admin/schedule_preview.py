@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +14,6 @@ from pipelines.models import Schedule
 from pipelines.schedules import forecast
 from pipelines.schedules.errors import InvalidSchedule
 from pipelines.schedules.forecast import Forecast
-from tenants.admin.bases import as_json
 
 
 def preview_of(request: HttpRequest) -> dict[str, Any]:
@@ -52,7 +52,8 @@ def _times(found: Forecast) -> list[tuple[datetime, datetime]]:
 def _work(found: Forecast) -> dict[str, Any]:
     last = found.fires_at[0] + found.ends_after if found.fires_at else None
     return {
-        "sample": [as_json(params) for params in found.sample],
+        "sample": "\n".join(json.dumps(params, ensure_ascii=False, default=str) for params in found.sample),
+        "sampled": len(found.sample),
         "ends_after_seconds": f"{found.ends_after.total_seconds():g}",
         "last_batch_at": last.astimezone(ZoneInfo(found.timezone)) if last else None,
     }

@@ -82,3 +82,12 @@ def test_the_preview_tells_what_will_happen(daily: Schedule, root: Client) -> No
     assert "At 08:00 (America/New_York)" in text
     assert "12 jobs in 3 batches; the last batch starts 2 s after the first" in text
     assert '"tickerId": &quot;T0&quot;' in text or "&quot;T0&quot;" in text
+
+
+def test_the_preview_names_every_fault(daily: Schedule, root: Client) -> None:
+    filled = form(schedule=str(daily.pk), params='{"tickerId": "db:tickr:all:id"}')
+
+    text = words(root.post(PREVIEW, filled))
+
+    assert "params.tickerId : unknown table" in text, text
+    assert "did you mean ticker?" in text
