@@ -127,6 +127,7 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         pipeline_run_id=activity.pipeline_run_id,
         step=activity.step,
         branch=activity.branch,
+        schedule_id=activity.schedule_id,
         round=activity.round,
         group_key=activity.group_key,
         not_before=activity.not_before,

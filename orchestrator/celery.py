@@ -104,9 +104,11 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import keeper
     from pipelines import monthly
+    from pipelines.schedules import beat
 
     keeper.begin()
     monthly.mend()
+    beat.mend()
 
 
 def _forks(worker: Any) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from activities.signals import activity_buried, activity_reopened, activity_settled
-from pipelines import monthly, periods, progression
+from pipelines import jobs, monthly, periods, progression
 from tenants.signals import tenant_changed
 
 
 def connect() -> None:
     activity_settled.connect(advance_run_of_activity, dispatch_uid="pipelines.advance_run")
+    activity_settled.connect(follow_job, dispatch_uid="pipelines.follow_job")
+    activity_reopened.connect(follow_job, dispatch_uid="pipelines.job_reopened")
     activity_settled.connect(follow_planner, dispatch_uid="pipelines.follow_planner")
     activity_reopened.connect(reopen_run_of_activity, dispatch_uid="pipelines.reopen_run")
     activity_reopened.connect(look_at_period_of_planner, dispatch_uid="pipelines.planner_reopened")
@@ -20,6 +22,10 @@ def connect() -> None:
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     progression.advance(activity)
+
+
+def follow_job(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    jobs.activity_changed(activity)
 
 
 def follow_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:

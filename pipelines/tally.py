@@ -27,7 +27,7 @@ from activities.alerts import raise_alert
 from activities.models import Activity
 from activities.models.alert import AlertKind
 from activities.states import Status
-from pipelines import versions
+from pipelines import jobs, versions
 from pipelines.graph import StepState
 from pipelines.models import DeliverablePeriod, PipelineRun, StepRun
 from pipelines.models.deliverable import PeriodState
@@ -37,7 +37,11 @@ NAMED = 3  # troubles that a reason names; it counts the rest
 
 
 def run_changed(run: Any) -> None:
-    """Count a run that has ended, or goes on again, in its period. `run` is its row; the caller holds its lock."""
+    """Count a run that has ended, or goes on again, in its period, and tell the schedule's job that it does.
+
+    `run` is its row; the caller holds its lock.
+    """
+    jobs.run_changed(run)
     if run.period_id is not None:
         recount(run.tenant_id, run.period_id)
 

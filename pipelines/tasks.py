@@ -7,8 +7,9 @@ from uuid import UUID
 from celery import shared_task
 
 from activities import errands
-from agents.routing import DELIVERABLE_PERIODS
+from agents.routing import DELIVERABLE_PERIODS, SCHEDULES
 from pipelines import monthly
+from pipelines.schedules import beat, firing, tending
 
 
 @shared_task(name=monthly.TASK, ignore_result=True)
@@ -23,6 +24,49 @@ def start_missed_periods() -> None:
     monthly.run_missed()
 
 
+@shared_task(name=beat.TASK, ignore_result=True)
+def fire_schedule(*, tenant: str, schedule: str) -> None:
+    """Beat has ticked for one schedule. Safe to deliver twice, late or not at all."""
+    tending.fire_one(UUID(tenant), UUID(schedule))
+
+
+@shared_task(name=beat.CHECK_TASK, ignore_result=True)
+def check_schedules() -> None:
+    """Beat has ticked for all schedules. Safe to deliver twice, late or not at all."""
+    tending.check()
+
+
+@shared_task(name="schedules.fire_due", ignore_result=True)
+def fire_due_schedules() -> None:
+    """The times that have come. Safe to deliver twice, late or not at all."""
+    tending.fire()
+
+
+@shared_task(name="schedules.expand", ignore_result=True)
+def expand_executions() -> None:
+    """Executions without all of their jobs. Safe to deliver twice, late or not at all."""
+    tending.expand()
+
+
+@shared_task(name="schedules.settle", ignore_result=True)
+def settle_executions() -> None:
+    """Batches to let go, and executions that end. Safe to deliver twice, late or not at all."""
+    tending.settle()
+
+
+@shared_task(name="schedules.close", ignore_result=True)
+def close_executions() -> None:
+    """Jobs of cancelled executions that go on. Safe to deliver twice, late or not at all."""
+    tending.close()
+
+
 errands.register(
     errands.Errand("missed-periods", DELIVERABLE_PERIODS, monthly.MADE_UP_TASK, waiting=monthly.missed)
 )
+for _name, _task, _waiting in (
+    ("schedules-due", "schedules.fire_due", firing.due),
+    ("schedules-unexpanded", "schedules.expand", tending.unexpanded),
+    ("schedules-unsettled", "schedules.settle", tending.unsettled),
+    ("schedules-uncancelled", "schedules.close", tending.uncancelled),
+):
+    errands.register(errands.Errand(_name, SCHEDULES, _task, waiting=_waiting))

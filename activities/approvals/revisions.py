@@ -48,6 +48,7 @@ def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: boo
         step=rejected.step,
         branch=rejected.branch,
         round=rejected.round + 1,
+        schedule_id=rejected.schedule_id,
         group_key=rejected.group_key,
         timeout_seconds=rejected.timeout_seconds,
         retry=rejected.retry,

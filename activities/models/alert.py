@@ -22,6 +22,7 @@ class AlertKind(models.TextChoices):
     CHANNEL_EXPIRED = "channel_expired"
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
+    SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
     IDLE_WORKER = "idle_worker"
     TEST = "test"  # somebody tries a channel
 

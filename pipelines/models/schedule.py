@@ -172,6 +172,9 @@ class ScheduleExecution(TenantOwned):
     jobs_failed = models.IntegerField(default=0)
     errors = models.JSONField(default=list)
     metadata = models.JSONField(default=dict)
+    touched_at = models.DateTimeField(
+        null=True, help_text="The last sign of life of whoever expands it. Empty: nobody has begun."
+    )
     expanded_at = models.DateTimeField(null=True, help_text="When the last job was recorded.")
     created_by = models.CharField(max_length=200, default="schedule")
     started_at = models.DateTimeField(db_default=Now())
@@ -193,8 +196,9 @@ class ScheduleExecution(TenantOwned):
         indexes = (
             models.Index(fields=("tenant", "-started_at", "-id"), name="executions_newest"),
             models.Index(fields=("schedule", "status"), name="executions_of_schedule"),
+            # Also those that were cancelled and whose jobs have not all been ended yet.
             models.Index(
-                fields=("id",), condition=models.Q(status__in=["running", "queued"]), name="executions_open"
+                fields=("id",), condition=models.Q(finished_at__isnull=True), name="executions_open"
             ),
         )
 

@@ -70,7 +70,7 @@ def heed_dead_letter(activity: Any) -> None:
         planner_changed(activity)
     else:
         runs = PipelineRun.objects.for_tenant(activity.tenant_id).filter(pk=activity.pipeline_run_id)
-        tally.run_changed(runs.only("tenant_id", "period_id").get())
+        tally.run_changed(runs.only("tenant_id", "period_id", "schedule_id").get())
 
 
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:

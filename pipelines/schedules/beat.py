@@ -64,6 +64,13 @@ def forget(schedule: Schedule) -> None:
         task.delete()  # One by one: only so does beat hear of it.
 
 
+def stop(schedule: Schedule) -> None:
+    """Beat need not tick any more for a schedule that is over. In the caller's transaction. Idempotent."""
+    for task in PeriodicTask.objects.filter(task=TASK, kwargs=_arguments(schedule), enabled=True):
+        task.enabled = False
+        task.save()
+
+
 def mend() -> None:
     """Bring the rows of all schedules in step with them. What is right already is not touched."""
     with system_scope():

@@ -1,0 +1,134 @@
+"""Jobs of schedules: each follows the activity or the pipeline run that does its work, in the transaction that moves it.
+
+Work that comes from no schedule costs nothing here. A job goes on with the heir or the revision that takes the place of its activity. One
+that had failed and is tried again is open again, and its execution with it, so that both come right when the second try ends well.
+
+Lock order: activity, pipeline run, execution. The lock of an execution comes before its jobs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from activities import families
+from activities.models import Activity
+from activities.states import SETTLED, Status
+from pipelines.models import PipelineRun, ScheduleExecution, ScheduleJob
+from pipelines.models.run import RunState
+from pipelines.models.schedule import ExecutionStatus, JobState
+
+OPEN = (JobState.WAITING, JobState.ENQUEUED)
+ENDED = (ExecutionStatus.SUCCESS, ExecutionStatus.PARTIAL, ExecutionStatus.FAILED)
+
+_OF_ACTIVITY: dict[str, JobState] = {
+    Status.DONE: JobState.DONE,
+    Status.APPROVED: JobState.DONE,
+    Status.CANCELLED: JobState.CANCELLED,
+}
+_OF_RUN: dict[str, JobState] = {
+    RunState.RUNNING: JobState.ENQUEUED,
+    RunState.COMPLETED: JobState.DONE,
+    RunState.FAILED: JobState.FAILED,
+    RunState.CANCELLED: JobState.CANCELLED,
+}
+
+
+def activity_changed(activity: Any) -> None:
+    """An activity has settled, or is tried again: its job knows. `activity` is a `transitions.Moved`."""
+    if activity.schedule_id is None or activity.pipeline_run_id is not None:
+        return
+    if activity.link_kind is not None and activity.link_kind not in families.SUCCESSORS:
+        return  # It is about the job's activity, or a part of it.
+    follow_activity(activity.tenant_id, activity.id, activity.status, _error_of(activity))
+
+
+def run_changed(run: Any) -> None:
+    """A pipeline run has ended, or goes on again: its job knows. `run` is its row; the caller holds its lock."""
+    if run.schedule_id is None:
+        return
+    rows = PipelineRun.objects.for_tenant(run.tenant_id).filter(pk=run.id)
+    follow_run(run.tenant_id, *rows.values_list("pk", "status").get())
+
+
+def follow_activity(
+    tenant_id: UUID, activity_id: UUID, status: str, error: dict[str, Any] | None = None
+) -> None:
+    """Bring the job of this activity in step with it. Idempotent. In the transaction that holds the activity's lock."""
+    job = ScheduleJob.objects.for_tenant(tenant_id).filter(activity_id=activity_id).first()
+    if job is None:
+        return
+    heir = _successor(tenant_id, activity_id) if status in (Status.REASSIGNED, Status.REJECTED) else None
+    if heir is not None:
+        _move(job, JobState.ENQUEUED, activity_id=heir.pk)
+        follow_activity(tenant_id, heir.pk, heir.status, _error_of(heir))
+    elif status not in SETTLED:
+        _move(job, JobState.ENQUEUED)
+    else:
+        state = _OF_ACTIVITY.get(status, JobState.FAILED)
+        _move(job, state, error=None if state == JobState.DONE else error or _said(status))
+
+
+def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
+    """As `follow_activity` for a pipeline run."""
+    job = ScheduleJob.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).first()
+    if job is not None:
+        state = _OF_RUN[status]
+        good = state in (JobState.DONE, JobState.ENQUEUED)
+        _move(job, state, error=None if good else {"code": status, "message": f"The pipeline run {status}."})
+
+
+def look_again(job: ScheduleJob) -> None:
+    """Bring a job in step with its work as it is now; one whose work is gone has failed. In the caller's `tenant_scope`."""
+    if job.activity_id is not None:
+        activities = Activity.objects.for_tenant(job.tenant_id).filter(pk=job.activity_id)
+        activity = activities.select_for_update().first()
+        if activity is not None:
+            return follow_activity(job.tenant_id, activity.pk, activity.status, _error_of(activity))
+    elif job.pipeline_run_id is not None:
+        runs = PipelineRun.objects.for_tenant(job.tenant_id).filter(pk=job.pipeline_run_id)
+        run = runs.select_for_update().first()
+        if run is not None:
+            return follow_run(job.tenant_id, run.pk, run.status)
+    return _move(
+        job, JobState.FAILED, error={"code": "work_gone", "message": "The work of this job is gone."}
+    )
+
+
+def _successor(tenant_id: UUID, activity_id: UUID) -> Activity | None:
+    rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity_id)
+    found: Activity | None = rows.filter(link_kind__in=families.SUCCESSORS).order_by("-created_at").first()
+    return found
+
+
+def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = None, **changes: Any) -> None:
+    if job.state == state and not changes:
+        return
+    if state == JobState.ENQUEUED and job.state != state:
+        _reopen_execution(job)
+    jobs: QuerySet[ScheduleJob] = ScheduleJob.objects.for_tenant(job.tenant_id).filter(pk=job.pk)
+    jobs.update(state=state, error=error, ended_at=None if state == JobState.ENQUEUED else Now(), **changes)
+
+
+def _reopen_execution(job: ScheduleJob) -> None:
+    # Locked whatever its status: whoever is about to end it has not seen that this job is open again.
+    executions = ScheduleExecution.objects.for_tenant(job.tenant_id).filter(pk=job.execution_id)
+    execution = executions.select_for_update(of=("self",)).first()
+    if execution is not None and execution.status in ENDED:
+        executions.update(status=ExecutionStatus.RUNNING, finished_at=None)
+
+
+def _error_of(activity: Any) -> dict[str, Any] | None:
+    """What an activity says about its failure, for those statements that return it."""
+    error = getattr(activity, "error", None)
+    if error:
+        return {"code": error.get("code", "failed"), "message": error.get("message", "")}
+    reason = getattr(activity, "cancel_reason", None) if activity.status == Status.CANCELLED else None
+    return {"code": "cancelled", "message": reason} if reason else None
+
+
+def _said(status: str) -> dict[str, Any]:
+    return {"code": status, "message": f"The activity ended as {status.replace('_', ' ')}."}
