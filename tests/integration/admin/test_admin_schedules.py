@@ -89,5 +89,4 @@ def test_the_preview_names_every_fault(daily: Schedule, root: Client) -> None:
 
     text = words(root.post(PREVIEW, filled))
 
-    assert "params.tickerId : unknown table" in text, text
-    assert "did you mean ticker?" in text
+    assert "params.tickerId : character 4: unknown table &quot;tickr&quot;, did you mean ticker?" in text
