@@ -101,8 +101,26 @@ class RowsElsewhere(PipelineError):
     code = "rows_elsewhere"
 
 
+class DatasetExists(PipelineError):
+    """The tenant has a dataset of this name already."""
+
+    code = "already_exists"
+
+
 class DatasetFull(PipelineError):
-    """More rows than a dataset, or one call, may have."""
+    """The dataset would have more rows than it may have."""
+
+    code = "dataset_full"
+
+
+class TooManyDatasets(PipelineError):
+    """The tenant has as many datasets as it may have."""
+
+    code = "too_many_datasets"
+
+
+class TooManyRows(PipelineError):
+    """More rows than one call may bring."""
 
     code = "too_many_rows"
     status = 413

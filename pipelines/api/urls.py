@@ -2,6 +2,7 @@ from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
 from pipelines.api import executions
+from pipelines.api.datasets import DatasetRows, DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet
 from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet
@@ -10,6 +11,7 @@ from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPre
 from pipelines.api.templates import TemplateViewSet
 
 router = SimpleRouter(use_regex_path=False)
+router.register("datasets", DatasetViewSet, basename="dataset")
 router.register("templates", TemplateViewSet, basename="template")
 router.register("pipelines", PipelineViewSet, basename="pipeline")
 router.register("pipeline-runs", PipelineRunViewSet, basename="pipeline-run")
@@ -20,6 +22,8 @@ router.register("schedules", ScheduleViewSet, basename="schedule")
 EXECUTION = "schedules/<uuid:schedule_id>/executions/<uuid:execution_id>/"
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("datasets/<str:name>/rows/", DatasetRows.as_view({"get": "list", "post": "create"})),
+    path("datasets/<str:name>/rows/<path:key>/", DatasetRows.as_view({"delete": "destroy"})),
     path("deliverable-periods/<uuid:period_id>/cancel/", PeriodCancellation.as_view()),
     path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
     path("schedules/preview/", UnsavedPreview.as_view()),

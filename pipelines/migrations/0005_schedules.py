@@ -29,8 +29,8 @@ class Migration(migrations.Migration):
                         max_length=63,
                         validators=[
                             django.core.validators.RegexValidator(
-                                "^[A-Za-z][A-Za-z0-9_]{0,62}\\Z",
-                                "Use a letter, then letters, digits and underscores.",
+                                "^(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}\\Z",
+                                "Use letters, digits and single _ and -, beginning with a letter.",
                             )
                         ],
                     ),
@@ -514,7 +514,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="dataset",
-            constraint=models.UniqueConstraint(fields=("tenant", "source", "name"), name="dataset_name_once"),
+            constraint=models.UniqueConstraint(fields=("tenant", "name"), name="dataset_name_once"),
         ),
         migrations.AddIndex(
             model_name="datasetrow",

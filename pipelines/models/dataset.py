@@ -9,7 +9,10 @@ from django.db.models.functions import Now
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, TenantPart
 
-NAME = RegexValidator(r"^[A-Za-z][A-Za-z0-9_]{0,62}\Z", "Use a letter, then letters, digits and underscores.")
+NAME = RegexValidator(
+    r"^(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}\Z",
+    "Use letters, digits and single _ and -, beginning with a letter.",
+)
 
 
 class FieldType(models.TextChoices):
@@ -49,7 +52,7 @@ class Dataset(TenantOwned):
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "id"), name="dataset_of_tenant"),
-            models.UniqueConstraint(fields=("tenant", "source", "name"), name="dataset_name_once"),
+            models.UniqueConstraint(fields=("tenant", "name"), name="dataset_name_once"),
         )
 
     def __str__(self) -> str:
@@ -57,7 +60,7 @@ class Dataset(TenantOwned):
 
 
 class DatasetRow(TenantPart):
-    """One row. Its `key` is its field `id`, or a number of ours when the table has none."""
+    """One row. Its `key` is its field `id` as text, or an id of ours when the table has none."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     dataset = models.ForeignKey(

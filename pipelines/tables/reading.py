@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from pipelines.data_sources import Query, Source
-from pipelines.definition.values import number
 from pipelines.tables import declared, fetched, stored
 from pipelines.tables.relations import Row
 
@@ -75,11 +74,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return value
-
-
-def storable(value: Any) -> Any:
-    """A typed value as rows keep it: a time as text, and every number in one form, so that equal numbers look equal."""
-    return plain(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
 
 
 def _value(row: Row, fields: tuple[str, ...]) -> Any:

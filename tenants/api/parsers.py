@@ -33,8 +33,8 @@ class LengthRequired(APIException):
 class StrictJSONParser(BaseParser):
     """Reads `application/json` by the rules of `tenants.strict_json`.
 
-    A view may widen them with attributes: `max_body_bytes`, `allows_array` for a list at the top, and
-    `reject_duplicate_keys` where a repeated key would hide a setting.
+    A view may widen them with attributes: `max_body_bytes`, `max_body_values`, `allows_array` for a list at the top,
+    and `reject_duplicate_keys` where a repeated key would hide a setting.
     """
 
     media_type = "application/json"
@@ -49,7 +49,10 @@ class StrictJSONParser(BaseParser):
             return {}
         try:
             value = strict_json.loads(
-                raw, max_bytes=limit, reject_duplicate_keys=getattr(view, "reject_duplicate_keys", False)
+                raw,
+                max_bytes=limit,
+                max_nodes=getattr(view, "max_body_values", strict_json.MAX_NODES),
+                reject_duplicate_keys=getattr(view, "reject_duplicate_keys", False),
             )
         except strict_json.StrictJSONError as fault:
             if fault.code == strict_json.TOO_LARGE:

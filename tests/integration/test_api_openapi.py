@@ -128,6 +128,7 @@ def test_whatever_is_not_there_is_a_404_that_tells_nothing(api: Any, tenant: Ten
 def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
     client = api("viewer")
     activity = api().post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}).json()["id"]
+    api().post("/api/v1/datasets/", {"name": "ticker", "fields": {"id": "string"}, "rows": [{"id": "AAPL"}]})
     lists = [
         (address, operation)
         for method, address, operation in operations()
@@ -136,7 +137,11 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
 
     assert len(lists) >= 11
     for address, _ in lists:
-        place = address.replace("{activity_id}", activity).replace("{agent_role}", "qa")
+        place = (
+            address.replace("{activity_id}", activity)
+            .replace("{agent_role}", "qa")
+            .replace("{name}", "ticker")
+        )
         page = client.get(f"{place}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address
@@ -170,6 +175,10 @@ def test_answers_are_as_the_schema_says(api: Any, tenant: Tenant, engine: Engine
             "/api/v1/pipelines/", "/api/v1/pipelines/{key}/", "/api/v1/pipeline-runs/", "/api/v1/templates/",
         )),
         (client.get(at("/api/v1/pipeline-runs/{id}/", id=run.json()["id"])), "/api/v1/pipeline-runs/{id}/", "get"),
+        (client.post("/api/v1/datasets/", {"name": "t", "fields": {"id": "string"}, "rows": [{"id": "x"}]}), "/api/v1/datasets/", "post"),
+        (client.get("/api/v1/datasets/t/"), "/api/v1/datasets/{name}/", "get"),
+        (client.get("/api/v1/datasets/t/rows/"), "/api/v1/datasets/{name}/rows/", "get"),
+        (client.post("/api/v1/datasets/t/rows/", {"rows": [{"id": "y"}]}), "/api/v1/datasets/{name}/rows/", "post"),
         (client.get("/api/v1/templates/t/"), "/api/v1/templates/{key}/", "get"),
         (client.post("/api/v1/inbox/decide/", {"items": [{"id": gate, "decision": "approved"}] * 2}), "/api/v1/inbox/decide/", "post"),
         (client.post(at("/api/v1/activities/{id}/approve/")), "/api/v1/activities/{id}/approve/", "post"),

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import string
 import tracemalloc
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -18,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as short
 from hypothesis import strategies as st
 
-from pipelines import tables, versions
+from pipelines import tables
 from pipelines.data_sources import (
     FieldType,
     Operator,
@@ -32,9 +28,9 @@ from pipelines.data_sources import (
 )
 from pipelines.data_sources.query import Comparison
 from pipelines.data_sources.shapes import Options
+from pipelines.datasets.checking import storable
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset, DatasetRow
-from pipelines.tables import cache
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 
@@ -164,6 +160,9 @@ def test_a_tenant_neither_sees_nor_reads_anothers_dataset(tenant: Tenant, other_
 
 # SQL says what `matches` says
 
+EARLIEST, LATEST = (
+    datetime.fromisoformat(text) for text in ("0001-01-02", "9999-12-30")
+)  # without a zone, as drawn
 TEXTS = st.text(st.sampled_from("aAbäß😀%_'\"\\{}, ~"), max_size=3) | st.sampled_from(
     ["null", "NULL", "{a,b}"]
 )
@@ -178,9 +177,7 @@ KINDS: dict[FieldType, Any] = {
     FieldType.INTEGER: st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 2),
     FieldType.NUMBER: NUMBERS,
     FieldType.BOOLEAN: st.booleans(),
-    FieldType.DATETIME: st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(
-        lambda at: at.replace(tzinfo=UTC)
-    )
+    FieldType.DATETIME: st.datetimes(EARLIEST, LATEST).map(lambda at: at.replace(tzinfo=UTC))
     | st.sampled_from([datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 0, 0, 0, 1, UTC)]),
 }
 MIXED = Table({kind.value: kind for kind in FieldType}, key="none")
@@ -216,9 +213,9 @@ def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) ->
     fields = {name: kind.value for name, kind in MIXED.fields.items()}
     with tenant_scope(tenant.pk):
         Dataset.objects.for_tenant(tenant.pk).delete()
-    as_json = [json.loads(json.dumps({k: tables.reading.plain(v) for k, v in row.items()})) for row in raw]
+    as_json = [json.loads(json.dumps({k: tables.plain(v) for k, v in row.items()})) for row in raw]
     rows = [read_row(row, Table(MIXED.fields)) for row in as_json]
-    stored = [{name: tables.reading.storable(value) for name, value in row.items()} for row in rows]
+    stored = [{name: storable(value) for name, value in row.items()} for row in rows]
     dataset_of(tenant, "mixed", [{"place": place, **row} for place, row in enumerate(stored)], fields=fields)
     query = Query(Source.DB, "mixed", Table(MIXED.fields), ("string",), comparisons, Options())
 

@@ -1,0 +1,320 @@
+"""Datasets: a tenant's own tables, which data source strings read, and their rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.conf import settings
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown
+from agents.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
+from pipelines import datasets
+from pipelines.api.uploads import CSV, CsvParser, FileParser, given_in
+from pipelines.data_sources import FieldType, Source
+from pipelines.data_sources.catalogue import ABOUT_TABLES
+from pipelines.datasets import Declaration, Given
+from pipelines.datasets.uploads import most_values
+from pipelines.exceptions import DatasetNotFound
+from pipelines.models import Dataset, DatasetRow
+from tenants.api.faults import InvalidRequest
+from tenants.api.filters import refuse_unknown
+from tenants.api.parsers import StrictJSONParser
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.models import Role
+
+DATASETS = "/api/v1/datasets/"
+REPLACE = "replace"
+
+
+class DatasetSerializer(Shown):
+    """A tenant's own table, or where its rows are found."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    source = serializers.CharField(help_text=f"One of {', '.join(Source)}.")
+    location = serializers.CharField(help_text="The address of the rows, for the source api.")
+    description = serializers.CharField()
+    fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]  # a member of the object
+    row_count = serializers.SerializerMethodField(help_text="null where rows are not kept here.")
+    version = serializers.IntegerField(help_text="Raised by every change, also of rows; the ETag.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    link = serializers.SerializerMethodField()
+
+    def get_row_count(self, dataset: Dataset) -> int | None:
+        return datasets.number_of_rows(dataset)
+
+    def get_link(self, dataset: Dataset) -> str:
+        return f"{DATASETS}{dataset.name}/"
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {"type": "string", "enum": list(FieldType)},
+        "example": {"id": "string", "enabled": "boolean", "createdAt": "datetime"},
+    }
+)
+class Fields(Member):
+    """Names of fields with their types."""
+
+
+@extend_schema_field({"type": "array", "items": {"type": "object"}})
+class Rows(serializers.Field[Any, Any, Any, Any]):
+    """A list; what is in it is looked at with the fields' types."""
+
+    default_error_messages = {"invalid": "must be a list of objects"}
+
+    def to_internal_value(self, data: Any) -> Given:
+        if not isinstance(data, list):
+            self.fail("invalid")
+        return Given(data)
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class DatasetPatchSerializer(StrictSerializer):
+    """What of a dataset is to change. Its name and source never do."""
+
+    location = Text(
+        allow_blank=True,
+        help_text="For the source api: an address that answers a list of objects.",
+        **OPTIONAL,
+    )
+    description = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
+    fields = Fields(help_text="A field `id` tells the rows apart.", **OPTIONAL)  # type: ignore[assignment]
+    rows = Rows(help_text="Instead of all rows that there are.", **OPTIONAL)
+
+
+class DatasetBodySerializer(DatasetPatchSerializer):
+    """A dataset. What is left out is emptied, but for its rows."""
+
+    name = Text(help_text="As in the address.", **OPTIONAL)
+    source = OneOf(choices=list(Source), help_text="As it is.", **OPTIONAL)
+    fields = Fields(help_text="A field `id` tells the rows apart.")  # type: ignore[assignment]
+
+
+class NewDatasetSerializer(DatasetPatchSerializer):
+    """A dataset to be made."""
+
+    name = Text(trim_whitespace=False, help_text=f"For data sources: {ABOUT_TABLES}.")
+    source = OneOf(choices=list(Source), help_text="Where the rows are; db if left out.", **OPTIONAL)
+    fields = Fields(help_text="A field `id` tells the rows apart.")  # type: ignore[assignment]
+    rows = Rows(help_text="The first rows.", **OPTIONAL)
+
+
+class RowsSerializer(StrictSerializer):
+    """Rows to add, or to change those with the same `id`."""
+
+    rows = Rows()
+
+
+class FileSerializer(serializers.Serializer[Any]):
+    """A file of rows: .csv or .json."""
+
+    file = serializers.FileField()
+
+
+class RowSerializer(serializers.Serializer[Any]):
+    """One row. `key` is its `id` as text, or an id of ours in a table without one."""
+
+    key = serializers.CharField()
+    data = serializers.DictField()  # type: ignore[assignment]  # a member, not the attribute
+
+
+class FilledSerializer(Shown):
+    """What came of the rows."""
+
+    added = serializers.IntegerField()
+    updated = serializers.IntegerField(help_text="Rows that were there and are different now.")
+    removed = serializers.IntegerField()
+    rows = serializers.IntegerField(help_text="How many there are now.")
+    version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
+
+
+class LargeBodies:
+    """For views that take rows: more bytes and values than elsewhere, within the limits of datasets."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.ORCHESTRATOR_DATASET_BODY_BYTES)
+
+    @property
+    def max_body_values(self) -> int:
+        return most_values()
+
+
+class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = Dataset.objects
+    serializer_class = DatasetSerializer
+    filterset_fields = ("source",)
+    search_fields = ("name", "description")
+    ordering_fields = ("name", "created_at", "updated_at")
+    ordering = ("name",)
+    lookup_field = "name"
+    reject_duplicate_keys = True
+    scope = "datasets"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("create", "update", "partial_update", "destroy"), Role.ADMIN
+    )
+    location_fault: str | None = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Looks the name of an address up before the transaction of the request begins."""
+        super().initial(request, *args, **kwargs)
+        body: Any = request.data if request.method in ("POST", "PUT", "PATCH") else None
+        if isinstance(body, dict) and isinstance(body.get("location"), str):
+            source = body.get("source", Source.API)  # a change need not say it
+            self.location_fault = datasets.fault_of_location(source, body["location"].strip())
+
+    @operation("The datasets", answer=DatasetSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(DatasetSerializer(page, many=True).data)
+
+    @operation("One dataset", answer=DatasetSerializer, refusals=(404,))
+    def retrieve(self, request: Request, name: str) -> Response:
+        return Response(DatasetSerializer(self.get_object()).data)
+
+    @operation(
+        "Make a dataset, with its first rows",
+        request=NewDatasetSerializer,
+        answer=DatasetSerializer,
+        status=201,
+        refusals=(400, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
+        body = read(NewDatasetSerializer, request.data)
+        made = datasets.create(self.tenant_id, Declaration(**body, location_fault=self.location_fault))
+        return Response(
+            DatasetSerializer(made).data, status=201, headers={"Location": f"{DATASETS}{made.name}/"}
+        )
+
+    @operation(
+        "Change a dataset",
+        request=DatasetBodySerializer,
+        answer=DatasetSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, name: str) -> Response:
+        """Rows that are not given stay, and must fit the new fields; what they hold in a field that goes is dropped."""
+        dataset = self.get_object()
+        body = {"location": "", "description": "", **read(DatasetBodySerializer, request.data)}
+        faults = [
+            (member, f"cannot be changed: it is {getattr(dataset, member)}")
+            for member in ("name", "source")
+            if body.pop(member, getattr(dataset, member)) != getattr(dataset, member)
+        ]
+        if faults:
+            raise InvalidRequest(faults)
+        return self._changed(dataset, body)
+
+    @operation(
+        "Change some members of a dataset",
+        request=DatasetPatchSerializer,
+        answer=DatasetSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IF_MATCH,),
+    )
+    def partial_update(self, request: Request, name: str) -> Response:
+        """`fields`, if given, are all fields that there will be."""
+        dataset = self.get_object()
+        return self._changed(dataset, read(DatasetPatchSerializer, request.data))
+
+    @operation(
+        "Delete a dataset with its rows",
+        answer=None,
+        status=204,
+        refusals=(404, 409, 412),
+        notes={409: "Schedules read it; the detail names them."},
+        parameters=(IF_MATCH,),
+    )
+    def destroy(self, request: Request, name: str) -> Response:
+        datasets.delete(self.tenant_id, self.get_object().pk)
+        return Response(status=204)
+
+    def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
+        changed = datasets.change(self.tenant_id, dataset.pk, **body, location_fault=self.location_fault)
+        return Response(DatasetSerializer(changed).data)
+
+
+class DatasetRows(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = DatasetRow.objects
+    serializer_class = RowSerializer
+    parser_classes = (StrictJSONParser, CsvParser, FileParser)
+    allows_array = True
+    reject_duplicate_keys = True
+    ordering = ("id",)
+    scope = "datasets"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "destroy"), Role.ADMIN)
+
+    @operation(
+        "The rows of a dataset, in the order in which they were added",
+        answer=RowSerializer(many=True),
+        refusals=(400, 404, 409),
+    )
+    def list(self, request: Request, name: str) -> Response:
+        """Those that are kept in the database; others are read when a schedule runs."""
+        dataset = self._dataset(name)
+        datasets.refuse_not_listed(dataset)
+        own = self.get_queryset().filter(dataset_id=dataset.pk)
+        page = self.paginate_queryset(self.filter_queryset(own)) or []
+        return self.get_paginated_response([{"key": row.key, "data": row.data} for row in page])
+
+    @operation(
+        "Add rows, or change those with the same id",
+        request={
+            "application/json": RowsSerializer,
+            CSV: OpenApiTypes.STR,
+            "multipart/form-data": FileSerializer,
+        },
+        answer=FilledSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(
+            IDEMPOTENCY_KEY,
+            IF_MATCH,
+            OpenApiParameter(REPLACE, bool, "query", description="Remove all rows that are not given."),
+        ),
+    )
+    def create(self, request: Request, name: str) -> Response:
+        """As JSON, as CSV with a header, or as a file of either. All rows are stored, or none: every fault is named by its path."""
+        replace = self._replaces(request)
+        dataset = self._dataset(name)
+        self.check_if_match(dataset.version)
+        filled = datasets.fill(self.tenant_id, dataset.pk, given_in(request.data), replace=replace)
+        return Response(FilledSerializer(filled).data)
+
+    @operation("Delete a row", answer=None, status=204, refusals=(404, 409, 412), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, name: str, key: str) -> Response:
+        dataset = self._dataset(name)
+        self.check_if_match(dataset.version)
+        datasets.remove(self.tenant_id, dataset.pk, key)
+        return Response(status=204)
+
+    def _dataset(self, name: str) -> Dataset:
+        rows = Dataset.objects.for_tenant(self.tenant_id)
+        if self.request.method not in ("GET", "HEAD"):
+            rows = rows.select_for_update()
+        found: Dataset | None = rows.filter(name=name).first()
+        if found is None:
+            raise DatasetNotFound(f"There is no dataset {name!r}.")
+        return found
+
+    def _replaces(self, request: Request) -> bool:
+        self.query_parameters = (REPLACE,)
+        refuse_unknown(request, self)
+        text = request.query_params.get(REPLACE, "false")
+        if text not in ("true", "false"):
+            raise InvalidRequest([(REPLACE, "must be true or false")])
+        return text == "true"

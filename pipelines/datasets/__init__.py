@@ -1,0 +1,38 @@
+"""A tenant's own tables: declared, changed, filled, emptied and deleted, by the API and the admin alike.
+
+declaring    the table itself: its name, where its rows are, the types of its fields
+filling      its rows: added, changed, replaced and removed, all of a call or nothing
+checking     whether rows fit, with every fault by its path
+uploads      rows in a file: CSV or JSON
+"""
+
+from pipelines.datasets.checking import Given, RowsInvalid
+from pipelines.datasets.declaring import (
+    Declaration,
+    change,
+    create,
+    delete,
+    fault_of_location,
+    schedules_reading,
+)
+from pipelines.datasets.filling import Filled, fill, number_of_rows, refuse_not_listed, remove
+from pipelines.datasets.uploads import BadUpload, read_csv, read_json
+
+__all__ = (
+    "BadUpload",
+    "Declaration",
+    "Filled",
+    "Given",
+    "RowsInvalid",
+    "change",
+    "create",
+    "delete",
+    "fault_of_location",
+    "fill",
+    "number_of_rows",
+    "read_csv",
+    "read_json",
+    "refuse_not_listed",
+    "remove",
+    "schedules_reading",
+)

@@ -1,0 +1,122 @@
+"""Whether rows fit their table: all faults of all rows, up to a number that somebody still reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+
+from pipelines.data_sources import RowError, Table, read_row
+from pipelines.definition.faults import DefinitionError, Fault, at, shown
+from pipelines.definition.values import number
+from pipelines.exceptions import TooManyRows
+from pipelines.tables import plain
+
+MOST_FAULTS = 50
+LONGEST_KEY = 200  # characters
+ROWS = "rows"
+
+Row = dict[str, Any]
+
+
+class RowsInvalid(DefinitionError):
+    """Rows do not fit their table, so nothing was stored. `faults` names each by its path."""
+
+    code = "invalid_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Rows as somebody gave them: JSON values, or the texts of a CSV with the line of each row."""
+
+    rows: Sequence[Any]
+    lines: Sequence[int] = ()
+
+    @property
+    def are_texts(self) -> bool:
+        return bool(self.lines)
+
+
+def refuse_too_many(given: Given) -> None:
+    """Raises `TooManyRows` for more than one call may bring."""
+    most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
+    if len(given.rows) > most:
+        raise TooManyRows(f"One call takes {most:,} rows at most.")
+
+
+def fitting(given: Given, table: Table) -> list[Row]:
+    """The rows with every field, as they are stored. Raises `RowsInvalid`."""
+    if given.are_texts:
+        _refuse_header(given.rows[0], table)
+    found: list[Row] = []
+    faults: list[Fault] = []
+    places: dict[str, int] = {}
+    for place, raw in enumerate(given.rows):
+        line = f" (line {given.lines[place]})" if given.are_texts else ""
+        row, wrong = _read(raw, table, at(ROWS, place), line, as_text=given.are_texts)
+        if row is not None and table.has_key:
+            wrong += _of_key(row, table, place, places, line)
+        if row is not None:
+            found.append(row)
+        faults += wrong
+        if len(faults) >= MOST_FAULTS:
+            faults = [
+                *faults[:MOST_FAULTS],
+                Fault(ROWS, f"there may be more: the first {MOST_FAULTS} faults are named"),
+            ]
+            break
+    if faults:
+        raise RowsInvalid(faults)
+    return found
+
+
+def key_of(row: Row, table: Table) -> str:
+    """The row's key as text: 5 is "5", true is "true"."""
+    value = row[table.key]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def storable(value: Any) -> Any:
+    """A typed value as rows keep it: a time as text, and a number in one form, so that equal numbers look equal."""
+    return plain(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
+
+
+def _read(raw: Any, table: Table, path: str, line: str, *, as_text: bool) -> tuple[Row | None, list[Fault]]:
+    if not isinstance(raw, Mapping):
+        return None, [Fault(path, f"must be an object, not {shown(raw)}")]
+    try:
+        row = read_row(raw, table, as_text=as_text)
+    except RowError as error:
+        return None, list(_named(error, table, path, line))
+    return {name: storable(value) for name, value in row.items()}, []
+
+
+def _named(error: RowError, table: Table, path: str, line: str) -> Iterator[Fault]:
+    for field, message in error.faults.items():
+        # What is no field is shown in quotes already.
+        known = field in table.fields
+        yield Fault(at(path, field) if known else path, f"{'' if known else f'{field} '}{message}{line}")
+
+
+def _of_key(row: Row, table: Table, place: int, places: dict[str, int], line: str) -> list[Fault]:
+    key, path = key_of(row, table), at(at(ROWS, place), table.key)
+    if len(key) > LONGEST_KEY:
+        return [Fault(path, f"must have at most {LONGEST_KEY} characters{line}")]
+    if places.setdefault(key, place) != place:
+        return [Fault(path, f"is that of rows[{places[key]}], too{line}")]
+    return []
+
+
+def _refuse_header(row: Mapping[str, Any], table: Table) -> None:
+    """What is wrong with the header would be wrong with every row."""
+    faults = [
+        Fault(ROWS, f"{shown(name)} is no field of this table (line 1)")
+        for name in row
+        if name not in table.fields
+    ]
+    if table.has_key and table.key not in row:
+        faults.append(Fault(ROWS, f"the field {table.key} is missing: it tells the rows apart (line 1)"))
+    if faults:
+        raise RowsInvalid(faults[:MOST_FAULTS])
