@@ -13,7 +13,7 @@ from rest_framework.viewsets import ViewSetMixin
 from activities.api.operations import ReasonSerializer
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import read
-from pipelines.api.schedule_bodies import ExecutionSerializer, FiringSerializer, JobSerializer
+from pipelines.api.schedule_bodies import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions
@@ -111,12 +111,12 @@ class ExecutionJobs(SchedulePart):
 
     @operation(
         "The jobs of an execution, in the order of their expansion",
-        answer=JobSerializer(many=True),
+        answer=ScheduleJobSerializer(many=True),
         refusals=(400, 404),
     )
     def list(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
         execution_of(self.tenant_id, schedule_id, execution_id)
-        return self.page_of(self.get_queryset().filter(execution_id=execution_id), JobSerializer)
+        return self.page_of(self.get_queryset().filter(execution_id=execution_id), ScheduleJobSerializer)
 
 
 class FiringFilter(django_filters.FilterSet):

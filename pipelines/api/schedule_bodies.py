@@ -67,7 +67,7 @@ class ScheduleSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
     description = serializers.CharField()
-    repeat = serializers.ChoiceField(choices=Repeat.values)
+    repeat = serializers.CharField(help_text="once or repeating")
     cron = serializers.CharField(allow_null=True)
     interval_ms = serializers.IntegerField(allow_null=True)
     timezone = serializers.CharField()
@@ -107,7 +107,7 @@ class ScheduleSerializer(serializers.Serializer[Any]):
         }
 
 
-class ErrorSerializer(serializers.Serializer[Any]):
+class ForecastErrorSerializer(serializers.Serializer[Any]):
     path = serializers.CharField()
     message = serializers.CharField()
 
@@ -126,7 +126,7 @@ class ForecastSerializer(serializers.Serializer[Any]):
     batches = serializers.IntegerField()
     ends_after_seconds = serializers.FloatField(help_text="When the last batch starts, after the first.")
     sample = serializers.ListField(child=serializers.DictField(), help_text="Parameters of the first jobs.")
-    errors = ErrorSerializer(
+    errors = ForecastErrorSerializer(
         many=True, help_text="Why this could not be saved, or which jobs their agent would refuse."
     )  # type: ignore[assignment]  # a field, not the attribute
     notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
@@ -159,7 +159,7 @@ class ExecutionSerializer(Shown):
     schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
     schedule_name = serializers.CharField(help_text="Kept when the schedule is deleted.")
     nominal_at = serializers.DateTimeField(allow_null=True, help_text="Null when it was started by hand.")
-    status = serializers.ChoiceField(choices=ExecutionStatus.values)
+    status = serializers.CharField(help_text=f"One of {', '.join(ExecutionStatus.values)}.")
     jobs_created = serializers.IntegerField()
     jobs_enqueued = serializers.IntegerField()
     jobs_failed = serializers.IntegerField()
@@ -183,7 +183,7 @@ def _link_of(execution: ScheduleExecution) -> str:
     return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
 
 
-class JobSerializer(Shown):
+class ScheduleJobSerializer(Shown):
     """One set of parameters of an execution, and what does it."""
 
     id = serializers.UUIDField()
@@ -191,7 +191,7 @@ class JobSerializer(Shown):
     batch = serializers.IntegerField()
     due_at = serializers.DateTimeField()
     params = serializers.DictField()
-    state = serializers.ChoiceField(choices=JobState.values)
+    state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
     activity = serializers.UUIDField(source="activity_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     error = serializers.DictField(allow_null=True)
@@ -210,6 +210,6 @@ class FiringSerializer(Shown):
     nominal_at = serializers.DateTimeField()
     last_at = serializers.DateTimeField(allow_null=True, help_text="The last of a row of skipped times.")
     count = serializers.IntegerField(help_text="How many times this record stands for.")
-    state = serializers.ChoiceField(choices=FiringState.values)
+    state = serializers.CharField(help_text=f"One of {', '.join(FiringState.values)}.")
     reason = serializers.CharField(help_text="Why it was skipped.")
     at = serializers.DateTimeField(help_text="When this was decided.")

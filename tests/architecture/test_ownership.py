@@ -35,6 +35,7 @@ SEES_EVERY_TENANT = {
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
+    "pipelines.management.commands.load_schedule": "makes roles that the platform's registry lacks",
 }
 
 OWNS_TABLES = {
