@@ -193,9 +193,7 @@ class ScheduleExecutionAdmin(Told, DeedsAdmin, RecordAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)
         open_ones = (ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
-        return (
-            super().get_actions_detail(request, object_id) if found and found.status in open_ones else []
-        )
+        return super().get_actions_detail(request, object_id) if found and found.status in open_ones else []
 
 
 @admin.register(ScheduleJob)

@@ -171,7 +171,9 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
             response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
         except (InvalidSchedule, ScheduleExists, ScheduleChanged) as refusal:
             # Somebody else was faster, after the form had been judged.
-            messages.error(request, f"Not saved: {refusal} Go back in the browser to copy what you filled in.")
+            messages.error(
+                request, f"Not saved: {refusal} Go back in the browser to copy what you filled in."
+            )
             return HttpResponseRedirect(request.path)
         return response
 

@@ -32,7 +32,6 @@ WALL_TIMES = ("start_at", "end_at")
 WALL_TIME = "%Y-%m-%dT%H:%M:%S"
 
 
-
 def _number(**attributes: Any) -> UnfoldAdminIntegerFieldWidget:
     return UnfoldAdminIntegerFieldWidget(attrs=attributes)
 
@@ -68,8 +67,12 @@ class ScheduleForm(forms.ModelForm):
     retry_strategy = forms.ChoiceField(
         required=False, label="Delay grows", choices=STRATEGIES, widget=UnfoldAdminSelectWidget
     )
-    retry_base_seconds = forms.FloatField(required=False, label="First delay (s)", widget=_number(min=0, step="any"))
-    retry_max_seconds = forms.FloatField(required=False, label="Longest delay (s)", widget=_number(min=0, step="any"))
+    retry_base_seconds = forms.FloatField(
+        required=False, label="First delay (s)", widget=_number(min=0, step="any")
+    )
+    retry_max_seconds = forms.FloatField(
+        required=False, label="Longest delay (s)", widget=_number(min=0, step="any")
+    )
     retry_multiplier = forms.FloatField(required=False, label="Factor", widget=_number(min=1, step="any"))
     retry_jitter = forms.FloatField(
         required=False, label="Jitter of the delay", widget=_number(min=0, max=1, step="any")
@@ -129,7 +132,7 @@ class ScheduleForm(forms.ModelForm):
             if name and same.exists():
                 self.add_error("name", f"There is a schedule {name!r} already.")
         for fault in (*checked.faults, *checked.faults_of_work):
-            field = self.field_of(fault.path, fault.message)
+            field = self.field_of(fault.path)
             if field is None or field in self.judged or field not in self.errors:
                 self.judged |= {field} if field else set()
                 self.add_error(field, str(fault) if field is None or fault.path != field else fault.message)
@@ -157,7 +160,9 @@ class ScheduleForm(forms.ModelForm):
         found = {name: values.get(name) for name in given.MEMBERS if values.get(name) not in (None, "")}
         found |= {"enabled": bool(values.get("enabled")), "params": values.get("params") or {}}
         if pipeline is not None:
-            found["pipeline"] = pipeline.key if self.tenant and pipeline.tenant_id == self.tenant.pk else f"{pipeline}"
+            found["pipeline"] = (
+                pipeline.key if self.tenant and pipeline.tenant_id == self.tenant.pk else f"{pipeline}"
+            )
         found |= {name: self._moment(name) for name in WALL_TIMES if values.get(name)}
         retry = {name: values.get(f"retry_{name}") for name in RETRY}
         found["retry"] = {name: value for name, value in retry.items() if value not in (None, "")}
@@ -165,13 +170,15 @@ class ScheduleForm(forms.ModelForm):
         found["catch_up"] = {"up_to": values.get("catch_up_most")} if policy == "up_to" else policy
         return self._without_the_other_kind(found)
 
-    def field_of(self, path: str, message: str) -> str | None:
+    def field_of(self, path: str) -> str | None:
         """The field at which a fault is shown; None for the top of the form."""
-        first = path.replace("[", ".").partition(".")[0] or message.partition(" ")[0]
+        first = path.replace("[", ".").partition(".")[0]
         if first == "retry":
             return f"retry_{path.partition('.')[2]}" if "." in path else "retry_max_attempts"
         if first == "catch_up":
-            return "catch_up_most" if self.cleaned_data.get("catch_up_policy") == "up_to" else "catch_up_policy"
+            return (
+                "catch_up_most" if self.cleaned_data.get("catch_up_policy") == "up_to" else "catch_up_policy"
+            )
         return first if first in self.fields else None
 
     def _without_the_other_kind(self, found: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,13 @@ def preview_of(request: HttpRequest) -> dict[str, Any]:
     except InvalidSchedule as refusal:
         errors = [{"path": fault.path, "message": fault.message} for fault in refusal.faults]
         return {"unread": unread, "errors": errors}
-    return {"unread": unread, "forecast": found, "errors": found.errors, "times": _times(found), **_work(found)}
+    return {
+        "unread": unread,
+        "forecast": found,
+        "errors": found.errors,
+        "times": _times(found),
+        **_work(found),
+    }
 
 
 def _instance(text: str) -> Schedule | None:

@@ -63,7 +63,17 @@ def check(tenant_id: UUID, members: Any) -> Checked:
     reader.refuse_other_keys()
     columns |= _words(about) | _target(tenant_id, about) | {"params": about.mapping("params")}
     work.found += contents.faults(tenant_id, columns["params"], role=columns["agent_role"])
-    return Checked(columns, when, form.found, work.found if members is whole else [])
+    faults_of_work = _at_members(work.found) if members is whole else []
+    return Checked(columns, when, _at_members(form.found), faults_of_work)
+
+
+def _at_members(found: list[Fault]) -> list[Fault]:
+    """What is missing is told at the member that is missing, where forms and callers look for it."""
+    told: list[Fault] = []
+    for fault in found:
+        member, _, rest = fault.message.partition(" ")
+        told.append(Fault(member, rest) if not fault.path and member in MEMBERS else fault)
+    return told
 
 
 def _times(reader: Reader, form: Faults) -> tuple[Timing | None, dict[str, Any]]:

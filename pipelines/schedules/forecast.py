@@ -143,4 +143,4 @@ def _notes(schedule: Schedule, when: Timing, now: datetime) -> list[str]:
 
 def _without_name(found: list[Fault]) -> list[Fault]:
     """A schedule may be looked at before it has a name."""
-    return [fault for fault in found if not (fault.path == "" and fault.message.startswith("name "))]
+    return [fault for fault in found if fault.path != "name"]

@@ -155,6 +155,8 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
             .replace("{agent_role}", "qa")
             .replace("{name}", "ticker")
         )
+        place = place.replace("{schedule_id}", str(execution.schedule_id))
+        place = place.replace("{execution_id}", str(execution.pk))
         page = client.get(f"{place}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address

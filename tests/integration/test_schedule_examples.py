@@ -51,7 +51,9 @@ def test_every_example_has_its_figures() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_example_makes_exactly_the_jobs_that_it_tells_of(name: str, engine: Engine, tenant: Tenant) -> None:
+def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
+    name: str, engine: Engine, tenant: Tenant
+) -> None:
     jobs, batches, stagger, first = EXPECTED[name]
     told = loaded(tenant, name)
     schedule = only(tenant)

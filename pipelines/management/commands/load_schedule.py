@@ -21,7 +21,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, metavar="FILE", help="YAML, or JSON if its name ends in .json")
         parser.add_argument(
-            "--tenant", metavar="SLUG", help="whose schedules they are; may be left out if there is one tenant"
+            "--tenant",
+            metavar="SLUG",
+            help="whose schedules they are; may be left out if there is one tenant",
         )
 
     def handle(self, *args: Any, file: Path, tenant: str | None, **options: Any) -> None:

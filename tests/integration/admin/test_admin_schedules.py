@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.http import HttpResponse
 from django.test import Client
 
-from pipelines.models import Firing, Schedule, ScheduleExecution
+from pipelines.models import Schedule
 from pipelines.schedules import saving
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.browsing import list_of, no_inlines, page_of, words
 from tests.engine import Engine
 from tests.scheduling import body, tickers
 
@@ -51,7 +50,14 @@ def again(schedule: Schedule) -> Schedule:
 
 
 def test_a_schedule_is_made_in_the_form(acme: Tenant, root: Client) -> None:
-    answer = save(root, None, tenant=str(acme.pk), params='{"topic": "bees"}', retry_max_attempts="5", timeout_seconds="60")
+    answer = save(
+        root,
+        None,
+        tenant=str(acme.pk),
+        params='{"topic": "bees"}',
+        retry_max_attempts="5",
+        timeout_seconds="60",
+    )
 
     assert answer.status_code == 302, words(answer)
     with tenant_scope(acme.pk):
