@@ -1,7 +1,7 @@
 """Documents that bring schedules with all that they need: agents, tables with their rows, pipelines.
 
     agents:     [{role, name, adapter, endpoint, description?, input_schema?}]     made if the registry has no such role; never changed
-    datasets:   [{name, fields, rows?, description?}]    rows: a list, or the name of a CSV beside the document; they replace those there are
+    datasets:   [{name, fields, rows?, description?}]    rows: a list, or the name of a CSV beside the document; they replace the others
     pipelines:  [a definition, as in a pipeline file]    a changed one becomes a new version
     schedules:  [{name, ...}]                            as the API has them; one of the same name is changed to what is said here
 

@@ -62,5 +62,7 @@ def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
     }
     if change.get("repeat") == Repeat.ONCE:
         replaced.update(_ONLY_REPEATING)
+    if change.get("enabled", True) is None:  # The switch has no default to go back to: it stays.
+        change = {name: value for name, value in change.items() if name != "enabled"}
     stays = {name: value for name, value in present.items() if name not in replaced}
     return {**stays, **change}

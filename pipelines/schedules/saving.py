@@ -1,8 +1,8 @@
 """Saving: schedules made, changed, switched and deleted, by the API, the admin and files alike.
 
-What is saved has passed `checking`. A change of the times makes the next time anew from now; so does switching on, since what passes while a
-schedule is off is not made up for. Only a one-time schedule whose time has passed when it is given that time is still due: its policy of
-catching up decides what becomes of it. Beat's row is written in the same transaction.
+What is saved has passed `checking`. A change of the times makes the next time anew from now; so does switching on, since what passes
+while a schedule is off is not made up for. Only a one-time schedule whose time has passed when it is given that time is still due: its
+policy of catching up decides what becomes of it. Beat's row is written in the same transaction.
 """
 
 from __future__ import annotations
