@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from django import forms
 from unfold.widgets import (
@@ -17,6 +17,7 @@ from unfold.widgets import (
 from agents import configuration, scheduler_settings
 from pipelines.models import Schedule
 from pipelines.schedules import checking, given
+from pipelines.timing.clock import zone_names
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -115,7 +116,7 @@ class ScheduleForm(forms.ModelForm):
             self._fill(schedule)
         roles = sorted({*configuration.known_roles(), *filter(None, [schedule.agent_role])})
         self._field("agent_role").choices = [("", "---------"), *((role, role) for role in roles)]
-        self._field("timezone").choices = [(name, name) for name in sorted(available_timezones())]
+        self._field("timezone").choices = [(name, name) for name in sorted(zone_names())]
         for name in ("timeout_seconds", "jitter_seconds", "priority"):
             self.fields[name].required = False
 

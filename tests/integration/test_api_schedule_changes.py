@@ -144,7 +144,8 @@ def test_a_one_time_schedule_whose_time_has_passed_is_due_at_once(acme: Tenant) 
     )
 
     assert made.next_run_at == past
-    assert made.looked_until is not None and made.looked_until < past
+    assert made.looked_until is not None
+    assert made.looked_until < past
 
 
 def test_a_schedule_whose_target_has_gone_can_still_be_switched_off(api: Any, acme: Tenant) -> None:
