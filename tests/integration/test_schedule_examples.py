@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -13,10 +15,11 @@ from django.core.management import call_command
 from agents import configuration
 from pipelines import timing
 from pipelines.models import PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import expanding, firing, forecast, plans
+from pipelines.schedules import expanding, firing, forecast, given, plans
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.scheduling import SCHEDULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "schedules"
 FILES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".yaml", ".json"))
@@ -149,3 +152,44 @@ def test_the_one_time_run_is_due_at_once_as_its_time_has_passed_and_never_again(
     assert schedule.next_run_at == schedule.start_at == datetime(2024, 1, 15, 10, tzinfo=UTC)
     assert len(begun) == 1
     assert (only(tenant).enabled, only(tenant).next_run_at) == (False, None)
+
+
+# The handbook
+
+
+def _handbook() -> str:
+    return (EXAMPLES.parents[1] / "docs" / "schedules.md").read_text(encoding="utf-8")
+
+
+def test_every_example_of_the_handbook_can_be_saved(api: Any, engine: Engine, tenant: Tenant) -> None:
+    loaded(tenant, "daily-newsletter.yaml")
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", _handbook(), re.DOTALL)]
+    client = api()
+
+    made = [client.post(SCHEDULES, example) for example in examples]
+
+    assert len(examples) >= 3
+    assert [answer.content for answer in made if answer.status_code != 201] == []
+    looked_at = [client.get(f"{answer.json()['link']}preview/").json() for answer in made]
+    assert [found["jobs"] for found in looked_at] == [50, 33, 1]
+    assert [found["errors"] for found in looked_at] == [[], [], []]
+
+
+def test_the_handbook_tells_every_member_with_its_default(api: Any, engine: Engine, tenant: Tenant) -> None:
+    table = _handbook().partition("<!-- defaults -->")[2].partition("<!-- end of defaults -->")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", table, re.MULTILINE))
+    minimal = {
+        "name": "A",
+        "repeat": "repeating",
+        "cron": "@daily",
+        "target_type": "agent",
+        "agent_role": "qa",
+    }
+
+    shown = api().post(SCHEDULES, minimal).json()
+
+    defaults = {name: json.loads(text.strip("`")) for name, text in told.items() if text != "-"}
+    assert set(told) == set(given.MEMBERS)
+    assert {name: shown[name] for name in defaults if name not in minimal} == {
+        name: value for name, value in defaults.items() if name not in minimal
+    }
