@@ -23,7 +23,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.test_api_door import problem
-from tests.scheduling import body
+from tests.tickers import body
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -15,7 +15,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine, at_once
-from tests.scheduling import SCHEDULES, body, tickers
+from tests.tickers import SCHEDULES, body, tickers
 
 NOON = datetime(2027, 5, 1, 12, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.scheduling import SCHEDULES, body, tickers
+from tests.tickers import SCHEDULES, body, tickers
 
 PREVIEW = f"{SCHEDULES}preview/"
 

@@ -19,7 +19,7 @@ from pipelines.schedules import expanding, firing, forecast, given, plans
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.scheduling import SCHEDULES
+from tests.tickers import SCHEDULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "schedules"
 FILES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".yaml", ".json"))

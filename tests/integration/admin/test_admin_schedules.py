@@ -17,7 +17,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told, words
 from tests.engine import Engine
-from tests.scheduling import body, tickers
+from tests.tickers import body, tickers
 
 PREVIEW = "/admin/pipelines/schedule/preview/"
 
