@@ -8,18 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from activities import approvals, blockers, burial, counterparts, families, reviews, subtasks, wakes
-from activities.alerts.occasions import tell_of_expired_channel
+from activities import (
+    approvals,
+    blockers,
+    burial,
+    counterparts,
+    families,
+    open_work,
+    reviews,
+    subtasks,
+    wakes,
+)
+from activities.alerts.occasions import tell_of_agent_health, tell_of_expired_channel
 from activities.families import Origin
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
+from agents import references
+from agents.signals import health_changed
 from tenants.signals import channel_expired
 
 
 def connect() -> None:
     activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
+    health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
+    references.provide("activities", open_work.SOURCE)
 
 
 def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:

@@ -11,7 +11,8 @@ from activities import deadletters, dispatch, errands
 from activities.admission import Grant
 from activities.alerts import delivery
 from activities.models.alert import ChannelKind
-from agents.routing import DEAD_LETTERS, RUN_TASK, notification_queue
+from agents import health
+from agents.routing import DEAD_LETTERS, RUN_TASK, SYSTEM_QUEUE, notification_queue
 
 
 @shared_task(name=RUN_TASK, ignore_result=True)
@@ -35,6 +36,11 @@ def handle_dead_letters() -> None:
 errands.register(
     errands.Errand(
         name="dead-letters", queue=DEAD_LETTERS, task="deadletters.handle", waiting=deadletters.unhandled
+    )
+)
+errands.register(
+    errands.Errand(
+        name="agents-health", queue=SYSTEM_QUEUE, task="agents.check_health", waiting=health.waiting
     )
 )
 for _kind in ChannelKind.values:

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents import credentials, sessions, skills
+from agents import credentials, deployments, sessions, skills
 from agents.contracts import AdapterSettings
 from agents.exceptions import RoleNotFound
-from agents.models import Agent, AgentConfig, AgentVersionDeployment
+from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 
 DEFAULT_ATTEMPTS = 3
@@ -77,9 +77,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(
         tenant_id=tenant_id, agent_id=role
     )
-    production = AgentVersionDeployment.objects.filter(
-        agent=agent, environment=AgentVersionDeployment.Environment.PRODUCTION
-    ).first()
+    production = deployments.in_production(role)
     adapter, model = config.adapter or agent.adapter, config.model or agent.model or None
     instructions = config.instructions or agent.instructions
     return RoleSettings(

@@ -68,3 +68,65 @@ class RoleNotFound(AgentError):
     """No agent of the registry has this role."""
 
     code = "unknown_role"
+
+
+class RegistryError(Exception):
+    """The registry of agents cannot be changed as was asked. Nothing to do with a run."""
+
+    code: ClassVar[str] = "registry_error"
+    status: ClassVar[int] = 409
+
+
+class AgentNotFound(RegistryError):
+    """No agent of the registry has this role."""
+
+    code = "not_found"
+    status = 404
+
+
+class AgentExists(RegistryError):
+    """The registry has an agent with this role already."""
+
+    code = "already_exists"
+
+
+class DeploymentNotFound(RegistryError):
+    """This agent has no such deployment."""
+
+    code = "not_found"
+    status = 404
+
+
+class DeploymentConflict(RegistryError):
+    """Somebody else has changed what is deployed since it was looked at."""
+
+    code = "deployment_conflict"
+
+
+class AlreadyInProduction(RegistryError):
+    """The version is the one in production."""
+
+    code = "already_in_production"
+
+
+class NothingToRollBackTo(RegistryError):
+    """No version was in production before the present one."""
+
+    code = "nothing_to_roll_back_to"
+
+
+class VersionInvalid(RegistryError):
+    """The version is not a semantic version."""
+
+    code = "validation_failed"
+    status = 400
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.faults = [("version", message)]
+
+
+class AgentInUse(RegistryError):
+    """Schedules, pipelines or work that is not done refer to the agent, so it cannot be deleted."""
+
+    code = "agent_in_use"

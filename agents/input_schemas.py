@@ -52,6 +52,19 @@ def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[s
     ]
 
 
+def fault_of(schema: Any) -> str | None:
+    """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is a fault: nothing is fetched."""
+    try:
+        for _ in islice(_validator(orjson.dumps(schema)).iter_errors({}), MOST_FAULTS):
+            pass
+    except jsonschema.SchemaError as error:
+        place = _shown(error.absolute_path)
+        return f"is not a valid JSON Schema: {f'{place}: ' if place else ''}{error.message}"[:LONGEST_MESSAGE]
+    except (*_UNUSABLE, RecursionError) as error:
+        return f"is not a usable JSON Schema: {type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+    return None
+
+
 def _shown(path: Iterable[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
-from django.views.generic import RedirectView
 
 from console import views
 from console.containment import contained
+from console.signposts import Signpost
 
 app_name = "console"
 urlpatterns = [
@@ -29,10 +29,15 @@ urlpatterns = [
     # Addresses that people know from elsewhere; with and without the slash.
     re_path(
         r"^admin/scheduler/schedules/?$",
-        RedirectView.as_view(pattern_name="admin:django_celery_beat_periodictask_changelist"),
+        Signpost.as_view(
+            leads_to=(
+                "admin:pipelines_schedule_changelist",
+                "admin:django_celery_beat_periodictask_changelist",
+            )
+        ),
     ),
     re_path(
         r"^admin/scheduler/pipelines/?$",
-        RedirectView.as_view(pattern_name="admin:pipelines_pipeline_changelist"),
+        Signpost.as_view(leads_to=("admin:pipelines_pipeline_changelist",)),
     ),
 ]

@@ -103,12 +103,14 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import keeper
+    from agents import references
     from pipelines import monthly
     from pipelines.schedules import beat
 
     keeper.begin()
     monthly.mend()
     beat.mend()
+    references.warn_of_broken()
 
 
 def _forks(worker: Any) -> bool:

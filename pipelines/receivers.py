@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from activities.signals import activity_buried, activity_reopened, activity_settled
-from pipelines import jobs, monthly, periods, progression
+from agents import references as references_to_agents
+from pipelines import jobs, monthly, periods, progression, references
 from tenants.signals import tenant_changed
 
 
@@ -18,6 +19,7 @@ def connect() -> None:
     activity_reopened.connect(look_at_period_of_planner, dispatch_uid="pipelines.planner_reopened")
     activity_buried.connect(look_at_period_of_dead_letter, dispatch_uid="pipelines.dead_letter")
     tenant_changed.connect(keep_monthly_job, dispatch_uid="pipelines.monthly_job")
+    references_to_agents.provide("pipelines", references.SOURCE)
 
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:

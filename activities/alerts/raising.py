@@ -37,13 +37,15 @@ def raise_alert(
     activity_id: UUID | None = None,
     facts: Mapping[str, Any] | None = None,
     dedup_key: str | None = None,
+    platform: bool = True,
     without: Container[str] = (),
 ) -> UUID | None:
     """Tell people of something. Returns the alert's id, or None when there is one with this `dedup_key` already.
 
     Must run in the caller's `tenant_scope`, in the transaction of what happened. One statement, and one more when there is a
     channel; no row is locked but that of an equal key. `title` and `body` may hold text from outside, which is cut and never makes
-    the caller's transaction fail. `facts` are for programs: ids, times and figures. Channels of the kinds `without` are not told.
+    the caller's transaction fail. `facts` are for programs: ids, times and figures. Without `platform`, the platform's own channels are
+    not told, for what concerns several tenants and is told to them once. Channels of the kinds `without` are not told.
     """
     alert_id = uuid7()
     found = _RAISE.run(
@@ -62,11 +64,8 @@ def raise_alert(
     if not found:
         return None
     wanted = [(row.channel_kind, row.channel_id, row.channel_name) for row in found if row.channel_id]
-    _queue(
-        tenant_id,
-        alert_id,
-        [channel for channel in (*wanted, *platform_channels()) if channel[0] not in without],
-    )
+    channels = (*wanted, *(platform_channels() if platform else ()))
+    _queue(tenant_id, alert_id, [channel for channel in channels if channel[0] not in without])
     return alert_id
 
 

@@ -94,6 +94,7 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         "I25": _limits(),
         "I29": {},
         "I30": {},
+        "I31": {"settled": sorted(states.SETTLED)},
     }
     if since is not None:
         asked["I11"] = {"since": since}
@@ -101,6 +102,7 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two on top
         asked["I07"] = {"silence": silence}
         asked["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
+        asked["I32"] = {"patience": PATIENCE_SECONDS}
     return asked
 
 

@@ -24,6 +24,7 @@ SAFETY = {
     "I25": "What agents ask for with tools stays within the limits, and each call has one effect",
     "I29": "A pipeline run's counter and status agree with its steps",
     "I30": "Deadlines act once, in time and in order, and not after the answer",
+    "I31": "Each time of a schedule fires once, and its jobs agree with the work that they stand for",
 }
 
 #: These hold about a minute after the last fault, once things have come to rest.
@@ -31,6 +32,7 @@ LIVENESS = {
     "I07": "Nothing is with an agent without a sign of life",
     "I19": "Nothing that is due waits: work for a free worker, deadlines, failures to tell of",
     "I23": "The slots held in Redis are those of the live runs and of calls that go on",
+    "I32": "Nothing of a schedule waits: no time that has come, no job to be made, no end to be told",
 }
 
 

@@ -24,6 +24,7 @@ class AlertKind(models.TextChoices):
     PERIOD_AT_RISK = "period_at_risk"
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
     IDLE_WORKER = "idle_worker"
+    AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     TEST = "test"  # somebody tries a channel
 
 

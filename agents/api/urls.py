@@ -3,7 +3,8 @@ from rest_framework.routers import SimpleRouter
 
 from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
-from agents.api.registry import AgentViewSet, DeploymentList
+from agents.api.deployments import DeploymentViewSet
+from agents.api.registry import AgentViewSet
 from agents.api.skills import SkillViewSet
 
 router = SimpleRouter(use_regex_path=False)
@@ -13,6 +14,14 @@ router.register("agent-configs", AgentConfigViewSet, basename="agent-config")
 router.register("skills", SkillViewSet, basename="skill")
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("agents/<str:agent_role>/deployments/", DeploymentList.as_view({"get": "list"})),
+    path(
+        "agents/<str:agent_role>/deployments/",
+        DeploymentViewSet.as_view({"get": "list", "post": "create"}),
+    ),
+    path(
+        "agents/<str:agent_role>/deployments/<uuid:pk>/promote/",
+        DeploymentViewSet.as_view({"post": "promote"}),
+    ),
+    path("agents/<str:agent_role>/rollback/", DeploymentViewSet.as_view({"post": "roll_back"})),
     *router.urls,
 ]

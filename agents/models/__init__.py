@@ -7,6 +7,7 @@ from agents.models.registry import (
     Agent,
     AgentConfig,
     AgentVersionDeployment,
+    Health,
     role_validator,
 )
 from agents.models.session import AgentSession, EndReason
@@ -20,6 +21,7 @@ __all__ = (
     "AgentSession",
     "AgentVersionDeployment",
     "EndReason",
+    "Health",
     "PlatformConfig",
     "Skill",
     "SkillKind",

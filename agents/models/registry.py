@@ -6,6 +6,7 @@ from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from agents import semantic_versions
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
 
@@ -24,6 +25,14 @@ class Adapter(models.TextChoices):
     OPENAI = "openai"
     CLI = "cli"
     BATCH = "batch"
+
+
+class Health(models.TextChoices):
+    """Whether an agent's endpoint could be reached when it was last looked at. Information: dispatch does not ask."""
+
+    UNKNOWN = "unknown"  # not looked at yet, or not since its address has changed
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
 
 
 class Agent(models.Model):
@@ -64,6 +73,27 @@ class Agent(models.Model):
     paused = models.BooleanField(
         default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
     )
+    health_url = models.CharField(
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Asked with GET, a 2xx means healthy. Empty: any HTTP answer of the endpoint does.",
+    )
+    health = models.CharField(
+        max_length=9, choices=Health.choices, default=Health.UNKNOWN, db_default="unknown", editable=False
+    )
+    health_detail = models.CharField(max_length=500, blank=True, default="", db_default="", editable=False)
+    health_checked_at = models.DateTimeField(null=True, editable=False)
+    health_failures = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="One after the other."
+    )
+    health_due_at = models.DateTimeField(
+        null=True, editable=False, help_text="When it is looked at next. Empty: now."
+    )
+    revision = models.PositiveIntegerField(
+        default=1, db_default=1, editable=False, help_text="Raised by every change; the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -74,7 +104,10 @@ class Agent(models.Model):
 
 
 class AgentVersionDeployment(models.Model):
-    """A version of an agent in an environment. At most one is in production."""
+    """A version of an agent in an environment, now or formerly. `agents.deployments` is the only writer.
+
+    At most one is in production. One that was replaced stays as history, with when and by whom.
+    """
 
     class Environment(models.TextChoices):
         PRODUCTION = "production"
@@ -83,27 +116,38 @@ class AgentVersionDeployment(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="deployments")
-    version = models.CharField(
-        max_length=64,
-        validators=[
-            RegexValidator(r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?$", "Use a semantic version such as 1.4.0.")
-        ],
-    )
+    version = models.CharField(max_length=64, validators=[semantic_versions.validate])
     environment = models.CharField(max_length=16, choices=Environment.choices)
     endpoint = models.CharField(max_length=500, blank=True, help_text="Empty: the agent's own endpoint.")
     deployed_at = models.DateTimeField(db_default=Now(), editable=False)
-    deployed_by = models.CharField(max_length=150, blank=True)
+    deployed_by = models.CharField(max_length=200, blank=True)
+    promoted_from = models.ForeignKey(
+        "self", null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+"
+    )
+    previous = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="In production before this one; what rolling back restores.",
+    )
+    replaced_at = models.DateTimeField(null=True, blank=True, editable=False)
+    replaced_by = models.CharField(max_length=200, blank=True, default="", db_default="", editable=False)
 
     class Meta:
-        ordering = ("agent", "-deployed_at")
+        ordering = ("agent", "-deployed_at", "-id")
         constraints = (
             models.UniqueConstraint(
                 fields=("agent",),
-                condition=models.Q(environment="production"),
+                condition=models.Q(environment="production", replaced_at__isnull=True),
                 name="one_version_in_production",
             ),
             models.UniqueConstraint(
-                fields=("agent", "version", "environment"), name="version_once_per_environment"
+                fields=("agent", "version", "environment"),
+                condition=models.Q(replaced_at__isnull=True),
+                name="version_once_per_environment",
             ),
         )
 

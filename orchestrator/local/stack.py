@@ -104,7 +104,7 @@ class LocalStack:
         for role in SAMPLE_ROLES:
             # An endpoint that somebody has set is theirs; only an empty one or that of an earlier start is filled.
             Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(
-                endpoint=f"{url}/{role}"
+                endpoint=f"{url}/{role}", health="unknown", health_failures=0, health_due_at=None
             )
         (self.home.path / "agents.last").write_text(url)
         return url

@@ -48,6 +48,13 @@ ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES = 1_000_000
 # Python callables that the inline adapter may run, by dotted prefix.
 ORCHESTRATOR_INLINE_CALLABLES = tuple(_env.list("ORCHESTRATOR_INLINE_CALLABLES", default=["agents.samples"]))
 
+# How often the endpoints of HTTP agents are looked at, and how soon again after a first failure. Too small: agents get calls that are
+# no work. Too large: people hear late of one that is away.
+ORCHESTRATOR_HEALTH_INTERVAL_SECONDS = _env.float("ORCHESTRATOR_HEALTH_INTERVAL_SECONDS", default=300.0)
+ORCHESTRATOR_HEALTH_RETRY_SECONDS = _env.float("ORCHESTRATOR_HEALTH_RETRY_SECONDS", default=30.0)
+# How long one look may take. Too small: a slow agent counts as away. Too large: one that hangs holds up the others of its turn.
+ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS", default=5.0)
+
 # Where agents reach us. Empty: http://127.0.0.1:$PORT
 ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")
 

@@ -47,7 +47,16 @@ def begin(
     schedule: Schedule, *, nominal_at: datetime | None, status: str = ExecutionStatus.RUNNING, created_by: str
 ) -> ScheduleExecution:
     """Record an execution with the schedule as it is now. In the caller's transaction, which holds the schedule's lock."""
-    execution: ScheduleExecution = ScheduleExecution.objects.create(
+    execution = new(schedule, nominal_at=nominal_at, status=status, created_by=created_by)
+    execution.save(force_insert=True)
+    return execution
+
+
+def new(
+    schedule: Schedule, *, nominal_at: datetime | None, status: str, created_by: str
+) -> ScheduleExecution:
+    """The same, unsaved."""
+    return ScheduleExecution(
         tenant_id=schedule.tenant_id,
         schedule_id=schedule.pk,
         schedule_name=schedule.name,
@@ -57,7 +66,6 @@ def begin(
         created_by=created_by,
         started_at=datetime.now(UTC),
     )
-    return execution
 
 
 def active(schedule: Schedule) -> QuerySet[ScheduleExecution]:

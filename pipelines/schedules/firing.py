@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -30,11 +30,12 @@ from django.db.models.functions import Now
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines import timing
-from pipelines.models import Firing, Schedule
+from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
 from pipelines.schedules import beat, executions, plans
 from pipelines.timing import Missed, Timing
-from tenants.context import system_scope, tenant_scope
+from tenants.context import APP, system_scope, tenant_scope
+from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ MISSED = "The time had passed, and the schedule does not catch up on it."
 OVERLAPS = "The execution before is still under way."
 ANOTHER_WAITS = "Another execution waits for the one before already."
 REPLACED = "The schedule fired again."
+
+_MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedules")
 
 
 def due(now: datetime | None = None) -> QuerySet[Schedule]:
@@ -73,9 +76,9 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
     seen: set[UUID] = set()
     # What another scheduler holds right now stays due, and is not for us.
     while page := [found for found in _page(now) if found[1] not in seen]:
-        for tenant_id, schedule_id in page:
-            seen.add(schedule_id)
-            begun += [(tenant_id, pk) for pk in _fire_whatever_comes(tenant_id, schedule_id, now)]
+        seen.update(schedule_id for _, schedule_id in page)
+        for tenant_id, ids in _by_tenant(page).items():
+            begun += [(tenant_id, pk) for pk in _fire_whatever_comes(tenant_id, ids, now)]
             if time.monotonic() > ends:
                 return begun
     return begun
@@ -86,15 +89,25 @@ def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
         return list(due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
 
 
-def _fire_whatever_comes(tenant_id: UUID, schedule_id: UUID, now: datetime | None) -> list[UUID]:
+def _by_tenant(page: Iterable[tuple[UUID, UUID]]) -> dict[UUID, list[UUID]]:
+    found: dict[UUID, list[UUID]] = {}
+    for tenant_id, schedule_id in page:
+        found.setdefault(tenant_id, []).append(schedule_id)
+    return found
+
+
+def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:
+    """All in one transaction; if that fails, each in one of its own, so that only the one at fault is put off."""
     try:
-        return fire(tenant_id, schedule_id, now=now)
+        return _fire_locked(tenant_id, ids, now)
     except Exception as error:
+        if len(ids) > 1:
+            return [pk for one in ids for pk in _fire_whatever_comes(tenant_id, [one], now)]
         logger.exception(
             "Schedule not fired",
-            extra={"action": "schedule_not_fired", "schedule": str(schedule_id), "tenant": str(tenant_id)},
+            extra={"action": "schedule_not_fired", "schedule": str(ids[0]), "tenant": str(tenant_id)},
         )
-        _back_off(tenant_id, schedule_id, now or datetime.now(UTC), error)
+        _back_off(tenant_id, ids[0], now or datetime.now(UTC), error)
         return []
 
 
@@ -114,57 +127,47 @@ def fire(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> 
 
     Does nothing while another scheduler is at it. Raises `timing.TimingError` for a row that was changed past its checks.
     """
+    return _fire_locked(tenant_id, [schedule_id], now)
+
+
+def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:
     settings = scheduler_settings.current()
     if not settings.enabled:
         return []
     now = now or datetime.now(UTC)
+    earliest = now - timedelta(milliseconds=settings.check_interval_ms) - MARGIN
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).filter(
-            pk=schedule_id, enabled=True, next_run_at__lte=now, tenant__is_active=True, tenant__paused=False
+            pk__in=ids, enabled=True, next_run_at__lte=now, tenant__is_active=True, tenant__paused=False
         )
-        schedule = rows.select_for_update(of=("self",), skip_locked=True).first()
-        if schedule is None:
-            return []
-        return _fire(schedule, now, grace=timedelta(milliseconds=settings.check_interval_ms) + MARGIN)
-
-
-def _fire(schedule: Schedule, now: datetime, *, grace: timedelta) -> list[UUID]:
-    looked = _look(schedule, now, grace)
-    to_fire = _not_on_record(schedule, looked.to_fire)
-    _record_missed(schedule, looked)
-    begun = [pk for nominal in to_fire if (pk := _fire_one(schedule, nominal)) is not None]
-    _move_on(schedule, looked, now, fired=bool(to_fire))
-    if to_fire:
-        logger.info(
-            "Schedule fired",
-            extra={"action": "schedule_fired", "schedule": str(schedule.pk), "times": len(to_fire)},
-        )
-    return begun
+        # Skipping what is locked, so that several schedulers neither wait for each other nor for whoever edits a schedule.
+        locked = rows.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
+        looks = [_look(schedule, now, earliest) for schedule in locked]
+        return _record(tenant_id, looks, now) if looks else []
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """What has come since the last look."""
+class _Look:
+    """What has come of a schedule since the last look."""
 
+    schedule: Schedule
     timing: Timing
-    since: datetime
     until: datetime  # up to here everything is dealt with by this look
-    to_fire: Sequence[datetime]
     missed: Missed
 
+    @property
+    def key(self) -> UUID:
+        return self.schedule.pk
 
-def _look(schedule: Schedule, now: datetime, grace: timedelta) -> _Looked:
+
+def _look(schedule: Schedule, now: datetime, earliest: datetime) -> _Look:
+    """`earliest` is when a time may have come at the earliest to be on time."""
     plan = plans.timing_of(schedule)
     since = schedule.looked_until or _beginning(schedule)
     until = _come(schedule, plan, since, now)
-    passed = timing.missed(
-        plan,
-        last=since,
-        now=until,
-        catch_up=plans.catch_up_of(schedule),
-        grace=_on_time(schedule, plan, since, until, now - grace),
-    )
-    return _Looked(plan, since, until, passed.to_fire, passed)
+    grace = _on_time(schedule, plan, since, until, earliest)
+    passed = timing.missed(plan, last=since, now=until, catch_up=plans.catch_up_of(schedule), grace=grace)
+    return _Look(schedule, plan, until, passed)
 
 
 def _beginning(schedule: Schedule) -> datetime:
@@ -196,28 +199,93 @@ def _on_time(
     return timedelta()
 
 
-def _not_on_record(schedule: Schedule, times: Sequence[datetime]) -> list[datetime]:
-    """Those of the times that are not on record. There are some only when somebody has turned `looked_until` back."""
+def _record(tenant_id: UUID, looks: Sequence[_Look], now: datetime) -> list[UUID]:
+    """Put on record what has come, with a handful of statements for all of it. Under the locks of the schedules."""
+    known, under_way = _on_record(tenant_id, looks), _under_way(tenant_id, looks)
+    firings: list[Firing] = []
+    begin: list[ScheduleExecution] = []
+    fired: set[UUID] = set()
+    for look in looks:
+        firings += _missed(look)
+        times = [nominal for nominal in look.missed.to_fire if (look.key, nominal) not in known]
+        for nominal, state, reason in _judged(look.schedule, times, under_way.get(look.key, [])):
+            firings.append(_firing(look, nominal, state, reason))
+            if state != FiringState.SKIPPED:
+                status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
+                begin.append(
+                    executions.new(look.schedule, nominal_at=nominal, status=status, created_by=ACTOR)
+                )
+                fired.add(look.key)
+    _replace(look.schedule for look in looks if look.key in fired)
+    # What was skipped may be on record when somebody turned `looked_until` back; what is fired cannot be.
+    Firing.objects.bulk_create(firings, ignore_conflicts=True, batch_size=500)
+    ScheduleExecution.objects.bulk_create(begin, batch_size=500)
+    _move_on(tenant_id, looks, fired, now)
+    return [execution.pk for execution in begin if execution.status == ExecutionStatus.RUNNING]
+
+
+def _on_record(tenant_id: UUID, looks: Sequence[_Look]) -> set[tuple[UUID, datetime]]:
+    """Those of the times that are on record. There are some only when somebody has turned `looked_until` back."""
+    times = {nominal for look in looks for nominal in look.missed.to_fire}
     if not times:
-        return []
-    rows = Firing.objects.for_tenant(schedule.tenant_id).filter(schedule_id=schedule.pk, nominal_at__in=times)
-    known = set(rows.values_list("nominal_at", flat=True))
-    return [nominal for nominal in times if nominal not in known]
+        return set()
+    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=[look.key for look in looks])
+    return set(rows.filter(nominal_at__in=times).values_list("schedule_id", "nominal_at"))
 
 
-def _record_missed(schedule: Schedule, looked: _Looked) -> None:
+def _under_way(tenant_id: UUID, looks: Sequence[_Look]) -> dict[UUID, list[str]]:
+    """The statuses of executions that have not ended, for schedules to which these matter."""
+    found: dict[UUID, list[str]] = {}
+    asked = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
+    if asked:
+        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
+            schedule_id__in=asked, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
+        )
+        for schedule_id, status in rows.values_list("schedule_id", "status"):
+            found.setdefault(schedule_id, []).append(status)
+    return found
+
+
+def _judged(
+    schedule: Schedule, times: Sequence[datetime], under_way: Sequence[str]
+) -> Iterator[tuple[datetime, FiringState, str]]:
+    """What overlapping allows for each of the times that came since the last look, in order."""
+    busy, waits = ExecutionStatus.RUNNING in under_way, ExecutionStatus.QUEUED in under_way
+    for number, nominal in enumerate(times, 1):
+        if schedule.overlap == Overlap.ALLOW or (not busy and schedule.overlap != Overlap.CANCEL_RUNNING):
+            yield nominal, FiringState.FIRED, ""
+            busy = True
+        elif schedule.overlap == Overlap.CANCEL_RUNNING:
+            is_last = number == len(times)
+            yield nominal, *((FiringState.FIRED, "") if is_last else (FiringState.SKIPPED, REPLACED))
+        elif schedule.overlap == Overlap.QUEUE_ONE and not waits:
+            yield nominal, FiringState.QUEUED, ""
+            waits = True
+        else:
+            yield (
+                nominal,
+                FiringState.SKIPPED,
+                OVERLAPS if schedule.overlap == Overlap.SKIP else ANOTHER_WAITS,
+            )
+
+
+def _replace(fired: Iterable[Schedule]) -> None:
+    """Call off what is under way where the schedule says so."""
+    for schedule in fired:
+        if schedule.overlap == Overlap.CANCEL_RUNNING:
+            for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
+                executions.call_off(execution, actor=ACTOR, reason=REPLACED)
+
+
+def _missed(look: _Look) -> list[Firing]:
     """Each missed time by itself; a long row of them, as after a month without power, as one record."""
-    count = looked.missed.skipped_count
-    if not count:
-        return
+    count = look.missed.skipped_count
     if count <= LISTED:
-        _put_on_record(schedule, looked.missed.skipped(), FiringState.SKIPPED, MISSED)
-        return
-    first = next(looked.missed.skipped())
-    last = _latest(looked.timing, looked.to_fire[0] - INSTANT if looked.to_fire else looked.until)
-    row = _firing(schedule, first, FiringState.SKIPPED, MISSED)
-    row.last_at, row.count = last, count
-    Firing.objects.bulk_create([row], ignore_conflicts=True)
+        return [_firing(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.skipped()]
+    to_fire = look.missed.to_fire
+    row = _firing(look, next(look.missed.skipped()), FiringState.SKIPPED, MISSED)
+    row.last_at, row.count = _latest(look.timing, to_fire[0] - INSTANT if to_fire else look.until), count
+    return [row]
 
 
 def _latest(plan: Timing, until: datetime) -> datetime:
@@ -230,60 +298,36 @@ def _latest(plan: Timing, until: datetime) -> datetime:
         span *= 2
 
 
-def _put_on_record(schedule: Schedule, times: Iterable[datetime], state: str, reason: str = "") -> None:
-    rows = [_firing(schedule, nominal, state, reason) for nominal in times]
-    Firing.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+def _firing(look: _Look, nominal: datetime, state: str, reason: str) -> Firing:
+    tenant_id = look.schedule.tenant_id
+    return Firing(tenant_id=tenant_id, schedule_id=look.key, nominal_at=nominal, state=state, reason=reason)
 
 
-def _firing(schedule: Schedule, nominal: datetime, state: str, reason: str) -> Firing:
-    return Firing(
-        tenant_id=schedule.tenant_id, schedule_id=schedule.pk, nominal_at=nominal, state=state, reason=reason
-    )
-
-
-def _fire_one(schedule: Schedule, nominal: datetime) -> UUID | None:
-    """The execution of one time if it begins now, unless another is under way and the schedule says that this matters."""
-    state, reason = _judge(schedule)
-    if state == FiringState.SKIPPED:
-        _put_on_record(schedule, [nominal], state, reason)
-        return None
-    Firing.objects.bulk_create(
-        [_firing(schedule, nominal, state, "")]
-    )  # A conflict would be a double firing.
-    status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
-    execution = executions.begin(schedule, nominal_at=nominal, status=status, created_by=ACTOR)
-    return execution.pk if status == ExecutionStatus.RUNNING else None
-
-
-def _judge(schedule: Schedule) -> tuple[FiringState, str]:
-    """What overlapping allows, with the reason when it is nothing."""
-    if schedule.overlap == Overlap.ALLOW:
-        return FiringState.FIRED, ""
-    under_way = list(executions.active(schedule).select_for_update(of=("self",)))
-    if not under_way:
-        return FiringState.FIRED, ""
-    if schedule.overlap == Overlap.CANCEL_RUNNING:
-        for execution in under_way:
-            executions.call_off(execution, actor=ACTOR, reason=REPLACED)
-        return FiringState.FIRED, ""
-    if schedule.overlap == Overlap.SKIP:
-        return FiringState.SKIPPED, OVERLAPS
-    return (FiringState.SKIPPED, ANOTHER_WAITS) if executions.queued(schedule) else (FiringState.QUEUED, "")
-
-
-def _move_on(schedule: Schedule, looked: _Looked, now: datetime, *, fired: bool) -> None:
+def _move_on(tenant_id: UUID, looks: Sequence[_Look], fired: Collection[UUID], now: datetime) -> None:
     """Note up to where everything is on record, and when to look again. A schedule that is over ticks no more."""
-    following = plans.next_of(schedule, after=looked.until)
-    changes: dict[str, Any] = {"looked_until": looked.until, "next_run_at": following}
-    if fired:
-        changes["last_run_at"] = now
-    over = following is None and schedule.repeat == "once"
-    if over and fired and schedule.after_once == AfterOnce.DELETE:
+    following = {look.key: plans.next_of(look.schedule, after=look.until) for look in looks}
+    _MOVE_ON.run(
+        {
+            "tenant": tenant_id,
+            "now": now,
+            "ids": [look.key for look in looks],
+            "until": [look.until for look in looks],
+            "next": [following[look.key] for look in looks],
+            "fired": [look.key in fired for look in looks],
+        },
+        using=APP,
+    )
+    for look in looks:
+        if following[look.key] is None:
+            _lay_down(look.schedule, fired=look.key in fired)
+
+
+def _lay_down(schedule: Schedule, *, fired: bool) -> None:
+    """Nothing follows any more. A time that was only skipped stays on record, so then the schedule does, too."""
+    if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
         beat.forget(schedule)
         schedule.delete()
         return
-    if over:
-        changes["enabled"] = False
-    Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(**changes)
-    if following is None:
-        beat.stop(schedule)
+    if schedule.repeat == "once":
+        Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(enabled=False)
+    beat.stop(schedule)

@@ -43,9 +43,11 @@ def definition_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def _key_of_pipeline(schedule: Schedule) -> str | None:
-    """By a query of its own: a pipeline that is gone makes the execution fail, not the firing."""
+    """Without raising: a pipeline that is gone makes the execution fail, not the firing."""
     if schedule.pipeline_id is None:
         return None
+    if Schedule.pipeline.is_cached(schedule):
+        return schedule.pipeline.key if schedule.pipeline else None
     pipelines = Pipeline.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pipeline_id)
     key: str | None = pipelines.values_list("key", flat=True).first()
     return key

@@ -1,4 +1,4 @@
-"""The admin of the registry of agents, of what tenants set for themselves, and of what their agents know and remember.
+"""What tenants set for themselves, and what their agents know and remember.
 
 Credentials go in and never come out: they are sealed when the form is saved, and no page, log or history shows them again.
 """
@@ -16,12 +16,11 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
-from agents.models import Agent, AgentConfig, AgentSession, AgentVersionDeployment, Skill
+from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge, is_superuser
 
@@ -82,61 +81,6 @@ class SealingAdmin(KeptAdmin):
         return (
             f"Yes, sealed with the key {row.auth_sealed.partition(':')[0]!r}." if row.auth_sealed else "None."
         )
-
-
-class DeploymentInline(TabularInline):
-    model = AgentVersionDeployment
-    fields = ("version", "environment", "endpoint", "deployed_by", "deployed_at")
-    readonly_fields = ("deployed_at",)
-    extra = 0
-
-
-@admin.register(Agent)
-class AgentAdmin(SealingAdmin):
-    list_display = ("role", "name", "adapter", "tenant_concurrency", "max_concurrency", "enabled", "paused")
-    list_filter = ("adapter", "enabled", "paused")
-    search_fields = ("role", "name")
-    readonly_fields: tuple[str, ...] = ("stored_auth", "created_at")
-    inlines = (DeploymentInline,)
-    fieldsets = (
-        (None, {"fields": ("role", "name", "description", "enabled", "paused")}),
-        (
-            "How it is reached",
-            {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)},
-        ),
-        (
-            "What it is told",
-            {"fields": ("instructions",), "classes": ("tab",)},
-        ),
-        ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
-        (
-            "Limits",
-            {
-                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry"),
-                "classes": ("tab",),
-            },
-        ),
-    )
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
-        # The role names queues, rows and sealed credentials.
-        return (*self.readonly_fields, "role") if obj else self.readonly_fields
-
-    def save_model(self, request: HttpRequest, obj: Agent, form: SealingForm, change: bool) -> None:
-        form.seal(credentials.agent_context(obj.role))
-        super().save_model(request, obj, form, change)
-
-
-@admin.register(AgentVersionDeployment)
-class AgentVersionDeploymentAdmin(PlatformAdmin):
-    list_display = ("agent", "version", "environment", "endpoint", "deployed_by", "deployed_at")
-    list_filter = ("environment",)
-    search_fields = ("agent__role", "version")
-    autocomplete_fields = ("agent",)
-    readonly_fields = ("deployed_at",)
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        return {"deployed_by": request.user.get_username(), **super().get_changeform_initial_data(request)}
 
 
 @admin.register(AgentConfig)

@@ -1,0 +1,26 @@
+-- I32  Nothing of a schedule waits for long: no time that has come, no execution that is to be expanded, no end of one.
+-- Parameters  patience: seconds that it may wait
+-- Returns     id of each schedule or execution for which that is not so
+SELECT s.id FROM pipelines_schedule s JOIN tenants_tenant t ON t.id = s.tenant_id AND t.is_active AND NOT t.paused
+WHERE s.enabled AND s.next_run_at < clock_timestamp() - %(patience)s * interval '1 second'
+  AND NOT EXISTS (SELECT FROM agents_platformconfig WHERE key = 'scheduler' AND value -> 'enabled' = 'false'::jsonb)
+UNION ALL
+-- Another process takes over an expansion after a minute without a sign of life.
+SELECT e.id FROM pipelines_scheduleexecution e
+WHERE e.finished_at IS NULL AND e.status = 'running' AND e.expanded_at IS NULL
+  AND coalesce(e.touched_at + interval '1 minute', e.started_at) < clock_timestamp() - %(patience)s * interval '1 second'
+UNION ALL
+SELECT e.id FROM pipelines_scheduleexecution e
+WHERE e.finished_at IS NULL AND e.status IN ('running', 'cancelled')
+  AND e.expanded_at < clock_timestamp() - %(patience)s * interval '1 second'
+  AND NOT EXISTS (
+    SELECT FROM pipelines_schedulejob j
+    WHERE j.execution_id = e.id AND (j.state = 'enqueued' AND e.status = 'running'
+        OR j.ended_at >= clock_timestamp() - %(patience)s * interval '1 second'))
+UNION ALL
+SELECT e.id FROM pipelines_scheduleexecution e
+WHERE e.finished_at IS NULL AND e.status = 'queued' AND e.started_at < clock_timestamp() - %(patience)s * interval '1 second'
+  AND NOT EXISTS (SELECT FROM pipelines_scheduleexecution b WHERE b.schedule_id = e.schedule_id AND b.status = 'running')
+  AND NOT EXISTS (
+    SELECT FROM pipelines_scheduleexecution b
+    WHERE b.schedule_id = e.schedule_id AND b.finished_at >= clock_timestamp() - %(patience)s * interval '1 second')

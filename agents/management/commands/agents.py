@@ -1,0 +1,178 @@
+"""`manage.py agents list|show|deploy|promote|rollback|check`: the registry of agents from the command line."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from agents import deployments, health, references, semantic_versions
+from agents.exceptions import RegistryError
+from agents.models import Agent, AgentVersionDeployment
+
+Environment = AgentVersionDeployment.Environment
+
+
+class Command(BaseCommand):
+    help = "List agents, deploy versions of them, promote and roll back, and see whether they can be reached."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(
+            dest="verb", required=True, metavar="list|show|deploy|promote|rollback|check"
+        )
+        verbs.add_parser("list", help="every agent with its version in production and its health")
+        show = verbs.add_parser("show", help="one agent: its versions, newest first, and what needs it")
+        deploy = verbs.add_parser("deploy", help="put a version into an environment")
+        promote = verbs.add_parser("promote", help="bring a deployed version into production")
+        rollback = verbs.add_parser("rollback", help="bring back the version that was in production before")
+        check = verbs.add_parser(
+            "check",
+            help="look at endpoints now, and for schedules and pipelines that refer to what is missing",
+        )
+        for verb in (show, deploy, promote, rollback):
+            verb.add_argument("role", metavar="ROLE")
+        for verb in (deploy, promote):
+            verb.add_argument("version", metavar="VERSION", help="semantic, such as 1.4.0")
+        deploy.add_argument("--environment", choices=Environment.values, default=Environment.STAGING.value)
+        deploy.add_argument(
+            "--endpoint", default="", help="where this version is; else the agent's own endpoint"
+        )
+        check.add_argument("roles", metavar="ROLE", nargs="*", help="only these; else all")
+        check.add_argument(
+            "--references", action="store_true", help="only what refers to agents; call nobody"
+        )
+
+    def handle(self, *args: Any, verb: str, **options: Any) -> None:
+        try:
+            getattr(self, f"_{verb}")(**options)
+        except RegistryError as error:
+            raise CommandError(str(error)) from error
+
+    def _list(self, **options: Any) -> None:
+        rows = [
+            (
+                agent.role,
+                _version(agent.role),
+                agent.adapter,
+                _state(agent),
+                agent.health,
+                agent.endpoint or "-",
+            )
+            for agent in Agent.objects.order_by("role")
+        ]
+        self._table(("ROLE", "VERSION", "ADAPTER", "STATE", "HEALTH", "ENDPOINT"), rows)
+
+    def _show(self, role: str, **options: Any) -> None:
+        agent = _agent(role)
+        checked = (
+            f", looked at {agent.health_checked_at:%Y-%m-%d %H:%M:%SZ}" if agent.health_checked_at else ""
+        )
+        for name, value in (
+            ("role", agent.role),
+            ("name", agent.name),
+            ("state", _state(agent)),
+            ("endpoint", agent.endpoint or "-"),
+            ("health", f"{agent.health}{checked}. {agent.health_detail}".strip()),
+            ("needed by", references.in_words(references.to(role)) or "nothing"),
+        ):
+            self.stdout.write(f"{name:10} {value}")
+        self.stdout.write("")
+        rows = [_shown(deployment) for deployment in deployments.history(role)]
+        self._table(("VERSION", "ENVIRONMENT", "DEPLOYED", "BY", "REPLACED", "ENDPOINT"), rows)
+
+    def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
+        deployments.deploy(role, version, environment, endpoint=endpoint, actor=_actor())
+        self.stdout.write(f"{role} {version} is in {environment}")
+
+    def _promote(self, role: str, version: str, **options: Any) -> None:
+        _agent(role)
+        found = next((each for each in deployments.history(role) if each.version == version), None)
+        if found is None:
+            known = sorted(
+                {each.version for each in deployments.history(role)},
+                key=semantic_versions.Precedence,
+                reverse=True,
+            )
+            raise CommandError(
+                f"{version} of {role} was never deployed; there are: {', '.join(known) or 'none'}. "
+                f"First: manage.py agents deploy {role} {version}"
+            )
+        deployments.promote(role, found.pk, actor=_actor())
+        self.stdout.write(f"{role} {version} is in production")
+
+    def _rollback(self, role: str, **options: Any) -> None:
+        _agent(role)
+        restored = deployments.roll_back(role, actor=_actor())
+        self.stdout.write(f"{role} {restored.version} is in production")
+
+    def _check(self, roles: Sequence[str], **options: Any) -> None:
+        """Ends with 1 when an agent cannot be reached or something refers to what is missing."""
+        for role in roles:
+            _agent(role)
+        looked_at = [] if options["references"] else health.check(roles or None)
+        rows = [(agent.role, _seen(agent), agent.health_detail or "-") for agent in looked_at]
+        if not options["references"]:
+            self._table(("ROLE", "HEALTH", "DETAIL"), rows)
+        broken = references.broken()
+        for fault in broken:
+            self.stdout.write(f"broken: {fault}")
+        if not broken:
+            self.stdout.write("Every schedule and pipeline refers to agents and pipelines that are there.")
+        if broken or any(agent.health_failures for agent in looked_at):
+            raise SystemExit(1)
+
+    def _table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        lines = [head, *rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        for line in lines:
+            self.stdout.write(
+                "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            )
+        if len(lines) == 1:
+            self.stdout.write("(none)")
+
+
+def _agent(role: str) -> Agent:
+    agent = Agent.objects.filter(role=role).first()
+    if agent is None:
+        raise CommandError(f"There is no agent {role!r}. See: manage.py agents list")
+    return agent
+
+
+def _version(role: str) -> str:
+    production = deployments.in_production(role)
+    return production.version if production else "-"
+
+
+def _state(agent: Agent) -> str:
+    return "off" if not agent.enabled else "paused" if agent.paused else "on"
+
+
+def _seen(agent: Agent) -> str:
+    """What the last look found; one failure does not make an agent unhealthy yet."""
+    return agent.health if not agent.health_failures else f"{agent.health} ({agent.health_failures} failed)"
+
+
+def _shown(deployment: AgentVersionDeployment) -> tuple[str, ...]:
+    replaced = (
+        "-"
+        if deployment.replaced_at is None
+        else f"{deployment.replaced_at:%Y-%m-%d %H:%M} {deployment.replaced_by}"
+    )
+    return (
+        deployment.version,
+        deployment.environment,
+        f"{deployment.deployed_at:%Y-%m-%d %H:%M}",
+        deployment.deployed_by or "-",
+        replaced,
+        deployment.endpoint or "-",
+    )
+
+
+def _actor() -> str:
+    try:
+        return f"command:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return "command:agents"  # a container's user may have no name

@@ -1,0 +1,13 @@
+"""Celery's entry points, each one call long. The errand that calls them is registered by an app that knows of errands."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from agents import health
+
+
+@shared_task(name="agents.check_health", ignore_result=True)
+def check_health() -> None:
+    """Look at the agents that are due. Safe to deliver twice, late or not at all."""
+    health.check_waiting()

@@ -1,0 +1,86 @@
+"""What refers to agents and pipelines: schedules, and the newest versions of pipelines. Over all tenants, for the platform's admins.
+
+Only what is switched on counts, of tenants that are active: nothing else would start anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db.models import F, QuerySet
+
+from agents.models import Agent
+from agents.references import Broken, Reference, Source
+from pipelines.models import PipelineVersion, Schedule
+from tenants.context import SYSTEM
+
+
+def of(role: str) -> list[Reference]:
+    """Enabled schedules and pipelines that need this agent."""
+    schedules = _schedules().filter(agent_role=role)
+    versions = _newest_versions().filter(definition__contains={"steps": [{"agent_role": role}]})
+    return [
+        *(_of_schedule(schedule, role) for schedule in schedules),
+        *(_of_version(version, role) for version in versions),
+    ]
+
+
+def broken() -> list[Broken]:
+    """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
+    agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
+    return [*_broken_schedules(agents), *_broken_steps(agents)]
+
+
+def _broken_schedules(agents: dict[str, bool]) -> Iterator[Broken]:
+    for schedule in _schedules().select_related("tenant", "pipeline"):
+        if schedule.agent_role and (fault := _fault(agents, schedule.agent_role)):
+            yield Broken(_of_schedule(schedule, schedule.agent_role), fault)
+        elif schedule.pipeline is not None and not schedule.pipeline.enabled:
+            fault = f"its pipeline {schedule.pipeline.key!r} is switched off"
+            yield Broken(_of_schedule(schedule, ""), fault)
+
+
+def _broken_steps(agents: dict[str, bool]) -> Iterator[Broken]:
+    for version in _newest_versions().iterator():
+        for index, step in enumerate(version.definition["steps"]):
+            role = step.get("agent_role")
+            if role and (fault := _fault(agents, role)):
+                yield Broken(_of_version(version, role), f"steps[{index}].agent_role: {fault}")
+
+
+def _fault(agents: dict[str, bool], role: str) -> str:
+    if role not in agents:
+        return f"there is no agent {role!r}"
+    return "" if agents[role] else f"the agent {role!r} is switched off"
+
+
+def _schedules() -> QuerySet[Schedule]:
+    rows = Schedule.objects.using(SYSTEM).filter(enabled=True, tenant__is_active=True)
+    found: QuerySet[Schedule] = rows.select_related("tenant").order_by("tenant__slug", "name")
+    return found
+
+
+def _newest_versions() -> QuerySet[PipelineVersion]:
+    rows = PipelineVersion.objects.using(SYSTEM).filter(
+        number=F("pipeline__latest"), pipeline__enabled=True, tenant__is_active=True
+    )
+    found: QuerySet[PipelineVersion] = rows.select_related("tenant", "pipeline").order_by(
+        "tenant__slug", "pipeline__key"
+    )
+    return found
+
+
+def _of_schedule(schedule: Schedule, role: str) -> Reference:
+    return Reference(
+        "schedule", schedule.name, schedule.tenant_id, schedule.tenant.slug, role, "pipelines.schedule", str(schedule.pk)
+    )  # fmt: skip
+
+
+def _of_version(version: PipelineVersion, role: str) -> Reference:
+    pipeline = version.pipeline
+    return Reference(
+        "pipeline", pipeline.key, version.tenant_id, version.tenant.slug, role, "pipelines.pipeline", str(pipeline.pk)
+    )  # fmt: skip
+
+
+SOURCE = Source(of, broken)

@@ -1,0 +1,10 @@
+-- Notes on schedules up to where all their times are on record, and when to look again.
+-- Parameters  tenant, now, ids (array of uuid), until, next (arrays of timestamptz; next is null where nothing follows),
+--             fired (array of boolean: whether an execution came of the look)
+-- Returns     nothing of interest
+UPDATE pipelines_schedule s
+SET looked_until = w.until, next_run_at = w.next, last_run_at = CASE WHEN w.fired THEN %(now)s ELSE s.last_run_at END
+FROM unnest(%(ids)s::uuid[], %(until)s::timestamptz[], %(next)s::timestamptz[], %(fired)s::boolean[])
+    AS w(id, until, next, fired)
+WHERE s.tenant_id = %(tenant)s AND s.id = w.id
+RETURNING s.id

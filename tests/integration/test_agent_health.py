@@ -1,0 +1,252 @@
+"""Health of agents' endpoints, over real HTTP: who goes away and comes back, and what people hear of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from activities import errands, tasks
+from activities.models import Alert
+from agents import deployments, health, outbound
+from agents.models import Agent
+from agents.tasks import check_health
+from pipelines import versions
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.engine import at_once
+from tests.frozen import frozen_server
+from tests.registry import registered
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """An agent without a route for health: it answers 405 to OPTIONS, and at /health as it is told."""
+
+    protocol_version = "HTTP/1.0"
+
+    def do_OPTIONS(self) -> None:
+        self._say(405)
+
+    def do_GET(self) -> None:
+        self._say(self.server.status)  # type: ignore[attr-defined]
+
+    def _say(self, status: int) -> None:
+        self.server.asked.append((self.command, self.path, self.headers.get("Authorization")))  # type: ignore[attr-defined]
+        self.send_response(status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def agent_server(port: int = 0) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.status, server.asked = 200, []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def server(settings: Any) -> Iterator[Any]:
+    with agent_server() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{running.server_port}",)
+        yield running
+    outbound.close_connections()
+
+
+@pytest.fixture
+def scribe(server: Any) -> Iterator[Agent]:
+    with registered("scribe", endpoint=f"http://127.0.0.1:{server.server_port}/scribe") as agent:
+        yield agent
+
+
+def looked_at() -> Agent:
+    """The agent after one more look."""
+    with system_scope():
+        Agent.objects.filter(role="scribe").update(health_due_at=None)
+    health.check_waiting()
+    return now()
+
+
+def now() -> Agent:
+    return Agent.objects.get(role="scribe")
+
+
+def alerts(tenant: Tenant) -> list[tuple[str, str]]:
+    with tenant_scope(tenant.pk):
+        found = Alert.objects.filter(kind="agent_health").order_by("created_at")
+        return list(found.values_list("title", "severity"))
+
+
+@pytest.fixture
+def needed(tenant: Tenant, scribe: Agent) -> None:
+    definition = {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "scribe"}]}
+    versions.save(tenant.pk, definition, actor="test")
+
+
+def test_an_agent_that_goes_away_and_comes_back_is_told_of_once_each(
+    scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
+) -> None:
+    assert looked_at().health == "healthy"
+
+    port = server.server_port
+    server.shutdown()
+    server.server_close()
+    outbound.close_connections()
+    first = looked_at()
+    assert (first.health, first.health_failures, alerts(tenant)) == ("healthy", 1, [])
+    assert first.health_due_at is not None
+    assert first.health_due_at < timezone.now() + timedelta(seconds=31), "it is looked at again soon"
+    second, third = looked_at(), looked_at()
+    assert (second.health, third.health, third.health_failures) == ("unhealthy", "unhealthy", 3)
+    assert "could not be reached" in third.health_detail
+    assert alerts(tenant) == [("The agent scribe cannot be reached", "warning")]
+
+    with agent_server(port):
+        back = looked_at()
+        looked_at()
+    assert (back.health, back.health_failures) == ("healthy", 0)
+    assert alerts(tenant)[1:] == [("The agent scribe can be reached again", "info")]
+    assert alerts(other_tenant) == [], "nobody there needs it"
+
+
+def test_the_platforms_own_channels_hear_once_however_many_tenants_need_the_agent(
+    scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
+) -> None:
+    from activities.models import AlertDelivery
+
+    versions.save(
+        other_tenant.pk,
+        {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "scribe"}]},
+        actor="test",
+    )
+    settings.SLACK_WEBHOOK_URL = "https://hooks.example.com/x"
+    Agent.objects.filter(role="scribe").update(endpoint="http://127.0.0.1:9/", health_failures=1)
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
+
+    looked_at()
+
+    assert len(alerts(tenant)) == len(alerts(other_tenant)) == 1
+    with system_scope():
+        assert AlertDelivery.objects.count() == 1
+
+
+def test_an_agent_needs_no_route_for_health_and_gets_no_credentials(scribe: Agent, server: Any) -> None:
+    Agent.objects.filter(role="scribe").update(auth_sealed="whatever")
+
+    assert looked_at().health_detail == "Answered with status 405."
+    assert server.asked == [("OPTIONS", "/scribe", None)]
+
+
+def test_its_own_address_for_health_must_answer_with_success(scribe: Agent, server: Any) -> None:
+    Agent.objects.filter(role="scribe").update(health_url=f"http://127.0.0.1:{server.server_port}/health")
+    assert (looked_at().health, server.asked[-1][:2]) == ("healthy", ("GET", "/health"))
+
+    server.status = 503
+    looked_at()
+
+    assert "503; 2xx was expected" in looked_at().health_detail
+    assert now().health == "unhealthy"
+
+
+def test_the_endpoint_of_the_version_in_production_is_the_one_that_is_asked(
+    scribe: Agent, server: Any
+) -> None:
+    deployments.deploy(
+        "scribe", "2.0.0", "production", endpoint=f"http://127.0.0.1:{server.server_port}/v2", actor="test"
+    )
+
+    looked_at()
+
+    assert [path for _, path, _ in server.asked] == ["/v2"]
+
+
+def test_an_address_that_may_not_be_called_is_not_called(scribe: Agent, server: Any, settings: Any) -> None:
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+
+    assert "https" in looked_at().health_detail
+    assert server.asked == []
+
+
+def test_one_that_hangs_costs_no_more_than_the_deadline(scribe: Agent, settings: Any) -> None:
+    settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = 0.2
+    with frozen_server() as frozen:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{frozen.port}",)
+        Agent.objects.filter(role="scribe").update(endpoint=f"http://127.0.0.1:{frozen.port}/")
+
+        assert "within 0.2 s" in looked_at().health_detail
+
+
+def test_another_address_makes_what_was_known_void(scribe: Agent, server: Any) -> None:
+    looked_at()
+
+    deployments.deploy("scribe", "2.0.0", "production", endpoint="http://127.0.0.1:9/", actor="test")
+
+    assert (now().health, now().health_failures, now().health_due_at) == ("unknown", 0, None)
+
+
+def test_a_finding_about_an_address_that_was_left_meanwhile_does_not_count(
+    scribe: Agent, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved_meanwhile(agent: Agent, endpoint: str) -> health.Finding:
+        return health.Finding(False, "away")
+
+    with system_scope():
+        claims = health._claimed(health.waiting().filter(role="scribe"))
+    deployments.deploy("scribe", "2.0.0", "production", actor="test")
+    monkeypatch.setattr(health, "look", moved_meanwhile)
+    with system_scope():
+        health._check(claims)
+
+    assert (now().health, now().health_failures, now().health_checked_at) == ("unknown", 0, None)
+
+
+def test_of_many_processes_each_agent_is_looked_at_by_one(scribe: Agent, server: Any) -> None:
+    at_once(*[health.check_waiting for _ in range(4)])
+
+    assert len(server.asked) == 1
+
+
+def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Agent, server: Any) -> None:
+    assert tasks.health is health
+    assert errands._with_something_waiting(["agents-health"]) == ["agents-health"]
+
+    check_health()
+
+    assert now().health == "healthy"
+    assert errands._with_something_waiting(["agents-health"]) == []
+
+
+@pytest.mark.parametrize("fields", [{"enabled": False}, {"adapter": "inline"}, {"endpoint": ""}])
+def test_who_cannot_be_called_is_not_looked_at(scribe: Agent, fields: dict[str, Any]) -> None:
+    Agent.objects.filter(role="scribe").update(**fields)
+
+    assert not health.waiting().filter(role="scribe").exists()
+
+
+def test_asking_over_the_api_calls_nobody_and_leaves_it_to_a_worker(
+    api: Any, tenant: Tenant, scribe: Agent, server: Any
+) -> None:
+    health.check_waiting()
+    asked = len(server.asked)
+
+    answer = api(platform=True).post("/api/v1/agents/scribe/check/")
+
+    assert (answer.status_code, answer.json()["health"]) == (202, "healthy")
+    assert (len(server.asked), now().health_due_at) == (asked, None)
+    assert api("viewer").get("/api/v1/agents/scribe/").json()["health"] == "healthy"

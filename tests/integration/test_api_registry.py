@@ -1,0 +1,218 @@
+"""The registry over the API: changed by platform admins alone, and nobody sees a credential."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agents import configuration, credentials
+from agents.models import Agent
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.registry import registered
+
+pytestmark = pytest.mark.usefixtures("database")
+
+AGENTS = "/api/v1/agents/"
+SCRIBE = f"{AGENTS}scribe/"
+NEW = {"role": "scribe", "name": "Scribe", "endpoint": "http://127.0.0.1:9/scribe"}
+
+
+@pytest.fixture(autouse=True)
+def outside(database: None, settings: Any) -> Iterator[None]:
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
+    yield
+    Agent.objects.filter(role="scribe").delete()
+    configuration.forget()
+
+
+@pytest.fixture
+def platform(api: Any, tenant: Tenant) -> Any:
+    return api(platform=True, name="platform")
+
+
+@pytest.fixture
+def scribe(outside: None) -> Iterator[Agent]:
+    with registered("scribe", endpoint=NEW["endpoint"]) as agent:
+        yield agent
+
+
+def paths(response: Any) -> set[str]:
+    return {fault["path"] for fault in problem(response, 400, "validation_failed")["errors"]}
+
+
+def test_an_agent_is_added_with_credentials_that_nobody_sees_again(platform: Any) -> None:
+    body = {
+        **NEW,
+        "auth": {"type": "bearer", "token": "s3cret"},
+        "timeout_seconds": 30,
+        "retry": {"max_attempts": 2},
+    }
+
+    answer = platform.post(AGENTS, body)
+
+    shown = answer.json()
+    assert (answer.status_code, answer["Location"], answer["ETag"]) == (201, SCRIBE, '"1"')
+    assert (shown["endpoint"], shown["auth"], shown["timeout_seconds"]) == (
+        NEW["endpoint"],
+        {"set": True},
+        30,
+    )
+    assert "s3cret" not in answer.content.decode()
+    agent = Agent.objects.get(role="scribe")
+    assert (
+        credentials.unseal(agent.auth_sealed, context=credentials.agent_context("scribe"))["token"]
+        == "s3cret"
+    )
+    problem(platform.post(AGENTS, NEW), 409, "already_exists")
+
+
+def test_a_repeated_request_adds_once(platform: Any) -> None:
+    answers = [platform.post(AGENTS, NEW, headers={"Idempotency-Key": "k"}) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[1]["Idempotency-Replayed"] == "true"
+
+
+def test_what_is_left_out_stays_with_patch_and_goes_with_put(platform: Any, scribe: Agent) -> None:
+    platform.patch(SCRIBE, {"timeout_seconds": 30, "auth": {"type": "bearer", "token": "t"}})
+
+    shown = platform.patch(SCRIBE, {"model": "m"}).json()
+    assert (shown["timeout_seconds"], shown["auth"], shown["model"]) == (30, {"set": True}, "m")
+    assert platform.patch(SCRIBE, {"timeout_seconds": None}).json()["timeout_seconds"] is None
+
+    shown = platform.put(SCRIBE, {"name": "Other"}).json()
+    assert (shown["name"], shown["endpoint"], shown["auth"], shown["model"]) == (
+        "Other",
+        "",
+        {"set": False},
+        "",
+    )
+
+
+def test_credentials_are_kept_by_saying_so(platform: Any, scribe: Agent) -> None:
+    platform.patch(SCRIBE, {"auth": {"type": "bearer", "token": "t"}})
+
+    kept = platform.put(SCRIBE, {"name": "Scribe", "auth": {"type": "bearer", "set": True}})
+
+    assert kept.json()["auth"] == {"set": True}
+    assert paths(platform.patch(SCRIBE, {"auth": {"type": "basic", "set": True}})) == {"auth.set"}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"role": "Bad Role"}, "role"), ({"name": ""}, "name"), ({"colour": "red"}, "colour"),
+        ({"endpoint": "http://10.0.0.1/"}, "endpoint"), ({"endpoint": "ftp://x"}, "endpoint"),
+        ({"health_url": "http://169.254.169.254/"}, "health_url"), ({"adapter": "inline"}, "endpoint"),
+        ({"input_schema": {"type": "nonsense"}}, "input_schema"),
+        ({"input_schema": {"$ref": "https://example.com/schema"}}, "input_schema"),
+        ({"input_schema": {"pattern": "("}}, "input_schema"),
+        ({"input_schema": []}, "input_schema"), ({"tenant_concurrency": 0}, "tenant_concurrency"),
+        ({"retry": {"tries": 1}}, "retry.tries"), ({"auth": {"type": "bearer"}}, "auth.token"),
+        ({"timeout_seconds": "5"}, "timeout_seconds"), ({"health": "healthy"}, "health"),
+    ],
+)  # fmt: skip
+def test_an_agent_that_could_not_work_is_refused_by_path(
+    platform: Any, body: dict[str, Any], path: str
+) -> None:
+    assert path in paths(platform.post(AGENTS, {**NEW, **body}))
+    assert not Agent.objects.filter(role="scribe").exists()
+
+
+def test_who_has_not_seen_the_present_state_changes_nothing(platform: Any, scribe: Agent) -> None:
+    etag = platform.get(SCRIBE)["ETag"]
+    assert platform.patch(SCRIBE, {"model": "a"}, headers={"If-Match": etag}).status_code == 200
+
+    problem(platform.patch(SCRIBE, {"model": "b"}, headers={"If-Match": etag}), 412, "precondition_failed")
+    problem(platform.delete(SCRIBE, headers={"If-Match": etag}), 412, "precondition_failed")
+    problem(platform.post(f"{SCRIBE}rollback/", headers={"If-Match": etag}), 412, "precondition_failed")
+
+
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        ("post", AGENTS), ("put", SCRIBE), ("patch", SCRIBE), ("delete", SCRIBE), ("post", f"{SCRIBE}check/"),
+        ("post", f"{SCRIBE}deployments/"), ("post", f"{SCRIBE}rollback/"),
+        ("post", f"{SCRIBE}deployments/0192f000-0000-7000-8000-000000000000/promote/"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("token", [{}, {"role": "viewer"}, {"platform": True, "role": "operator"}])
+def test_only_a_platform_admin_changes_what_all_tenants_share(
+    api: Any, tenant: Tenant, scribe: Agent, method: str, address: str, token: dict[str, Any]
+) -> None:
+    problem(getattr(api(**token), method)(address, {}), 403, "forbidden")
+
+
+def test_addresses_are_shown_to_platform_admins_alone(api: Any, platform: Any, scribe: Agent) -> None:
+    platform.post(f"{SCRIBE}deployments/", {"version": "1.0.0", "environment": "staging"})
+
+    assert {"endpoint", "health_url", "health_detail"} <= platform.get(SCRIBE).json().keys()
+    assert not {"endpoint", "health_url", "health_detail", "auth"} & api("viewer").get(SCRIBE).json().keys()
+    (seen,) = api("viewer").get(f"{SCRIBE}deployments/").json()["results"]
+    assert "endpoint" not in seen
+
+
+def test_a_version_goes_from_staging_to_production_and_back(platform: Any, scribe: Agent) -> None:
+    made = []
+    for version in ("1.0.0", "1.1.0"):
+        answer = platform.post(f"{SCRIBE}deployments/", {"version": version, "environment": "staging"})
+        assert answer.status_code == 201
+        made.append(platform.post(f"{SCRIBE}deployments/{answer.json()['id']}/promote/").json())
+
+    assert [each["environment"] for each in made] == ["production", "production"]
+    assert platform.get(SCRIBE).json()["version"] == "1.1.0"
+    again = platform.post(f"{SCRIBE}deployments/{made[1]['id']}/promote/")
+    problem(again, 409, "already_in_production")
+
+    restored = platform.post(f"{SCRIBE}rollback/").json()
+
+    assert (restored["version"], platform.get(SCRIBE).json()["version"]) == ("1.0.0", "1.0.0")
+    assert (
+        "Deploy the version"
+        in problem(platform.post(f"{SCRIBE}rollback/"), 409, "nothing_to_roll_back_to")["detail"]
+    )
+    now = platform.get(f"{SCRIBE}deployments/?environment=production&current=true").json()["results"]
+    assert [each["version"] for each in now] == ["1.0.0"]
+    former = platform.get(f"{SCRIBE}deployments/?environment=production&current=false").json()["results"]
+    assert [(each["version"], each["replaced_by"]) for each in former] == [
+        ("1.1.0", "token:platform"),
+        ("1.0.0", "token:platform"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"version": "1.0", "environment": "staging"}, "version"), ({"version": "1.0.0"}, "environment"),
+        ({"version": "1.0.0", "environment": "moon"}, "environment"),
+        ({"version": "1.0.0", "environment": "staging", "endpoint": "http://10.0.0.1/"}, "endpoint"),
+    ],
+)  # fmt: skip
+def test_a_deployment_that_could_not_work_is_refused_by_path(
+    platform: Any, scribe: Agent, body: dict[str, Any], path: str
+) -> None:
+    assert paths(platform.post(f"{SCRIBE}deployments/", body)) == {path}
+
+
+@pytest.mark.parametrize("address", ["deployments/", "rollback/", "check/"])
+def test_a_role_that_there_is_not_is_not_there(platform: Any, address: str) -> None:
+    body = {"version": "1.0.0", "environment": "staging"} if address == "deployments/" else {}
+
+    problem(platform.post(f"{AGENTS}nobody/{address}", body), 404, "not_found")
+    problem(platform.patch(f"{AGENTS}nobody/", {}), 404, "not_found")
+
+
+def test_a_change_is_in_force_for_the_next_run(platform: Any, tenant: Tenant, scribe: Agent) -> None:
+    with tenant_scope(tenant.pk):
+        assert configuration.settings_for(tenant.pk, "scribe").timeout_seconds == 660
+
+    platform.patch(SCRIBE, {"timeout_seconds": 20})
+    answer = platform.post(f"{SCRIBE}deployments/", {"version": "3.0.0", "environment": "production"})
+
+    assert answer.status_code == 201
+    found = configuration.settings_for(tenant.pk, "scribe")
+    assert (found.timeout_seconds, found.adapter.version) == (20, "3.0.0")

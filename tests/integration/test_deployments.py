@@ -1,0 +1,224 @@
+"""Versions of agents: promoted and rolled back as one action, one in production whatever happens at once, pinned by runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django.db import IntegrityError
+
+from activities import requests
+from agents import configuration, deployments
+from agents.exceptions import (
+    AlreadyInProduction,
+    DeploymentConflict,
+    DeploymentNotFound,
+    NothingToRollBackTo,
+    VersionInvalid,
+)
+from agents.models import Agent, AgentVersionDeployment
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.registry import registered
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture(autouse=True)
+def scribe(database: None) -> Iterator[Agent]:
+    with registered("scribe") as agent:
+        yield agent
+
+
+def deploy(version: str, environment: str = "staging", **fields: Any) -> AgentVersionDeployment:
+    return deployments.deploy("scribe", version, environment, actor="test", **fields)
+
+
+def promote(deployment: AgentVersionDeployment, actor: str = "mia") -> AgentVersionDeployment:
+    return deployments.promote("scribe", deployment.pk, actor=actor)
+
+
+def production() -> str | None:
+    found = deployments.in_production("scribe")
+    return found.version if found else None
+
+
+def test_promoting_replaces_the_version_in_production_and_keeps_it_as_history() -> None:
+    first = promote(deploy("1.0.0", endpoint="https://one.example"))
+    staged = deploy("1.1.0")
+
+    second = promote(staged, actor="mia")
+
+    first.refresh_from_db()
+    assert (production(), second.promoted_from_id, second.previous_id) == ("1.1.0", staged.pk, first.pk)
+    assert (first.replaced_by, first.replaced_at is not None, first.endpoint) == (
+        "mia",
+        True,
+        "https://one.example",
+    )
+    staged.refresh_from_db()
+    assert staged.replaced_at is None, "it stays in staging"
+
+
+def test_rolling_back_leads_from_each_version_to_the_one_before_it() -> None:
+    for version in ("1.0.0", "1.1.0", "1.2.0"):
+        promote(deploy(version))
+
+    assert [deployments.roll_back("scribe", actor="mia").version for _ in range(2)] == ["1.1.0", "1.0.0"]
+    with pytest.raises(NothingToRollBackTo, match=r"1\.0\.0 is the first.*promote it"):
+        deployments.roll_back("scribe", actor="mia")
+    assert production() == "1.0.0"
+
+
+def test_after_a_rollback_a_promotion_can_be_rolled_back_again() -> None:
+    for version in ("1.0.0", "1.1.0"):
+        promote(deploy(version))
+    deployments.roll_back("scribe", actor="mia")
+    promote(deploy("1.2.0"))
+
+    assert deployments.roll_back("scribe", actor="mia").version == "1.0.0"
+
+
+def test_without_a_version_in_production_there_is_nothing_to_roll_back_to() -> None:
+    with pytest.raises(NothingToRollBackTo, match="there is none yet"):
+        deployments.roll_back("scribe", actor="mia")
+
+
+def test_a_former_version_can_be_promoted_anew_and_the_present_one_cannot() -> None:
+    first = promote(deploy("1.0.0"))
+    second = promote(deploy("2.0.0"))
+
+    with pytest.raises(AlreadyInProduction):
+        promote(second)
+    assert (promote(first).version, production()) == ("1.0.0", "1.0.0")
+
+
+def test_the_same_version_at_another_address_is_a_change() -> None:
+    promote(deploy("1.0.0", endpoint="https://one.example"))
+
+    deploy("1.0.0", "production", endpoint="https://two.example")
+
+    found = deployments.in_production("scribe")
+    assert found is not None
+    assert found.endpoint == "https://two.example"
+
+
+def test_other_environments_hold_several_versions_and_each_of_them_once() -> None:
+    for version in ("1.0.0", "1.1.0", "1.0.0"):
+        deploy(version)
+
+    now = [each.version for each in deployments.history("scribe") if each.replaced_at is None]
+    assert sorted(now) == ["1.0.0", "1.1.0"]
+
+
+@pytest.mark.parametrize(
+    "version", ["1", "1.0", "v1.0.0", "01.0.0", "1.0.0-", "1.0.0-01", "1.0.0\n", "1.0.0-" + "a" * 60]
+)
+def test_versions_that_are_not_semantic_are_refused(version: str) -> None:
+    with pytest.raises(VersionInvalid, match="semantic version"):
+        deploy(version)
+
+
+def test_a_deployment_of_another_agent_cannot_be_promoted() -> None:
+    with registered("other"):
+        theirs = deployments.deploy("other", "1.0.0", "staging", actor="test")
+
+        with pytest.raises(DeploymentNotFound):
+            promote(theirs)
+    with pytest.raises(DeploymentNotFound):
+        deployments.promote("scribe", uuid7(), actor="mia")
+
+
+@pytest.mark.parametrize("former", ["", "0.9.0"])
+def test_of_two_who_promote_at_once_one_is_done_and_the_other_is_told(
+    former: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a version in production, and with none, where only the constraint decides."""
+    if former:
+        promote(deploy(former))
+    staged = [deploy(version) for version in ("1.0.0", "2.0.0", "3.0.0")]
+    barrier, look = Barrier(3), deployments.in_production
+
+    def look_together(role: str) -> AgentVersionDeployment | None:
+        seen = look(role)
+        barrier.wait()
+        return seen
+
+    monkeypatch.setattr(deployments, "in_production", look_together)
+    outcomes = at_once(*[lambda each=each: promote(each) for each in staged])
+    monkeypatch.undo()
+
+    done = [each for each in outcomes if isinstance(each, AgentVersionDeployment)]
+    assert [each.version for each in done] == [production()]
+    assert [type(each) for each in outcomes].count(DeploymentConflict) == 2
+    assert (
+        AgentVersionDeployment.objects.filter(
+            environment="production", agent_id="scribe", replaced_at=None
+        ).count()
+        == 1
+    )
+
+
+def test_of_a_promotion_and_a_rollback_at_once_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("1.0.0", "2.0.0"):
+        promote(deploy(version))
+    staged, barrier, look = deploy("3.0.0"), Barrier(2), deployments.in_production
+
+    def look_together(role: str) -> AgentVersionDeployment | None:
+        seen = look(role)
+        barrier.wait()
+        return seen
+
+    monkeypatch.setattr(deployments, "in_production", look_together)
+    outcomes = at_once(lambda: promote(staged), lambda: deployments.roll_back("scribe", actor="mia"))
+    monkeypatch.undo()
+
+    assert sum(isinstance(each, DeploymentConflict) for each in outcomes) == 1
+    assert production() in ("1.0.0", "3.0.0")
+
+
+def test_the_database_itself_holds_one_version_in_production() -> None:
+    deploy("1.0.0", "production")
+
+    with pytest.raises(IntegrityError):
+        AgentVersionDeployment.objects.create(agent_id="scribe", version="2.0.0", environment="production")
+
+
+# What runs see of it
+
+
+@pytest.fixture
+def running(database: None) -> Iterator[Engine]:
+    engine = Engine(["scribe"])
+    Agent.objects.filter(role="scribe").update(adapter="inline", endpoint="agents.samples:noop")
+    yield engine
+    engine.close()
+
+
+def test_a_run_keeps_version_and_endpoint_of_its_claim_though_another_is_promoted_meanwhile(
+    running: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(deploy("1.0.0", endpoint="tests.engine:agent"))
+    configuration.forget()
+    build = requests.build
+
+    def promoted_in_between(*args: Any, **kwargs: Any) -> Any:
+        if production() == "1.0.0":
+            promote(deploy("2.0.0"))
+            configuration.forget()
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(requests, "build", promoted_in_between)
+    first, second = running.submit(tenant, "scribe", count=2)
+    running.deliver()
+    running.drain()
+
+    assert production() == "2.0.0"
+    (called,) = running.agent.calls
+    assert (called.settings.version, called.settings.endpoint) == ("1.0.0", "tests.engine:agent")
+    versions = {running.runs(tenant, each)[0].agent_version for each in (first, second)}
+    assert versions == {"1.0.0", "2.0.0"}
+    assert running.runs(tenant, called.activity_id)[0].agent_version == "1.0.0"

@@ -1,0 +1,174 @@
+"""What refers to agents: named before one is switched off or deleted, and looked for where it leads nowhere."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from agents import references
+from agents.models import Agent, AgentConfig
+from pipelines import versions
+from pipelines.models import Pipeline, Schedule
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.registry import registered
+
+pytestmark = pytest.mark.usefixtures("database")
+
+SCRIBE = "/api/v1/agents/scribe/"
+
+
+@pytest.fixture(autouse=True)
+def scribe(database: None) -> Iterator[Agent]:
+    with registered("scribe", adapter="inline") as agent:
+        yield agent
+
+
+@pytest.fixture
+def flow(tenant: Tenant) -> Pipeline:
+    steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "scribe"}]
+    version = versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": steps}, actor="test")
+    return version.pipeline
+
+
+def schedule(tenant: Tenant, name: str, **fields: Any) -> Schedule:
+    with tenant_scope(tenant.pk):
+        fields = {"target_type": "agent", "agent_role": "scribe", **fields}
+        made: Schedule = Schedule.objects.create(tenant=tenant, name=name, cron="0 8 * * *", **fields)
+    return made
+
+
+def needed_by() -> set[str]:
+    return {str(found) for found in references.to("scribe")}
+
+
+def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, flow: Pipeline
+) -> None:
+    schedule(other_tenant, "Weekly refresh")
+    schedule(tenant, "Switched off", enabled=False)
+    engine.submit(tenant, "scribe", count=2)
+
+    assert needed_by() == {
+        "pipeline flow (acme)",
+        "schedule Weekly refresh (globex)",
+        "activities 2 open (acme)",
+    }
+
+
+def test_only_the_newest_version_of_an_enabled_pipeline_counts(tenant: Tenant, flow: Pipeline) -> None:
+    versions.save(
+        tenant.pk, {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
+    )
+    assert needed_by() == set()
+
+
+def test_an_agent_that_is_needed_cannot_be_deleted(api: Any, tenant: Tenant, flow: Pipeline) -> None:
+    schedule(tenant, "Weekly refresh")
+
+    refused = problem(api(platform=True).delete(SCRIBE), 409, "agent_in_use")
+
+    assert "schedule Weekly refresh (acme), pipeline flow (acme)" in refused["detail"]
+    assert Agent.objects.filter(role="scribe").exists()
+
+
+def test_one_that_nothing_needs_is_deleted_with_what_tenants_have_set(
+    api: Any, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    with tenant_scope(other_tenant.pk):
+        AgentConfig.objects.create(tenant=other_tenant, agent_id="scribe", model="m")
+
+    assert api(platform=True).delete(SCRIBE).status_code == 204
+    assert not Agent.objects.filter(role="scribe").exists()
+
+
+def test_switching_off_what_is_needed_is_done_with_a_warning(
+    api: Any, tenant: Tenant, flow: Pipeline
+) -> None:
+    platform = api(platform=True)
+
+    shown = platform.patch(SCRIBE, {"enabled": False}).json()
+
+    assert (shown["enabled"], shown["warnings"]) == (False, ["still needed by pipeline flow (acme)"])
+    assert platform.patch(SCRIBE, {"enabled": True}).json()["warnings"] == []
+
+
+def test_what_leads_nowhere_is_found(tenant: Tenant, flow: Pipeline) -> None:
+    schedule(tenant, "Lost", agent_role="nobody")
+    schedule(tenant, "Of the flow", agent_role=None, target_type="pipeline", pipeline=flow)
+    assert [str(found) for found in references.broken()] == [
+        "schedule Lost (acme): there is no agent 'nobody'"
+    ]
+
+    Agent.objects.filter(role="scribe").update(enabled=False)
+    assert {str(found) for found in references.broken()} == {
+        "schedule Lost (acme): there is no agent 'nobody'",
+        "pipeline flow (acme): steps[1].agent_role: the agent 'scribe' is switched off",
+    }
+
+    with tenant_scope(tenant.pk):
+        Pipeline.objects.filter(pk=flow.pk).update(enabled=False)
+    assert "schedule Of the flow (acme): its pipeline 'flow' is switched off" in map(str, references.broken())
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    out = io.StringIO()
+    try:
+        call_command("agents", *arguments, stdout=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_the_command_names_what_leads_nowhere_and_ends_with_one(tenant: Tenant) -> None:
+    assert command("check", "--references")[0] == 0
+
+    schedule(tenant, "Lost", agent_role="nobody")
+
+    status, text = command("check", "--references")
+    assert (status, text) == (1, "broken: schedule Lost (acme): there is no agent 'nobody'\n")
+
+
+def test_a_version_is_deployed_promoted_and_rolled_back_by_command(tenant: Tenant) -> None:
+    with pytest.raises(CommandError, match=r"never deployed.*agents deploy scribe 1\.0\.0"):
+        command("promote", "scribe", "1.0.0")
+    for version in ("1.0.0", "1.1.0"):
+        assert command("deploy", "scribe", version)[1] == f"scribe {version} is in staging\n"
+        assert command("promote", "scribe", version)[1] == f"scribe {version} is in production\n"
+    assert "1.1.0" in next(line for line in command("list")[1].splitlines() if line.startswith("scribe"))
+
+    assert command("rollback", "scribe")[1] == "scribe 1.0.0 is in production\n"
+    with pytest.raises(CommandError, match="is the first"):
+        command("rollback", "scribe")
+
+    shown = command("show", "scribe")[1]
+    assert "needed by  nothing" in shown
+    assert [line.split()[:2] for line in shown.splitlines() if line.startswith("1.")] == [
+        ["1.0.0", "production"], ["1.1.0", "production"], ["1.1.0", "staging"], ["1.0.0", "production"], ["1.0.0", "staging"],
+    ]  # fmt: skip
+    for wrong in (
+        ("show", "nobody"),
+        ("check", "nobody"),
+        ("rollback", "nobody"),
+        ("deploy", "nobody", "1.0.0"),
+        ("deploy", "scribe", "1"),
+    ):
+        with pytest.raises(CommandError):
+            command(*wrong)
+
+
+def test_at_start_what_leads_nowhere_is_logged(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
+    schedule(tenant, "Lost", agent_role="nobody")
+
+    with caplog.at_level(logging.WARNING):
+        references.warn_of_broken()
+
+    (record,) = [each for each in caplog.records if getattr(each, "action", "") == "reference_broken"]
+    assert record.reference == "schedule Lost (acme)"  # type: ignore[attr-defined]

@@ -1,0 +1,301 @@
+"""Beat and the errands: rows by which somebody looks in time. Whatever happens to them, no time is lost and none fires twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.models import QuerySet
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
+from django_celery_beat.schedulers import ModelEntry
+
+from activities import errands
+from agents import scheduler_settings
+from agents.models import PlatformConfig
+from orchestrator.celery import app
+from pipelines import tasks
+from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
+from pipelines.schedules import beat, firing, plans, tending
+from tenants.context import OWNER, SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.scheduling import HOUR, NOON, again, execution, executions, fired, make_schedule, states
+
+LONG_AGO = timedelta(days=2)
+
+
+@pytest.fixture(autouse=True)
+def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
+    engine.serve(tenant)
+    scheduler_settings.forget()
+    yield
+    scheduler_settings.forget()
+
+
+def row_of(schedule: Schedule) -> PeriodicTask:
+    return PeriodicTask.objects.get(task=beat.TASK, kwargs__contains=str(schedule.pk))
+
+
+def tick(schedule: Schedule) -> None:
+    """What beat's message does, taken from the row that it would have been made of."""
+    row = row_of(schedule)
+    app.tasks[row.task](**json.loads(row.kwargs))
+
+
+def make_due(schedule: Schedule) -> None:
+    """As if its next time had come a moment ago."""
+    looked = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
+    with tenant_scope(schedule.tenant_id):
+        Schedule.objects.filter(pk=schedule.pk).update(
+            looked_until=looked, next_run_at=plans.next_of(schedule, after=looked), catch_up={"up_to": 1}
+        )
+
+
+# Rows of schedules
+
+
+def test_a_schedule_has_a_row_that_says_when_and_what(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant, "daily news", cron="30 8 * * 1-5", timezone="Europe/Paris")
+
+    row = row_of(schedule)
+
+    assert (row.pk, row.name, row.queue, row.enabled) == (
+        schedule.beat_task_id, "schedule: acme/daily news", "schedules", True,
+    )  # fmt: skip
+    assert (row.crontab.hour, row.crontab.minute, row.crontab.day_of_week, str(row.crontab.timezone)) == (
+        "8", "30", "1-5", "Europe/Paris",
+    )  # fmt: skip
+    assert "08:30" in row.description
+    assert json.loads(row.kwargs) == {"tenant": str(tenant.pk), "schedule": str(schedule.pk)}
+    ModelEntry(row, app=app)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"cron": "@daily"}, "crontab"),
+        ({"cron": "0 2 * * SUN"}, "crontab"),
+        ({"cron": "0 2 * * 7"}, "interval"),
+        ({"cron": "0 2 L * *"}, "interval"),
+        ({"cron": "0 2 * * 5L"}, "interval"),
+        ({"cron": "0 2 * * 1#2"}, "interval"),
+        ({"interval_ms": 90_000}, "interval"),
+        ({"repeat": "once", "start_at": NOON + HOUR}, "clocked"),
+    ],
+)
+def test_beat_ticks_for_times_that_it_does_not_know_as_well(
+    tenant: Tenant, fields: dict[str, Any], kind: str
+) -> None:
+    row = row_of(make_schedule(tenant, **fields))
+
+    assert [name for name in ("crontab", "interval", "clocked", "solar") if getattr(row, name)] == [kind]
+    ModelEntry(row, app=app)
+
+
+def test_a_row_follows_its_schedule_and_keeps_its_id(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant)
+    before = row_of(schedule)
+    schedule.name, schedule.cron, schedule.enabled = "renamed", "15 * * * *", False
+
+    with tenant_scope(tenant.pk):
+        beat.keep_in_step(schedule, tenant.slug)
+        unchanged_since = row_of(schedule).date_changed
+        beat.keep_in_step(schedule, tenant.slug)
+
+    row = row_of(schedule)
+    assert (row.pk, row.name, row.crontab.minute, row.enabled) == (
+        before.pk, "schedule: acme/renamed", "15", False,
+    )  # fmt: skip
+    assert row.date_changed == unchanged_since
+
+
+def test_equal_times_share_one_crontab_and_deleted_schedules_leave_no_row(tenant: Tenant) -> None:
+    schedules = [make_schedule(tenant, f"s{number}", cron="7 7 * * *") for number in range(3)]
+    assert CrontabSchedule.objects.filter(minute="7", hour="7").count() == 1
+
+    with tenant_scope(tenant.pk):
+        beat.forget(schedules[0])
+        beat.forget(schedules[0])
+
+    assert PeriodicTask.objects.filter(task=beat.TASK).count() == 2
+
+
+def test_names_that_are_long_or_taken_are_told_apart_by_the_id(tenant: Tenant) -> None:
+    taken = "schedule: acme/mine"
+    PeriodicTask.objects.create(
+        name=taken, task="other.task", interval=IntervalSchedule.objects.create(every=5, period="seconds")
+    )
+
+    mine, long = make_schedule(tenant, "mine"), make_schedule(tenant, "x" * 200)
+
+    assert row_of(mine).name == f"{taken} ({mine.pk})"
+    assert row_of(long).name.endswith(f"({long.pk})")
+    assert len(row_of(long).name) == 200
+
+
+def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    renamed, deleted, fine = (make_schedule(tenant, name) for name in ("renamed", "deleted", "fine"))
+    gone = make_schedule(other_tenant, "gone")
+    PeriodicTask.objects.filter(pk=row_of(renamed).pk).update(name="my own name", enabled=False)
+    row_of(deleted).delete()
+    with tenant_scope(other_tenant.pk):
+        Schedule.objects.filter(pk=gone.pk).delete()
+    untouched = row_of(fine).date_changed
+    PeriodicTask.objects.create(
+        name="nonsense", task=beat.TASK, kwargs="{}", interval=IntervalSchedule.objects.first() or
+        IntervalSchedule.objects.create(every=5, period="seconds"),
+    )  # fmt: skip
+
+    beat.mend()
+    beat.mend()
+
+    assert set(PeriodicTask.objects.filter(task=beat.TASK).values_list("name", flat=True)) == {
+        "schedule: acme/renamed", "schedule: acme/deleted", "schedule: acme/fine",
+    }  # fmt: skip
+    assert row_of(renamed).enabled
+    assert again(deleted).beat_task_id == row_of(deleted).pk
+    assert row_of(fine).date_changed == untouched
+
+
+def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tenant) -> None:
+    bad, good = make_schedule(tenant, "bad"), make_schedule(tenant, "good")
+    PeriodicTask.objects.filter(task=beat.TASK).delete()
+    with tenant_scope(tenant.pk):
+        Schedule.objects.filter(pk=bad.pk).update(cron="nonsense")
+
+    beat.mend()
+
+    assert row_of(bad).interval.every == beat.TICK_SECONDS
+    assert row_of(good).crontab is not None
+
+
+def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant) -> None:
+    beat.mend()
+    first = PeriodicTask.objects.get(task=beat.CHECK_TASK)
+    before = (first.name, first.interval.every, first.queue)
+
+    PlatformConfig.objects.create(key=scheduler_settings.KEY, value={"check_interval_ms": 5_000})
+    scheduler_settings.forget()
+    tasks.check_schedules()
+
+    row = PeriodicTask.objects.get(task=beat.CHECK_TASK)
+    assert before == ("schedules: check", 60, "schedules")
+    assert (row.pk, row.interval.every) == (first.pk, 5)
+
+
+# What ticks do
+
+
+def test_a_tick_fires_what_has_come_and_a_second_one_or_one_too_early_nothing(tenant: Tenant) -> None:
+    schedule, later = make_schedule(tenant, "now"), make_schedule(tenant, "later")
+    make_due(schedule)
+    with tenant_scope(tenant.pk):
+        Schedule.objects.filter(pk=later.pk).update(next_run_at=datetime.now(UTC) + HOUR)
+
+    for _ in range(2):
+        tick(schedule)
+        tick(later)
+
+    assert (states(schedule), states(later)) == (["fired"], [])
+    assert execution(tenant).jobs_enqueued == 1
+
+
+def test_without_beat_the_errand_fires_what_has_come(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant)
+    PeriodicTask.objects.all().delete()
+    make_due(schedule)
+
+    hinted = errands.Reminder().remind()
+    tasks.fire_due_schedules()
+
+    assert hinted == ["schedules-due"]
+    assert len(fired(schedule)) == 1
+    assert "schedules-due" not in errands.Reminder().remind()
+
+
+def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tenant) -> None:
+    schedule = make_schedule(tenant)
+    make_due(schedule)
+    waiting: list[list[str]] = []
+
+    def look() -> None:
+        waiting.append(sorted(name for name in errands._errands if errands._with_something_waiting([name])))
+
+    look()
+    firing.fire(tenant.pk, schedule.pk)
+    look()
+    tasks.expand_executions()
+    look()
+    engine.drain()
+    look()
+    tasks.settle_executions()
+    look()
+
+    ours = [[name for name in found if name.startswith("schedules")] for found in waiting]
+    assert ours == [["schedules-due"], ["schedules-unexpanded"], [], ["schedules-unsettled"], []]
+    assert executions(tenant)[0].status == "success"
+
+
+def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant)
+    make_due(schedule)
+    tasks.fire_due_schedules()
+    with tenant_scope(tenant.pk):
+        ScheduleExecution.objects.update(status="cancelled")
+
+    assert "schedules-uncancelled" in errands._with_something_waiting(list(errands._errands))
+    tasks.close_executions()
+    tasks.settle_executions()
+
+    with tenant_scope(tenant.pk):
+        assert [job.state for job in ScheduleJob.objects.all()] == ["cancelled"]
+    assert not errands._with_something_waiting(["schedules-uncancelled", "schedules-unsettled"])
+
+
+def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant, looked_until=datetime.now(UTC) + HOUR)
+    # So many that the planner's choice does not hang on a page more or less.
+    far = datetime.now(UTC) + LONG_AGO
+    fields = {"tenant": tenant, "target_type": "agent", "agent_role": "qa"}
+    with tenant_scope(tenant.pk):
+        Schedule.objects.bulk_create(
+            Schedule(name=f"later-{number}", next_run_at=far + timedelta(minutes=number), **fields)
+            for number in range(3_000)
+        )
+        ended = ScheduleExecution.objects.bulk_create(
+            ScheduleExecution(
+                tenant=tenant, schedule=schedule, schedule_name="x", definition={}, status="success", finished_at=NOON
+            )
+            for _ in range(3_000)
+        )  # fmt: skip
+        ScheduleJob.objects.bulk_create(
+            ScheduleJob(
+                tenant=tenant, execution=one, ordinal=0, batch=0, due_at=NOON, params={}, state="done"
+            )
+            for one in ended
+        )
+    with connections[OWNER].cursor() as cursor:  # nobody else may
+        cursor.execute("ANALYZE pipelines_schedule, pipelines_scheduleexecution, pipelines_schedulejob")
+
+    found = {
+        waiting.__name__: _plan(waiting())
+        for waiting in (firing.due, tending.unexpanded, tending.unsettled, tending.uncancelled)
+    }
+
+    for name, plan in found.items():
+        index = "schedules_due" if name == "due" else "executions_open"
+        assert index in plan, plan
+        assert "Seq Scan on pipelines_" not in plan, plan
+
+
+def _plan(waiting: QuerySet[Any]) -> str:
+    sql, values = waiting.order_by().query.exists().sql_with_params()
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}", values)
+        return "\n".join(line for (line,) in cursor.fetchall())

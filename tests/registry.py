@@ -1,0 +1,25 @@
+"""Agents of a test's own in the registry, which tests share and must leave as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from agents import configuration
+from agents.models import Agent
+from tenants.context import system_scope
+
+
+@contextmanager
+def registered(role: str = "scribe", **fields: Any) -> Iterator[Agent]:
+    """An agent that is there as long as the block runs."""
+    with system_scope():
+        agent = Agent.objects.create(role=role, **{"name": role.capitalize(), **fields})
+    configuration.forget()
+    try:
+        yield agent
+    finally:
+        with system_scope():
+            Agent.objects.filter(role=role).delete()
+        configuration.forget()
