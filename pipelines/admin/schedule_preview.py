@@ -18,7 +18,8 @@ from pipelines.schedules.forecast import Forecast
 
 def preview_of(request: HttpRequest) -> dict[str, Any]:
     """The context of the panel: a forecast, or why there is none."""
-    form = ScheduleForm(request.POST, instance=_instance(request.POST.get("schedule", "")))
+    present = _instance(request.POST.get("schedule", ""))
+    form = ScheduleForm(request.POST, instance=present)
     form.is_valid()
     tenant = form.tenant
     unread = {
@@ -29,7 +30,7 @@ def preview_of(request: HttpRequest) -> dict[str, Any]:
     if tenant is None:
         return {"waiting_for": "Choose a tenant first.", "unread": unread}
     try:
-        found = forecast.of_members(tenant.pk, form.members, from_now=True)
+        found = forecast.of_members(tenant.pk, form.members, from_now=True, present=present)
     except InvalidSchedule as refusal:
         errors = [{"path": fault.path, "message": fault.message} for fault in refusal.faults]
         return {"unread": unread, "errors": errors}

@@ -16,7 +16,7 @@ from pipelines import timing
 from pipelines.definition.faults import Fault
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
-from pipelines.schedules import checking, expansion, plans, targets
+from pipelines.schedules import checking, expansion, given, plans, targets
 from pipelines.schedules.errors import InvalidSchedule
 from pipelines.timing import Timing
 from tenants.context import tenant_scope
@@ -24,6 +24,9 @@ from tenants.context import tenant_scope
 MOST = 100  # times that may be asked for
 USUAL = 5
 INSTANT = timedelta(microseconds=1)
+OVER = "All its times have passed: it never fires."
+DUE_AT_ONCE = "Its time has passed: it fires as soon as it is saved."
+SKIPPED_AT_ONCE = "Its time has passed and it does not catch up: it is skipped, on record."
 SWITCHED_OFF = "It is switched off, so none of this happens before it is switched on."
 
 
@@ -43,13 +46,15 @@ class Forecast:
 
 
 def of_saved(schedule: Schedule, *, count: int = USUAL, after: datetime | None = None) -> Forecast:
-    """What a schedule will do, enabled or not: from `after`, else from `start_at` if that lies ahead, else from now."""
-    now = datetime.now(UTC)
+    """What a schedule will do: from `after`, else from `start_at` if that lies ahead, else from now.
+
+    What has gone wrong with its target or its tables since it was saved is among the `errors`.
+    """
     with tenant_scope(schedule.tenant_id):
-        definition = targets.definition_of(schedule)
-    when = plans.timing_of(schedule)
-    notes = [] if schedule.enabled else [SWITCHED_OFF]
-    return _of(schedule, when, definition, after or _beginning(schedule, now), now, count, notes)
+        members = given.members_of(schedule)
+    found = of_members(schedule.tenant_id, members, count=count, after=after, from_now=True, present=schedule)
+    over = schedule.enabled and schedule.next_run_at is None
+    return replace(found, notes=[OVER] if over else found.notes)
 
 
 def of_members(
@@ -59,11 +64,13 @@ def of_members(
     count: int = USUAL,
     after: datetime | None = None,
     from_now: bool = False,
+    present: Schedule | None = None,
 ) -> Forecast:
     """What a schedule that nobody has saved would do: from `after`, else from `start_at`, else from now.
 
-    With `from_now` a `start_at` that has passed is not gone back to. Faults of the name, the target and the parameters are among
-    the `errors`. Raises `InvalidSchedule` for others, since without times there is nothing to foretell.
+    With `from_now` a `start_at` that has passed is not gone back to. `present` is the schedule that it would be saved over. Faults of
+    the name, the target and the parameters are among the `errors`. Raises `InvalidSchedule` for others, since without times there
+    is nothing to foretell.
     """
     now = datetime.now(UTC)
     with tenant_scope(tenant_id):
@@ -74,7 +81,7 @@ def of_members(
         definition = targets.definition_of(schedule)
     # Outside of the transaction: a source may have to be fetched from somewhere.
     start = schedule.start_at - INSTANT if schedule.start_at and not from_now else _beginning(schedule, now)
-    notes = _notes(schedule, checked.timing, now)
+    notes = _notes(schedule, checked.timing, now, present)
     found = _of(schedule, checked.timing, definition, after or start, now, count, notes)
     refused = [
         {"path": fault.path, "message": fault.message} for fault in _without_name(checked.faults_of_work)
@@ -125,20 +132,15 @@ def _of(
     )
 
 
-def _notes(schedule: Schedule, when: Timing, now: datetime) -> list[str]:
+def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | None) -> list[str]:
     """What somebody should know before saving."""
     if not schedule.enabled:
         return [SWITCHED_OFF]
     if schedule.repeat == Repeat.ONCE and schedule.start_at and schedule.start_at <= now:
-        catches_up = plans.catch_up_of(schedule).up_to > 0
-        return [
-            "Its time has passed: it fires as soon as it is saved."
-            if catches_up
-            else "Its time has passed and it does not catch up: it is skipped, on record."
-        ]
-    if not any(timing.times(when, after=now, limit=1)):
-        return ["All its times have passed: it never fires."]
-    return []
+        if present and (present.repeat, present.start_at) == (schedule.repeat, schedule.start_at):
+            return [] if present.enabled and present.next_run_at else [OVER]
+        return [DUE_AT_ONCE if plans.catch_up_of(schedule).up_to else SKIPPED_AT_ONCE]
+    return [] if any(timing.times(when, after=now, limit=1)) else [OVER]
 
 
 def _without_name(found: list[Fault]) -> list[Fault]:

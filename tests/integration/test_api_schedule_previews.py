@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from pipelines.models import ScheduleExecution, ScheduleJob
+from pipelines.models import Dataset, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.schedules import expanding, firing
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
@@ -166,6 +166,19 @@ def test_what_is_odd_about_the_times_is_noted(
 )
 def test_what_is_asked_must_make_sense(api: Any, acme: Tenant, query: str) -> None:
     problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")
+
+
+def test_what_has_gone_since_it_was_saved_is_among_the_errors(api: Any, acme: Tenant) -> None:
+    client = api()
+    link = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id"})).json()["link"]
+    with tenant_scope(acme.pk):
+        Schedule.objects.update(agent_role="gone")
+        Dataset.objects.all().delete()
+
+    shown = client.get(f"{link}preview/").json()
+
+    assert len(shown["fires_at"]) == 5
+    assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.t"}
 
 
 def test_previews_of_others_are_not_there_and_viewers_do_not_try_things_out(
