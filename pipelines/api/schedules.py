@@ -30,7 +30,7 @@ from pipelines.models.schedule import Repeat
 from pipelines.schedules import forecast, given, running, saving
 from pipelines.schedules.errors import ScheduleNotFound
 from tenants.api.faults import InvalidRequest
-from tenants.api.filters import refuse_unknown
+from tenants.api.filters import FlagFilter, refuse_unknown
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
@@ -50,7 +50,7 @@ AFTER = OpenApiParameter(
 
 class ScheduleFilter(django_filters.FilterSet):
     name = django_filters.CharFilter()
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     target_type = django_filters.ChoiceFilter(choices=[("agent", "agent"), ("pipeline", "pipeline")])
     agent_role = django_filters.CharFilter()
     pipeline = django_filters.CharFilter(field_name="pipeline__key")

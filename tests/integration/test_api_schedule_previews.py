@@ -88,7 +88,7 @@ def test_a_preview_tells_times_words_and_jobs_and_writes_nothing(api: Any, acme:
         "fires_at": ["2027-05-01T12:00:00Z", "2027-05-02T12:00:00Z"],
         "fires_at_local": ["2027-05-01T08:00:00-04:00", "2027-05-02T08:00:00-04:00"],
         "timezone": "America/New_York",
-        "in_words": "at 08:00, from 2027-04-30 20:00 (America/New_York)",
+        "in_words": "every day at 08:00, from 2027-04-30 20:00 (America/New_York)",
         "jobs": 12, "batches": 3, "ends_after_seconds": 4.0,
         "sample": [{"deep": True, "tickerId": f"T{number}"} for number in range(5)],
         "errors": [], "notes": [],

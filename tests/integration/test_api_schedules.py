@@ -249,9 +249,10 @@ def test_the_list_is_narrowed(api: Any, acme: Tenant) -> None:
     make(client, name="C", agent_role="dev", enabled=False)
     expected = {
         "name=B": "B", "enabled=false": "C", "target_type=pipeline": "B", "agent_role=dev": "C", "pipeline=flow": "B",
-        "repeat=once": "A", "search=bee": "A", "ordering=-name": "CBA",
+        "repeat=once": "A", "search=bee": "A", "ordering=-name": "CBA", "enabled=true": "AB",
     }  # fmt: skip
 
+    problem(client.get(f"{SCHEDULES}?enabled=maybe"), 400, "validation_failed")
     found = {
         query: "".join(shown["name"] for shown in client.get(f"{SCHEDULES}?{query}").json()["results"])
         for query in expected

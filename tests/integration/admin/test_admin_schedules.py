@@ -186,7 +186,7 @@ def test_the_preview_tells_what_will_happen(daily: Schedule, root: Client) -> No
     answer = root.post(PREVIEW, filled)
 
     text = words(answer)
-    assert "At 08:00 (America/New_York)" in text
+    assert "Every day at 08:00 (America/New_York)" in text
     assert "12 jobs in 3 batches; the last batch starts 2 s after the first" in text
     assert '"tickerId": &quot;T0&quot;' in text or "&quot;T0&quot;" in text
 
@@ -227,7 +227,7 @@ def test_the_list_tells_when_and_what_came_of_the_last_time(daily: Schedule, roo
 
     text = words(root.get(list_of(Schedule)))
 
-    assert "at 08:00 (America/New_York)" in text
+    assert "every day at 08:00 (America/New_York)" in text
     assert text.count(" 08:00") >= 5, "five times in the zone of the schedule"
     assert "partial" in text
 
