@@ -31,6 +31,7 @@ from tenants.context import tenant_scope
 logger = logging.getLogger(__name__)
 
 PAGE = 500
+PORTION = 25  # executions of a single job that are expanded in one transaction
 PATIENCE = timedelta(seconds=60)  # without a sign of life, somebody else goes on: a page takes a second
 MOST_TRIES = 5
 
@@ -60,6 +61,54 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
         )
         message = f"The expansion failed unexpectedly ({type(error).__name__})."
         _give_up(tenant_id, execution_id, [{"message": message, "code": "expansion_failed"}])
+
+
+def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
+    """Expand those executions that are a single activity, a portion of them in one transaction. The others come back, each for `expand`."""
+    by_tenant: dict[UUID, list[UUID]] = {}
+    for tenant_id, execution_id in found:
+        by_tenant.setdefault(tenant_id, []).append(execution_id)
+    for tenant_id, ids in by_tenant.items():
+        for portion in (ids[start : start + PORTION] for start in range(0, len(ids), PORTION)):
+            try:
+                rest = _expand_single(tenant_id, portion)
+            except Exception:
+                logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
+                rest = portion  # Alone, only the one at fault fails.
+            yield from ((tenant_id, execution_id) for execution_id in rest)
+
+
+def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
+    """Expand what is a single activity that its agent takes; the others."""
+    with tenant_scope(tenant_id):
+        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=ids, touched_at__isnull=True)
+        locked = rows.order_by("pk").select_for_update(of=("self",), skip_locked=True)
+        pairs = [
+            (execution, _job(execution, planned, JobState.ENQUEUED))
+            for execution in locked
+            if _is_to_be_expanded(execution) and (planned := _only_job(execution)) is not None
+        ]
+        if pairs:
+            targets.submit_each(pairs)
+            ScheduleJob.objects.bulk_create(job for _, job in pairs)
+            now, done = datetime.now(UTC), [execution.pk for execution, _ in pairs]
+            ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done).update(
+                jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
+            )
+    expanded = {execution.pk for execution, _ in pairs}
+    return [execution_id for execution_id in ids if execution_id not in expanded]
+
+
+def _only_job(execution: ScheduleExecution) -> Planned | None:
+    if _has_sources(execution.definition):
+        return None
+    try:
+        (planned,) = expansion.plan(
+            execution.tenant_id, execution.definition, asked_at=execution.started_at
+        ).jobs()
+    except ExpansionError:
+        return None  # By itself it fails, and says why.
+    return planned if targets.takes(execution, planned.params) else None
 
 
 def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
@@ -164,14 +213,10 @@ def _record(
 ) -> None:
     """Record the jobs of a page with their work, and count them on the execution, unsaved. Under the execution's lock."""
     rows = [
-        ScheduleJob(
-            tenant_id=execution.tenant_id,
-            execution_id=execution.pk,
-            ordinal=planned.ordinal,
-            batch=planned.batch,
-            due_at=planned.due_at,
-            params=planned.params,
-            state=JobState.WAITING if waits_for_batches and planned.batch else JobState.ENQUEUED,
+        _job(
+            execution,
+            planned,
+            JobState.WAITING if waits_for_batches and planned.batch else JobState.ENQUEUED,
         )
         for planned in page
     ]
@@ -181,6 +226,18 @@ def _record(
     execution.jobs_enqueued += sum(1 for row in rows if row.activity_id or row.pipeline_run_id)
     execution.jobs_failed += sum(1 for row in rows if row.state == JobState.FAILED)
     execution.touched_at = datetime.now(UTC)
+
+
+def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> ScheduleJob:
+    return ScheduleJob(
+        tenant_id=execution.tenant_id,
+        execution_id=execution.pk,
+        ordinal=planned.ordinal,
+        batch=planned.batch,
+        due_at=planned.due_at,
+        params=planned.params,
+        state=state,
+    )
 
 
 def _expanded(execution: ScheduleExecution, plan: Plan) -> None:

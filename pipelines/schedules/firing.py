@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 ACTOR = "schedule"
 PAGE = 200
+PORTION = 25
 TURN_SECONDS = 20.0  # Then what was fired is expanded. While schedules are due, the next hint is on its way.
 MARGIN = timedelta(
     seconds=30
@@ -77,7 +78,7 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
     # What another scheduler holds right now stays due, and is not for us.
     while page := [found for found in _page(now) if found[1] not in seen]:
         seen.update(schedule_id for _, schedule_id in page)
-        for tenant_id, ids in _by_tenant(page).items():
+        for tenant_id, ids in _portions(page):
             begun += [(tenant_id, pk) for pk in _fire_whatever_comes(tenant_id, ids, now)]
             if time.monotonic() > ends:
                 return begun
@@ -89,11 +90,14 @@ def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
         return list(due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
 
 
-def _by_tenant(page: Iterable[tuple[UUID, UUID]]) -> dict[UUID, list[UUID]]:
-    found: dict[UUID, list[UUID]] = {}
+def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
+    """Schedules of one tenant that fire in one transaction: not so many that a process which dies has done much in vain."""
+    by_tenant: dict[UUID, list[UUID]] = {}
     for tenant_id, schedule_id in page:
-        found.setdefault(tenant_id, []).append(schedule_id)
-    return found
+        by_tenant.setdefault(tenant_id, []).append(schedule_id)
+    for tenant_id, ids in by_tenant.items():
+        for start in range(0, len(ids), PORTION):
+            yield tenant_id, ids[start : start + PORTION]
 
 
 def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:

@@ -59,11 +59,29 @@ def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
     In the caller's transaction. Raises `PipelineError` when the agent or the pipeline is gone or switched off.
     """
     if execution.definition["target_type"] == "agent":
-        valid = _valid(execution, jobs)
-        if valid:
-            _submit(execution, valid)
+        if valid := _valid(execution, jobs):
+            submit_each([(execution, job) for job in valid])
     elif waiting := list(jobs):
         _start_runs(execution, waiting)
+
+
+def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
+    """The jobs of many executions of one tenant in one statement; each of them is one that `takes` allows. As `start`."""
+    items = [_activity(execution, job) for execution, job in pairs]
+    for (_, job), submitted in zip(pairs, submit(items, actor=ACTOR), strict=True):
+        job.activity_id, job.state = submitted.id, JobState.ENQUEUED
+
+
+def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
+    """Whether an agent is there for the execution and takes these parameters. In the caller's transaction."""
+    given = execution.definition
+    if given["target_type"] != "agent":
+        return False
+    try:
+        _refuse_unavailable(execution.tenant_id, given["agent_role"])
+    except TargetUnavailable:
+        return False
+    return not input_schemas.faults(execution.tenant_id, given["agent_role"], params)
 
 
 def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[ScheduleJob]:
@@ -93,27 +111,22 @@ def _refusal(faults: list[dict[str, str]]) -> dict[str, Any]:
     return {"code": "invalid_params", "message": told, "faults": faults}
 
 
-def _submit(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> None:
+def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:
     given = execution.definition
-    items = [
-        NewActivity(
-            id=uuid7(),
-            name=given["name"],
-            agent_role=given["agent_role"],
-            params=job.params,
-            priority=given["priority"],
-            retry=given["retry"],
-            timeout_seconds=given["timeout_seconds"],
-            not_before=_begin(job),
-            # The schedule may be deleted by now; its work is still told apart from other work by its id.
-            schedule_id=UUID(given["schedule"]),
-            wake_reason=WakeReason.SCHEDULED,
-            metadata={"schedule_execution": str(execution.pk), "schedule_job": str(job.pk)},
-        )
-        for job in jobs
-    ]
-    for job, submitted in zip(jobs, submit(items, actor=ACTOR), strict=True):
-        job.activity_id, job.state = submitted.id, JobState.ENQUEUED
+    return NewActivity(
+        id=uuid7(),
+        name=given["name"],
+        agent_role=given["agent_role"],
+        params=job.params,
+        priority=given["priority"],
+        retry=given["retry"],
+        timeout_seconds=given["timeout_seconds"],
+        not_before=_begin(job),
+        # The schedule may be deleted by now; its work is still told apart from other work by its id.
+        schedule_id=UUID(given["schedule"]),
+        wake_reason=WakeReason.SCHEDULED,
+        metadata={"schedule_execution": str(execution.pk), "schedule_job": str(job.pk)},
+    )
 
 
 def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -33,13 +33,12 @@ TURN_SECONDS = (
 
 def fire() -> None:
     """Fire what is due, and expand what begins with it."""
-    begun = firing.fire_due()
-    _each(begun, expanding.expand)
+    _expand(firing.fire_due())
 
 
 def fire_one(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> None:
     """Beat has ticked for a schedule: if one of its times has come, it is fired."""
-    _each([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id, now=now)], expanding.expand)
+    _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id, now=now)])
 
 
 def check() -> None:
@@ -56,7 +55,9 @@ def tend() -> int:
 
 
 def expand() -> int:
-    return _each(_listed(unexpanded()), expanding.expand)
+    found = _listed(unexpanded())
+    _expand(found)
+    return len(found)
 
 
 def settle() -> int:
@@ -98,6 +99,10 @@ def _unfinished() -> QuerySet[ScheduleExecution]:
     """By the index of those that have not finished."""
     rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.filter(finished_at__isnull=True)
     return rows
+
+
+def _expand(found: Sequence[tuple[UUID, UUID]]) -> None:
+    _each(expanding.expand_all(found), expanding.expand)
 
 
 def _listed(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:

@@ -1,0 +1,148 @@
+"""Ten thousand rows that become jobs, and a thousand schedules whose time comes in the same minute. One process does it all."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from activities import relay
+from activities.admission import limits, rebuilding
+from activities.models import Activity
+from agents.models import AgentConfig
+from pipelines import versions
+from pipelines.models import Dataset, DatasetRow, Pipeline, Schedule, ScheduleExecution, ScheduleJob
+from pipelines.schedules import expanding, firing, plans, running
+from tenants import registration
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+
+Figures = dict[str, float]
+ROLE = "seo"
+
+
+def _tenant() -> Tenant:
+    tenant = registration.register(f"bench-{uuid4().hex[:8]}", "")
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(
+            tenant=tenant, agent_id=ROLE, adapter="inline", endpoint="agents.samples:echo"
+        )
+    rebuilding.rebuild()
+    limits.refresh()
+    return tenant
+
+
+def _rows(tenant: Tenant, count: int) -> None:
+    with tenant_scope(tenant.pk):
+        dataset = Dataset.objects.create(
+            tenant=tenant, name="ticker", fields={"id": "string", "enabled": "boolean"}
+        )
+        DatasetRow.objects.bulk_create(
+            (
+                DatasetRow(
+                    tenant=tenant,
+                    dataset=dataset,
+                    key=f"T{number:06}",
+                    data={"id": f"T{number:06}", "enabled": True},
+                )
+                for number in range(count)
+            ),
+            batch_size=1_000,
+        )
+
+
+def _schedule(tenant: Tenant, name: str, **fields: object) -> Schedule:
+    """Unsaved, looked at until now, and due at the full minute."""
+    target = (
+        {"target_type": "pipeline"} if "pipeline" in fields else {"target_type": "agent", "agent_role": ROLE}
+    )
+    schedule = Schedule(
+        tenant=tenant, name=name, cron="* * * * *", timezone="UTC", looked_until=datetime.now(UTC), **target, **fields
+    )  # fmt: skip
+    schedule.next_run_at = plans.next_of(schedule, after=datetime.now(UTC))
+    return schedule
+
+
+def expand_activities(folder: Path, scale: float) -> Figures:
+    """10,000 rows of a tenant's table become 10,000 activities in batches of 10."""
+    return _expanded(int(10_000 * scale), lambda tenant: {})
+
+
+def expand_runs(folder: Path, scale: float) -> Figures:
+    """1,000 rows become 1,000 runs of a pipeline of three steps."""
+    return _expanded(int(1_000 * scale), lambda tenant: {"pipeline": _pipeline(tenant)})
+
+
+def _expanded(count: int, target: Callable[[Tenant], dict[str, object]]) -> Figures:
+    tenant = _tenant()
+    _rows(tenant, count)
+    schedule = _schedule(
+        tenant, "rows", params={"ticker": "db:ticker:all:id?enabled=true", "depth": 1}, **target(tenant)
+    )
+    with tenant_scope(tenant.pk):
+        schedule.save(force_insert=True)
+        execution = running.run_now(tenant.pk, schedule.pk, actor="bench")  # begun, and not expanded yet
+    began = time.perf_counter()
+    expanding.expand(tenant.pk, execution.pk)
+    seconds = time.perf_counter() - began
+    relay.flush()
+    with tenant_scope(tenant.pk):
+        found = ScheduleJob.objects.for_tenant(tenant.pk).filter(execution_id=execution.pk).count()
+    assert found == count, f"{found} of {count} jobs"
+    return {"rows": count, "recorded s": seconds, "rows per s": count / seconds}
+
+
+def _pipeline(tenant: Tenant) -> Pipeline:
+    steps = [
+        {"id": "collect", "agent_role": ROLE},
+        {"id": "analyze", "agent_role": ROLE, "depends_on": ["collect"]},
+        {"id": "generate", "agent_role": ROLE, "depends_on": ["analyze"]},
+    ]
+    versions.save(tenant.pk, {"key": "newsletter", "name": "Newsletter", "steps": steps}, actor="bench")
+    with tenant_scope(tenant.pk):
+        return Pipeline.objects.for_tenant(tenant.pk).get(key="newsletter")
+
+
+def memory(folder: Path, scale: float) -> Figures:
+    """What the expansion of 2,000 and of 10,000 rows keeps in memory at most."""
+    figures: Figures = {}
+    for count in (int(2_000 * scale), int(10_000 * scale)):
+        tracemalloc.start()
+        _expanded(count, lambda tenant: {})
+        figures[f"peak MB of {count} rows"] = tracemalloc.get_traced_memory()[1] / 1e6
+        tracemalloc.stop()
+    return figures
+
+
+def due_at_once(folder: Path, scale: float) -> Figures:
+    """1,000 schedules whose time comes in the same minute: fired, and then each with its activity submitted."""
+    count = int(1_000 * scale)
+    tenant = _tenant()
+    with tenant_scope(tenant.pk):
+        Schedule.objects.bulk_create(
+            _schedule(tenant, f"s{number}", params={"number": number}) for number in range(count)
+        )
+    at = datetime.now(UTC) + timedelta(minutes=1, seconds=1)
+    began = time.perf_counter()
+    begun = firing.fire_due(at, within=600)
+    fired = time.perf_counter() - began
+    for execution in expanding.expand_all(begun):
+        expanding.expand(*execution)
+    submitted = time.perf_counter() - began
+    relay.flush()
+    with tenant_scope(tenant.pk):
+        assert ScheduleExecution.objects.for_tenant(tenant.pk).count() == count
+        assert Activity.objects.for_tenant(tenant.pk).count() == count
+        Schedule.objects.for_tenant(tenant.pk).update(enabled=False)
+    return {"schedules": count, "all fired s": fired, "all submitted s": submitted}
+
+
+ALL: dict[str, Callable[[Path, float], Figures]] = {
+    "expand_activities": expand_activities,
+    "expand_runs": expand_runs,
+    "memory": memory,
+    "due_at_once": due_at_once,
+}
