@@ -20,6 +20,7 @@ from agents.api.digests import Digested
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.shown import Shown
 from agents.api.strict import read
+from tenants.api.filters import FlagFilter
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
@@ -63,14 +64,6 @@ class AlertSerializer(Shown):
 
     def get_deliveries(self, alert: Alert) -> list[dict[str, Any]]:
         return [DeliverySerializer(delivery).data for delivery in alert.deliveries.all()]
-
-
-class FlagFilter(django_filters.TypedChoiceFilter):
-    """true or false. The library's own filter takes a misspelt one for none, and lists everything."""
-
-    def __init__(self, **options: Any) -> None:
-        words = (("true", "true"), ("false", "false"))
-        super().__init__(choices=words, coerce=lambda word: word == "true", **options)
 
 
 class AlertFilter(django_filters.FilterSet):

@@ -9,6 +9,7 @@ import django_filters
 from activities.models import Activity
 from activities.models.activity import AssigneeType
 from activities.states import Status
+from tenants.api.filters import FlagFilter
 
 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
@@ -41,12 +42,8 @@ class InboxFilter(django_filters.FilterSet):
     human_role = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
-    gate = django_filters.BooleanFilter(
-        field_name="is_approval_gate", help_text="Only decisions, or only tasks."
-    )
-    mine = django_filters.BooleanFilter(
-        method="of_caller", help_text="Only what is asked of the caller's own human roles."
-    )
+    gate = FlagFilter(field_name="is_approval_gate", help_text="Only decisions, or only tasks.")
+    mine = FlagFilter(method="of_caller", help_text="Only what is asked of the caller's own human roles.")
 
     class Meta:
         model = Activity

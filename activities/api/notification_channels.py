@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from activities.alerts import targets
 from activities.alerts.raising import try_channel
 from activities.alerts.targets import InvalidTarget
-from activities.api.alerts import AlertSerializer, FlagFilter
+from activities.api.alerts import AlertSerializer
 from activities.api.decisions import EmptySerializer
 from activities.exceptions import ActivityError
 from activities.models import NotificationChannel
@@ -26,6 +26,7 @@ from agents.api.shown import Shown
 from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from agents.exceptions import ConfigurationError
 from tenants.api.faults import InvalidRequest
+from tenants.api.filters import FlagFilter
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope

@@ -91,6 +91,9 @@ class ActivitySerializer(Shown):
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     step = serializers.CharField(allow_null=True)
+    schedule = serializers.UUIDField(
+        source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
+    )
     round = serializers.IntegerField()
     dedup_key = serializers.CharField(allow_null=True)
     group_key = serializers.CharField(allow_null=True)

@@ -19,6 +19,7 @@ from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, rea
 from agents.exceptions import AgentError
 from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
+from tenants.api.filters import FlagFilter
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -112,7 +113,7 @@ class NewSkillSerializer(SkillBodySerializer):
 
 class SkillFilter(django_filters.FilterSet):
     kind = django_filters.ChoiceFilter(choices=SkillKind.choices)
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     role = django_filters.CharFilter(method="of_role", help_text="What agents of this role may know.")
 
     class Meta:

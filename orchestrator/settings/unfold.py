@@ -120,6 +120,16 @@ UNFOLD = {
                 ],
             },
             {
+                "title": "Schedules",
+                "separator": True,
+                "items": [
+                    _page("Schedules", "calendar_clock", "pipelines_schedule"),
+                    _page("Executions", "event_available", "pipelines_scheduleexecution"),
+                    _page("Jobs", "checklist", "pipelines_schedulejob"),
+                    _page("Times", "history_toggle_off", "pipelines_firing"),
+                ],
+            },
+            {
                 "title": "Agents",
                 "separator": True,
                 "items": [

@@ -1,3 +1,11 @@
-"""The admin of pipelines: their definitions as text, every version, every run, each with its picture; deliverables and their months."""
+"""The admin of pipelines: their definitions as text, every version, every run, each with its picture; deliverables and their months;
+schedules, with what they will do and what came of them."""
 
-from pipelines.admin import deliverable, pipeline, run, template  # noqa: F401  # each registers its models
+from pipelines.admin import (  # noqa: F401  # each registers its models
+    deliverable,
+    executions,
+    pipeline,
+    run,
+    schedule,
+    template,
+)

@@ -25,6 +25,7 @@ from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
 from pipelines.periods import PlanInvalid
 from tenants.api.faults import InvalidRequest
+from tenants.api.filters import FlagFilter
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -116,7 +117,7 @@ class PlanSerializer(StrictSerializer):
 class PeriodFilter(django_filters.FilterSet):
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     status = django_filters.ChoiceFilter(choices=PeriodState.choices)
-    at_risk = django_filters.BooleanFilter()
+    at_risk = FlagFilter()
     starts_on = django_filters.DateFilter()
 
     class Meta:

@@ -40,6 +40,7 @@ class PipelineRunFilter(django_filters.FilterSet):
     status = django_filters.ChoiceFilter(choices=RunState.choices)
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     period = django_filters.UUIDFilter(field_name="period_id")
+    schedule = django_filters.UUIDFilter(field_name="schedule_id")
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
 

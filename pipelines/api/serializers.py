@@ -117,6 +117,9 @@ class PipelineRunSerializer(Shown):
     period = serializers.UUIDField(
         source="period_id", allow_null=True, help_text="The month of the deliverable that it belongs to."
     )
+    schedule = serializers.UUIDField(
+        source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
+    )
     priority = serializers.IntegerField()
     steps = serializers.SerializerMethodField()
     created_by = serializers.CharField()

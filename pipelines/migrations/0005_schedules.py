@@ -569,6 +569,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="scheduleexecution",
+            index=models.Index(fields=["schedule", "-started_at", "-id"], name="executions_newest_of_one"),
+        ),
+        migrations.AddIndex(
+            model_name="scheduleexecution",
             index=models.Index(
                 condition=models.Q(("status__in", ["running", "queued"])),
                 fields=["id"],

@@ -196,6 +196,8 @@ class ScheduleExecution(TenantOwned):
         indexes = (
             models.Index(fields=("tenant", "-started_at", "-id"), name="executions_newest"),
             models.Index(fields=("schedule", "status"), name="executions_of_schedule"),
+            # The list of one schedule's executions, of which there may be one a minute for years.
+            models.Index(fields=("schedule", "-started_at", "-id"), name="executions_newest_of_one"),
             # Also those that were cancelled and whose jobs have not all been ended yet.
             models.Index(
                 fields=("id",), condition=models.Q(finished_at__isnull=True), name="executions_open"

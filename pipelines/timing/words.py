@@ -50,6 +50,8 @@ def _cron_in_words(text: str) -> str:
     described = _described(cron.text)
     if cron.days_are_alternatives:
         described = _with_alternative_days(cron)
+    if cron.text.endswith(" * * *") and not cron.holds_every_hour and described.startswith("At "):
+        described = f"Every day {described[:1].lower()}{described[1:]}"
     return described[:1].lower() + described[1:]
 
 

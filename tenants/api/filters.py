@@ -8,8 +8,10 @@ refused as well, unless its filter takes several values.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
+import django_filters
+from django.db import models
 from django.db.models import QuerySet
 from django_filters.filterset import BaseFilterSet
 from django_filters.rest_framework import DjangoFilterBackend
@@ -26,12 +28,31 @@ FORMAT = "format"
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here
 
 
+class FlagFilter(django_filters.TypedChoiceFilter):
+    """true or false. The library's own filter takes a misspelt one for none, and lists everything."""
+
+    def __init__(self, **options: Any) -> None:
+        words = (("true", "true"), ("false", "false"))
+        super().__init__(choices=words, coerce=lambda word: word == "true", **options)
+
+
+class StrictFilterSet(django_filters.FilterSet):
+    """What the filters of a view are made of that only names columns."""
+
+    FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
+        **django_filters.FilterSet.FILTER_DEFAULTS,
+        models.BooleanField: {"filter_class": FlagFilter},
+    }
+
+
 class StrictFilterBackend(DjangoFilterBackend):
     """django-filter, and a 400 naming every parameter that is unknown, repeated or malformed.
 
     A list view declares `filterset_class` or `filterset_fields`, `search_fields`, `ordering_fields`, and in
     `query_parameters` what it reads itself. Single objects are not filtered.
     """
+
+    filterset_base = StrictFilterSet
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         if view.kwargs.get(view.lookup_url_kwarg or view.lookup_field) is not None:

@@ -42,6 +42,7 @@ SEES_EVERY_TENANT = {
     "pipelines.schedules.firing": "what has come, whosever schedule it is",
     "pipelines.schedules.tending": "executions that have something to do, whosever they are",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
+    "pipelines.management.commands.load_schedule": "makes roles that the platform's registry lacks",
 }
 
 OWNS_TABLES = {

@@ -17,9 +17,13 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 from rest_framework.test import APIClient
 
+from pipelines.models import ScheduleExecution
+from pipelines.schedules import saving
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.test_api_door import problem
+from tests.tickers import body
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -125,9 +129,18 @@ def test_whatever_is_not_there_is_a_404_that_tells_nothing(api: Any, tenant: Ten
             assert body["detail"] == "Not found.", operation["operationId"]
 
 
+def an_execution(tenant: Tenant) -> ScheduleExecution:
+    made = saving.create(tenant.pk, body(), actor="test")
+    with tenant_scope(tenant.pk):
+        return ScheduleExecution.objects.create(
+            tenant=tenant, schedule=made, schedule_name=made.name, definition={}
+        )
+
+
 def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
     client = api("viewer")
     activity = api().post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}).json()["id"]
+    execution = an_execution(tenant)
     api().post("/api/v1/datasets/", {"name": "ticker", "fields": {"id": "string"}, "rows": [{"id": "AAPL"}]})
     lists = [
         (address, operation)
@@ -142,6 +155,8 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
             .replace("{agent_role}", "qa")
             .replace("{name}", "ticker")
         )
+        place = place.replace("{schedule_id}", str(execution.schedule_id))
+        place = place.replace("{execution_id}", str(execution.pk))
         page = client.get(f"{place}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address

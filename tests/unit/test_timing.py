@@ -385,7 +385,7 @@ def test_jitter_is_the_same_for_everybody_and_spread_over_its_span() -> None:
     ("data", "words"),
     [
         ({"cron": "0 2 * * 0"}, "at 02:00, only on Sunday (America/New_York)"),
-        ({"cron": "0 8 * * *", "timezone": "UTC"}, "at 08:00 (UTC)"),
+        ({"cron": "0 8 * * *", "timezone": "UTC"}, "every day at 08:00 (UTC)"),
         ({"cron": "@hourly"}, "every hour (America/New_York)"),
         ({"cron": "0 17 13 * 5"}, "at 17:00, on day 13 of the month, or on Friday (America/New_York)"),
         ({"cron": "0 9 1 6 MON-FRI"}, "at 09:00, on day 1 of the month, or Monday through Friday, only in June (America/New_York)"),

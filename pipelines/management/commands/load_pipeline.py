@@ -27,8 +27,8 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, file: Path, tenant: str | None, **options: Any) -> None:
-        text = _read(file)
-        owner = _tenant(tenant)
+        text = read_text(file)
+        owner = owner_of(tenant)
         try:
             version = versions.save(owner.pk, data := load(text, filename=file.name), actor=ACTOR)
         except DefinitionError as error:
@@ -38,7 +38,8 @@ class Command(BaseCommand):
         self.stdout.write(f"pipeline {data['key']} version {version.number}")
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Raises `CommandError`."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -47,8 +48,8 @@ def _read(file: Path) -> str:
         raise CommandError(f"{file} is not UTF-8 text (byte {error.start}).") from error
 
 
-def _tenant(slug: str | None) -> Tenant:
-    """The named tenant, or the only one."""
+def owner_of(slug: str | None) -> Tenant:
+    """The named tenant, or the only one. Raises `CommandError`."""
     if slug is not None:
         try:
             return registration.find(slug)
@@ -60,5 +61,5 @@ def _tenant(slug: str | None) -> Tenant:
         known = (
             ", ".join(tenant.slug for tenant in found) or "none; make one with: manage.py create_tenant SLUG"
         )
-        raise CommandError(f"Say whose pipeline it is with --tenant SLUG. There are: {known}")
+        raise CommandError(f"Say whose it is with --tenant SLUG. There are: {known}")
     return found[0]

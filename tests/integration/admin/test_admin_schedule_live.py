@@ -1,0 +1,72 @@
+"""The preview in the form of a schedule as somebody sees it who types: in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from pipelines.models import Schedule
+from pipelines.schedules import saving
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests import pages
+from tests.browsing import page_of
+from tests.engine import Engine
+from tests.tickers import body, tickers
+
+pytestmark = pytest.mark.ui
+
+ANSWER = "#schedule-preview [data-answer]"
+
+
+@pytest.fixture
+def daily(engine: Engine, tenant: Tenant) -> Schedule:
+    engine.serve(tenant)
+    tickers(tenant, 12)
+    params = {"tickerId": "db:ticker:all:id?batchSize=5"}
+    return saving.create(tenant.pk, body(params=params), actor="test")
+
+
+@pytest.fixture
+def screen(database: None) -> Iterator[Any]:
+    """A window in which a superuser has signed in. Whatever its console complains of fails the test."""
+    user = User.objects.create_superuser("root", "root@example.com", "a long password")
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address, viewport={"width": 1400, "height": 900})
+        window.add_cookies([pages.signed_in(user, address)])
+        page = window.new_page()
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        window.close()
+    assert complaints == []
+
+
+def test_the_preview_follows_what_is_filled_in_and_nothing_is_saved(daily: Schedule, screen: Any) -> None:
+    screen.goto(page_of(daily))
+    screen.wait_for_selector(f"{ANSWER} >> text=12 jobs in 3 batches")
+
+    screen.fill("[name=cron]", "30 2 * * 0")
+    screen.wait_for_selector(f"{ANSWER} >> text=At 02:30, only on Sunday (America/New_York)")
+    assert screen.locator(f"{ANSWER} tbody tr").count() == 5
+
+    screen.fill("[name=cron]", "61 * * * *")
+    screen.wait_for_selector(f"{ANSWER} .orc-error >> text=cron")
+    screen.select_option("[name=repeat]", "once")
+    screen.fill("[name=start_at]", "2030-05-01T09:30")
+    screen.wait_for_selector(f"{ANSWER} >> text=Once at 2030-05-01 09:30 (America/New_York)")
+    assert "orc-unused" in screen.locator(".field-cron").first.get_attribute("class"), "it will be ignored"
+
+    screen.fill("[name=params]", '{"tickerId": "db:tickr:all:id"}')
+    screen.wait_for_selector(f"{ANSWER} .orc-error >> text=did you mean ticker?")
+    screen.fill("[name=params]", "{}")
+    screen.click("[data-preview]")
+    screen.wait_for_selector(f"{ANSWER} >> text=1 job in 1 batch.")
+    with tenant_scope(daily.tenant_id):
+        assert Schedule.objects.get().version == 1

@@ -1,0 +1,281 @@
+"""Schedules in the admin: the list, the form with its preview, and what people do from there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from django.test import Client
+
+from pipelines import versions
+from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
+from pipelines.schedules import running, saving
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.engine import Engine
+from tests.tickers import body, tickers
+
+PREVIEW = "/admin/pipelines/schedule/preview/"
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    tickers(tenant, 12)
+    return tenant
+
+
+@pytest.fixture
+def daily(acme: Tenant) -> Schedule:
+    return saving.create(acme.pk, body(params={"tickerId": "db:ticker:all:id?batchSize=5"}), actor="test")
+
+
+def form(**fields: Any) -> dict[str, Any]:
+    return {
+        "name": "Daily", "enabled": "on", "target_type": "agent", "agent_role": "qa", "repeat": "repeating", "cron": "0 8 * * *",
+        "timezone": "America/New_York", "dst_gap": "shift", "dst_fold": "first", "params": "{}", "priority": "10",
+        "overlap": "skip", "after_once": "disable", "catch_up_policy": "latest", **fields,
+    }  # fmt: skip
+
+
+def save(browser: Client, schedule: Schedule | None, **fields: Any) -> HttpResponse:
+    address = page_of(schedule) if schedule else f"{list_of(Schedule)}add/"
+    return browser.post(address, form(**fields) | no_inlines("executions", "firings"))
+
+
+def again(schedule: Schedule) -> Schedule:
+    with tenant_scope(schedule.tenant_id):
+        return Schedule.objects.get(pk=schedule.pk)
+
+
+def test_a_schedule_is_made_in_the_form(acme: Tenant, root: Client) -> None:
+    answer = save(
+        root,
+        None,
+        tenant=str(acme.pk),
+        params='{"topic": "bees"}',
+        retry_max_attempts="5",
+        timeout_seconds="60",
+    )
+
+    assert answer.status_code == 302, words(answer)
+    with tenant_scope(acme.pk):
+        made = Schedule.objects.get()
+    assert (made.name, made.cron, made.params, made.retry, made.timeout_seconds, made.created_by) == (
+        "Daily", "0 8 * * *", {"topic": "bees"}, {"max_attempts": 5}, 60, "user:root",
+    )  # fmt: skip
+    assert made.next_run_at is not None
+
+
+def test_the_form_shows_a_schedule_and_saves_it_unchanged(daily: Schedule, root: Client) -> None:
+    page = root.get(page_of(daily))
+    shown = page.context["adminform"].form.initial
+
+    answer = save(root, daily, params=shown and '{"tickerId": "db:ticker:all:id?batchSize=5"}', expected="1")
+
+    assert page.status_code == 200
+    assert answer.status_code == 302, words(answer)
+    assert again(daily).version == 1
+
+
+def test_times_are_those_of_the_schedules_zone(acme: Tenant, root: Client) -> None:
+    save(root, None, tenant=str(acme.pk), repeat="once", cron="", start_at="2027-05-01T09:30:00")
+    with tenant_scope(acme.pk):
+        made = Schedule.objects.get()
+    assert made.start_at == made.next_run_at == datetime(2027, 5, 1, 13, 30, tzinfo=UTC)
+    assert root.get(page_of(made)).context["adminform"].form.initial["start_at"] == "2027-05-01T09:30:00"
+
+    save(
+        root,
+        made,
+        repeat="once",
+        cron="",
+        start_at="2027-05-01T09:30:00",
+        timezone="Europe/Berlin",
+        expected="1",
+    )
+
+    assert again(made).start_at == datetime(2027, 5, 1, 7, 30, tzinfo=UTC), "what is seen is what is meant"
+
+
+def test_a_time_that_nobody_touched_stays_to_the_microsecond(acme: Tenant, root: Client) -> None:
+    exact = "2027-05-01T13:30:00.123456+00:00"
+    made = saving.create(acme.pk, body(start_at=exact, params={}), actor="test")
+
+    save(root, made, start_at="2027-05-01T09:30:00", priority="3", expected="1")
+
+    assert (again(made).priority, again(made).start_at) == (3, datetime.fromisoformat(exact))
+
+
+def test_every_member_of_a_schedule_survives_the_form(acme: Tenant, root: Client) -> None:
+    members = body(
+        cron=None, interval_ms=90_000, timezone="Europe/Berlin", end_at="2030-01-01T00:00:00Z", dst_gap="skip", dst_fold="both",
+        jitter_seconds=5, retry={"max_attempts": 4, "strategy": "fixed", "base_seconds": 1.5, "multiplier": 3, "max_seconds": 9,
+        "jitter": 0.5}, timeout_seconds=70, priority=7, catch_up={"up_to": 5}, overlap="queue_one", after_once="delete",
+        description="On bees.", params={"a": [1, {"b": "é"}]},
+    )  # fmt: skip
+    made = saving.create(acme.pk, members, actor="test")
+    filled = _sent(root.get(page_of(made)).context["adminform"].form)
+
+    answer = root.post(page_of(made), filled | no_inlines("executions", "firings"))
+
+    assert answer.status_code == 302, words(answer)
+    assert again(made).version == 1, "nothing has changed"
+
+
+def test_faults_are_shown_at_their_fields_and_nothing_is_saved(daily: Schedule, root: Client) -> None:
+    answer = save(
+        root, daily, cron="61 * * * *", params='{"a": "db:none:all:id"}', retry_base_seconds="9", retry_max_seconds="1",
+        catch_up_policy="up_to", agent_role="qa", name="Daily",
+    )  # fmt: skip
+
+    errors = answer.context["adminform"].form.errors
+    assert answer.status_code == 200
+    assert errors.keys() == {"cron", "params", "retry_max_seconds", "catch_up_most"}
+    assert errors["params"] == ['params.a: character 4: unknown table "none"']
+    assert again(daily).version == 1
+
+
+def test_a_name_that_is_taken_is_told_at_the_name(acme: Tenant, daily: Schedule, root: Client) -> None:
+    answer = save(root, None, tenant=str(acme.pk))
+
+    assert answer.context["adminform"].form.errors["name"] == ["There is a schedule 'Daily' already."]
+
+
+def test_a_pipeline_of_another_tenant_is_unknown(
+    acme: Tenant, other_tenant: Tenant, daily: Schedule, root: Client
+) -> None:
+    versions.save(
+        other_tenant.pk, {"key": "theirs", "name": "T", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="t"
+    )
+    with tenant_scope(other_tenant.pk):
+        theirs = Pipeline.objects.get()
+
+    answer = save(root, daily, target_type="pipeline", pipeline=str(theirs.pk), expected="1")
+
+    assert list(answer.context["adminform"].form.errors) == ["pipeline"]
+
+
+def test_of_two_editors_at_once_the_second_is_told(daily: Schedule, root: Client) -> None:
+    saving.change(daily.tenant_id, daily.pk, {"priority": 3}, actor="user:mia")
+
+    answer = save(root, daily, priority="5", expected="1")
+
+    assert answer.status_code == 302
+    assert "The schedule is at version 2 by now, not 1." in told(answer)[0]
+    assert again(daily).priority == 3
+
+
+def _sent(form: Any) -> dict[str, Any]:
+    """What a browser would send that shows the form and changes nothing."""
+    found = {}
+    for name in form.fields:
+        value = form[name].value()
+        if value not in (None, False):
+            found[name] = "on" if value is True else str(value)
+    return found
+
+
+def test_the_preview_tells_what_will_happen(daily: Schedule, root: Client) -> None:
+    filled = form(schedule=str(daily.pk), params='{"tickerId": "db:ticker:all:id?batchSize=5"}')
+
+    answer = root.post(PREVIEW, filled)
+
+    text = words(answer)
+    assert "Every day at 08:00 (America/New_York)" in text
+    assert "12 jobs in 3 batches; the last batch starts 2 s after the first" in text
+    assert '"tickerId": &quot;T0&quot;' in text or "&quot;T0&quot;" in text
+
+
+def test_the_preview_names_every_fault(daily: Schedule, root: Client) -> None:
+    filled = form(schedule=str(daily.pk), params='{"tickerId": "db:tickr:all:id"}')
+
+    text = words(root.post(PREVIEW, filled))
+
+    assert "params.tickerId : character 4: unknown table &quot;tickr&quot;, did you mean ticker?" in text
+
+
+def test_the_preview_waits_for_a_tenant_and_is_for_superusers(acme: Tenant, root: Client) -> None:
+    User.objects.create_user("staff", password="a long password", is_staff=True)
+    stranger = Client()
+    stranger.login(username="staff", password="a long password")
+
+    assert "Choose a tenant first." in words(root.post(PREVIEW, form()))
+    assert root.get(PREVIEW).status_code == 405
+    assert stranger.post(PREVIEW, form()).status_code in (302, 403)
+
+
+def test_text_of_tenants_is_text_in_the_preview(daily: Schedule, root: Client) -> None:
+    filled = form(schedule=str(daily.pk), params='{"x": "<script>alert(1)</script>", "y": "db:<b>:all:id"}')
+
+    page = root.post(PREVIEW, filled).content.decode()
+
+    assert "<script>" not in page
+    assert "<b>:all" not in page
+    assert "&lt;script&gt;" in page or "params.y" in page
+
+
+def test_the_list_tells_when_and_what_came_of_the_last_time(daily: Schedule, root: Client) -> None:
+    with tenant_scope(daily.tenant_id):
+        ScheduleExecution.objects.create(
+            tenant_id=daily.tenant_id, schedule=daily, schedule_name="Daily", definition={}, status="partial"
+        )
+
+    text = words(root.get(list_of(Schedule)))
+
+    assert "every day at 08:00 (America/New_York)" in text
+    assert text.count(" 08:00") >= 5, "five times in the zone of the schedule"
+    assert "partial" in text
+
+
+def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> None:
+    act(root, Schedule, "disable_selected", daily)
+    assert (again(daily).enabled, again(daily).next_run_at) == (False, None)
+
+    asked = act(root, Schedule, "run_selected", daily)
+    assert "Its times stay as they are" in words(asked)
+    act(root, Schedule, "run_selected", daily, confirmed="1")
+    act(root, Schedule, "enable_selected", daily)
+
+    with tenant_scope(daily.tenant_id):
+        execution = ScheduleExecution.objects.get()
+    assert (execution.created_by, execution.jobs_created) == ("user:root", 12)
+    assert again(daily).enabled
+    refused = act(root, Schedule, "run_selected", daily, confirmed="1")
+    assert "has not ended" in told(refused)[-1]
+
+
+def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, root: Client) -> None:
+    execution = running.run_now(daily.tenant_id, daily.pk, actor="test")
+    with tenant_scope(daily.tenant_id):
+        Firing.objects.create(
+            tenant_id=daily.tenant_id,
+            schedule=daily,
+            nominal_at=datetime(2026, 5, 1, tzinfo=UTC),
+            state="skipped",
+            reason="Late.",
+        )
+
+    page, own = root.get(page_of(daily)), root.get(page_of(execution))
+
+    assert "12 made, 12 enqueued" in words(page)
+    assert "Late." in words(page)
+    assert "/admin/activities/activity/" in own.content.decode(), "jobs lead to their activities"
+    act(root, ScheduleExecution, "cancel_selected", execution, confirmed="1", notes="enough")
+    with tenant_scope(daily.tenant_id):
+        assert ScheduleExecution.objects.get().status == "cancelled"
+
+
+def test_deleting_keeps_the_executions(daily: Schedule, root: Client) -> None:
+    running.run_now(daily.tenant_id, daily.pk, actor="test")
+
+    assert root.get(f"{page_of(daily).removesuffix('change/')}delete/").status_code == 200
+    root.post(f"{page_of(daily).removesuffix('change/')}delete/", {"post": "yes"})
+
+    with tenant_scope(daily.tenant_id):
+        assert not Schedule.objects.exists()
+        assert ScheduleExecution.objects.get().schedule_name == "Daily"

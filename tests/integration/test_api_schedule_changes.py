@@ -1,0 +1,281 @@
+"""Schedules over the API after they were made: changed, switched, run, deleted, and what came of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django_celery_beat.models import PeriodicTask
+
+from pipelines.models import Firing, Schedule, ScheduleExecution
+from pipelines.schedules import expanding, saving
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine, at_once
+from tests.tickers import SCHEDULES, body, tickers
+
+NOON = datetime(2027, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    tickers(tenant, 12)
+    return tenant
+
+
+def make(client: Any, **members: Any) -> dict[str, Any]:
+    answer = client.post(SCHEDULES, body(**members))
+    assert answer.status_code == 201, answer.content
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def beats(schedule_id: str) -> list[tuple[bool, str]]:
+    rows = PeriodicTask.objects.filter(kwargs__contains=schedule_id)
+    return [(row.enabled, row.name) for row in rows]
+
+
+# Changes
+
+
+def test_a_put_replaces_all_but_the_switch(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client, enabled=False, params={"a": 1}, priority=3, overlap="allow", description="Old.")
+
+    changed = client.put(made["link"], {**body(name="New"), "enabled": None})
+
+    shown = changed.json()
+    assert (changed.status_code, changed["ETag"]) == (200, '"2"'), shown
+    assert (shown["name"], shown["params"], shown["priority"], shown["overlap"], shown["description"], shown["enabled"]) == (
+        "New", {}, 10, "skip", "", False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"priority": 3}, {"priority": 3, "cron": "0 8 * * *", "params": {"a": 1}}),
+        ({"interval_ms": 60000}, {"interval_ms": 60000, "cron": None}),
+        ({"target_type": "pipeline", "pipeline": "flow"}, {"pipeline": "flow", "agent_role": None}),
+        ({"repeat": "once", "start_at": "2027-01-01T00:00:00Z"}, {"cron": None, "next_run_at": "2027-01-01T00:00:00Z"}),
+        ({"timezone": None, "params": None}, {"timezone": "America/New_York", "params": {}}),
+    ],
+)  # fmt: skip
+def test_a_patch_leaves_what_it_does_not_name_unless_it_takes_its_place(
+    api: Any, acme: Tenant, change: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    client = api()
+    client.post(
+        "/api/v1/pipelines/", {"key": "flow", "name": "F", "steps": [{"id": "a", "agent_role": "qa"}]}
+    )
+    made = make(client, params={"a": 1}, timezone="Europe/Berlin")
+
+    answer = client.patch(made["link"], change)
+
+    assert answer.status_code == 200, answer.content
+    assert {name: answer.json()[name] for name in shown} == shown
+
+
+def test_a_change_that_changes_nothing_keeps_the_version(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client)
+
+    assert client.patch(made["link"], {"priority": "normal"}).json() == made
+
+
+def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, acme: Tenant) -> None:
+    clients = [api(name=f"n{number}") for number in range(4)]
+    made = make(clients[0])
+
+    answers = at_once(
+        *[
+            lambda c=client, n=number: c.patch(made["link"], {"priority": n + 1}, headers={"If-Match": '"1"'})
+            for number, client in enumerate(clients)
+        ]
+    )
+
+    assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
+
+
+def test_what_is_refused_changes_nothing(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client)
+
+    problem(client.patch(made["link"], {"cron": "never", "priority": 3}), 400, "invalid_schedule")
+
+    assert client.get(made["link"]).json() == made
+
+
+# Times
+
+
+def test_new_times_begin_now(acme: Tenant) -> None:
+    made = saving.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    later = NOON + timedelta(hours=3, minutes=30)
+
+    changed = saving.change(acme.pk, made.pk, {"cron": "15 * * * *"}, actor="test", now=later)
+    renamed = saving.change(acme.pk, made.pk, {"name": "Other"}, actor="test", now=later + timedelta(hours=5))
+
+    assert made.next_run_at == NOON + timedelta(hours=1)
+    assert changed.next_run_at == renamed.next_run_at == NOON + timedelta(hours=4, minutes=15)
+    assert changed.looked_until == renamed.looked_until == later
+
+
+def test_what_passes_while_it_is_switched_off_is_not_made_up_for(acme: Tenant) -> None:
+    made = saving.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    later = NOON + timedelta(hours=9, minutes=30)
+
+    off = saving.set_enabled(acme.pk, made.pk, False, actor="test", now=NOON)
+    on = saving.set_enabled(acme.pk, made.pk, True, actor="test", now=later)
+
+    assert (off.next_run_at, off.enabled) == (None, False)
+    assert (on.next_run_at, on.looked_until) == (NOON + timedelta(hours=10), later)
+
+
+def test_a_one_time_schedule_whose_time_has_passed_is_due_at_once(acme: Tenant) -> None:
+    past = NOON - timedelta(days=1)
+
+    made = saving.create(
+        acme.pk, body(repeat="once", cron=None, start_at=past.isoformat()), actor="test", now=NOON
+    )
+
+    assert made.next_run_at == past
+    assert made.looked_until is not None
+    assert made.looked_until < past
+
+
+def test_a_schedule_whose_target_has_gone_can_still_be_switched_off(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client, params={"a": "db:ticker:all:id"})
+    with tenant_scope(acme.pk):
+        Schedule.objects.update(agent_role="gone")
+
+    assert client.patch(made["link"], {"enabled": False}).json()["enabled"] is False
+    problem(client.patch(made["link"], {"priority": 3}), 400, "invalid_schedule")
+
+
+def test_beats_row_follows(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client)
+    assert beats(made["id"]) == [(True, "schedule: acme/Daily")]
+
+    client.patch(made["link"], {"name": "Nightly", "enabled": False})
+    assert beats(made["id"]) == [(False, "schedule: acme/Nightly")]
+
+    client.delete(made["link"])
+    assert beats(made["id"]) == []
+
+
+# By hand, and what came of it
+
+
+def test_it_is_run_by_hand_and_its_jobs_are_seen(api: Any, acme: Tenant, engine: Engine) -> None:
+    link = make(api(), enabled=False, params={"tickerId": "db:ticker:all:id?batchSize=5", "x": 1})["link"]
+
+    answer = api("operator").post(f"{link}run/")
+
+    begun = answer.json()
+    assert answer.status_code == 201, answer.content
+    assert (begun["nominal_at"], begun["created_by"].partition(":")[0]) == (None, "token")
+    expanding.expand(acme.pk, UUID(begun["id"]))
+    viewer = api("viewer")
+    shown = viewer.get(begun["link"]).json()
+    assert (shown["jobs_created"], shown["jobs_enqueued"], shown["jobs_failed"]) == (12, 12, 0)
+    assert viewer.get(f"{link}executions/").json()["results"] == [shown]
+    page = viewer.get(f"{shown['jobs']}?batch=1&limit=2").json()
+    assert [job["params"] for job in page["results"]] == [
+        {"tickerId": "T5", "x": 1},
+        {"tickerId": "T6", "x": 1},
+    ]
+    activity = viewer.get(page["results"][0]["link"]).json()
+    schedule_id = link.split("/")[-2]
+    assert (activity["schedule"], activity["params"]) == (schedule_id, {"tickerId": "T5", "x": 1})
+    assert len(viewer.get(f"/api/v1/activities/?schedule={schedule_id}").json()["results"]) == 12
+
+
+def test_runs_of_a_pipeline_say_their_schedule(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(
+        "/api/v1/pipelines/", {"key": "flow", "name": "F", "steps": [{"id": "a", "agent_role": "qa"}]}
+    )
+    made = make(
+        client, target_type="pipeline", agent_role=None, pipeline="flow", params={"t": "db:ticker:all:id"}
+    )
+
+    begun = client.post(f"{made['link']}run/").json()
+
+    expanding.expand(acme.pk, UUID(begun["id"]))
+    runs = client.get(f"/api/v1/pipeline-runs/?schedule={made['id']}").json()["results"]
+    assert {run["schedule"] for run in runs} == {made["id"]}
+    assert sorted(run["params"]["t"] for run in runs) == sorted(f"T{number}" for number in range(12))
+    assert client.get(f"/api/v1/pipeline-runs/?schedule={uuid4()}").json()["results"] == []
+
+
+def test_a_second_run_by_hand_is_refused_while_one_is_under_way(api: Any, acme: Tenant) -> None:
+    client = api()
+    link = make(client)["link"]
+    first = client.post(f"{link}run/", headers={"Idempotency-Key": "a"})
+
+    assert client.post(f"{link}run/", headers={"Idempotency-Key": "a"}).json() == first.json()
+    problem(client.post(f"{link}run/"), 409, "execution_under_way")
+
+    with tenant_scope(acme.pk):
+        assert ScheduleExecution.objects.count() == 1
+
+
+def test_an_execution_is_cancelled_with_its_jobs(api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    link = make(api(), params={"t": "db:ticker:all:id"})["link"]
+    begun = client.post(f"{link}run/").json()
+    expanding.expand(acme.pk, UUID(begun["id"]))
+
+    cancelled = client.post(f"{begun['link']}cancel/", {"reason": "enough"})
+
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+    assert {job["state"] for job in client.get(begun["jobs"]).json()["results"]} == {"cancelled"}
+    problem(api("viewer").post(f"{begun['link']}cancel/"), 403, "forbidden")
+
+
+def test_executions_and_times_are_narrowed(api: Any, acme: Tenant) -> None:
+    made = make(api())
+    with tenant_scope(acme.pk):
+        for hour, state in enumerate(("fired", "skipped", "skipped")):
+            Firing.objects.create(
+                tenant=acme,
+                schedule_id=made["id"],
+                nominal_at=NOON + timedelta(hours=hour),
+                state=state,
+                reason="Late.",
+            )
+        for status in ("success", "failed"):
+            ScheduleExecution.objects.create(
+                tenant=acme, schedule_id=made["id"], schedule_name="Daily", definition={}, status=status
+            )
+    client = api("viewer")
+
+    times = client.get(f"{made['link']}firings/?state=skipped").json()["results"]
+    failed = client.get(f"{made['link']}executions/?status=failed").json()["results"]
+
+    assert [(each["nominal_at"], each["reason"], each["count"]) for each in times] == [
+        ("2027-05-01T14:00:00Z", "Late.", 1),
+        ("2027-05-01T13:00:00Z", "Late.", 1),
+    ]
+    assert [each["status"] for each in failed] == ["failed"]
+
+
+def test_deleting_keeps_the_executions_and_what_is_under_way(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = make(client)
+    begun = client.post(f"{made['link']}run/").json()
+
+    problem(client.delete(made["link"], headers={"If-Match": '"7"'}), 412, "precondition_failed")
+    assert client.delete(made["link"]).status_code == 204
+
+    problem(client.get(made["link"]), 404, "not_found")
+    with tenant_scope(acme.pk):
+        kept = ScheduleExecution.objects.get(pk=begun["id"])
+    assert (kept.schedule_id, kept.schedule_name) == (None, "Daily")

@@ -1,0 +1,242 @@
+"""What the API tells beforehand: the times and the jobs that there will be, the days when clocks change, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from pipelines.models import Dataset, Schedule, ScheduleExecution, ScheduleJob
+from pipelines.schedules import expanding, firing
+from tenants.context import APP, tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.tickers import SCHEDULES, body, tickers
+
+PREVIEW = f"{SCHEDULES}preview/"
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    tickers(tenant, 12, disabled=2)
+    return tenant
+
+
+def preview(client: Any, query: str = "", **members: Any) -> dict[str, Any]:
+    answer = client.post(f"{PREVIEW}{query}", body(**members))
+    assert answer.status_code == 200, answer.content
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def on(shown: dict[str, Any], day: str) -> list[str]:
+    """The times of a day, on the clocks of the schedule's zone."""
+    return [moment[11:] for moment in shown["fires_at_local"] if moment.startswith(day)]
+
+
+@pytest.mark.parametrize(("policy", "times"), [("shift", ["03:00:00-04:00"]), ("skip", [])])
+def test_a_time_that_clocks_skip_is_shifted_or_skipped(
+    api: Any, acme: Tenant, policy: str, times: list[str]
+) -> None:
+    shown = preview(
+        api(),
+        cron="30 2 * * *",
+        timezone="America/New_York",
+        start_at="2027-03-13T00:00:00-05:00",
+        dst_gap=policy,
+    )
+
+    assert on(shown, "2027-03-14") == times
+    assert on(shown, "2027-03-13") == ["02:30:00-05:00"]
+    assert on(shown, "2027-03-15") == ["02:30:00-04:00"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "times"),
+    [
+        ("first", ["01:30:00-04:00"]),
+        ("second", ["01:30:00-05:00"]),
+        ("both", ["01:30:00-04:00", "01:30:00-05:00"]),
+    ],
+)
+def test_a_time_that_comes_twice_fires_as_chosen(
+    api: Any, acme: Tenant, policy: str, times: list[str]
+) -> None:
+    shown = preview(
+        api(),
+        cron="30 1 * * *",
+        timezone="America/New_York",
+        start_at="2027-11-06T00:00:00-04:00",
+        dst_fold=policy,
+    )
+
+    assert on(shown, "2027-11-07") == times
+
+
+def test_a_preview_tells_times_words_and_jobs_and_writes_nothing(api: Any, acme: Tenant) -> None:
+    params = {"tickerId": "db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000", "deep": True}
+
+    shown = preview(api(), "?count=2", start_at="2027-05-01T00:00:00Z", params=params)
+
+    assert shown == {
+        "fires_at": ["2027-05-01T12:00:00Z", "2027-05-02T12:00:00Z"],
+        "fires_at_local": ["2027-05-01T08:00:00-04:00", "2027-05-02T08:00:00-04:00"],
+        "timezone": "America/New_York",
+        "in_words": "every day at 08:00, from 2027-04-30 20:00 (America/New_York)",
+        "jobs": 12, "batches": 3, "ends_after_seconds": 4.0,
+        "sample": [{"deep": True, "tickerId": f"T{number}"} for number in range(5)],
+        "errors": [], "notes": [],
+    }  # fmt: skip
+    assert api().get(SCHEDULES).json()["results"] == []
+
+
+def test_what_a_preview_tells_is_what_happens(api: Any, acme: Tenant) -> None:
+    client = api()
+    made = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id?batchSize=5"}, overlap="allow")).json()
+    told = client.get(f"{made['link']}preview/?count=3").json()
+
+    for text in told["fires_at"]:
+        for execution in firing.fire(acme.pk, made["id"], now=datetime.fromisoformat(text)):
+            expanding.expand(acme.pk, execution)
+
+    with tenant_scope(acme.pk):
+        begun = list(ScheduleExecution.objects.order_by("nominal_at"))
+        jobs = list(ScheduleJob.objects.filter(execution=begun[0]).order_by("ordinal"))
+    assert [execution.nominal_at for execution in begun] == [
+        datetime.fromisoformat(text) for text in told["fires_at"]
+    ]
+    assert made["next_run_at"] == told["fires_at"][0]
+    assert (len(jobs), len({job.batch for job in jobs})) == (told["jobs"], told["batches"])
+    assert [job.params for job in jobs[:5]] == told["sample"]
+    assert (jobs[-1].due_at - jobs[0].due_at).total_seconds() == told["ends_after_seconds"]
+
+
+def test_times_begin_at_start_at_or_now_or_where_it_is_asked(api: Any, acme: Tenant) -> None:
+    client = api()
+    started = {"cron": None, "interval_ms": 86_400_000, "start_at": "2025-01-01T00:00:00Z"}
+    made = client.post(SCHEDULES, body(**started)).json()
+
+    assert preview(client, "?count=1", **started)["fires_at"] == ["2025-01-01T00:00:00Z"]
+    assert preview(client, "?count=1&after=2030-01-01T00:00:00Z", **started)["fires_at"] == [
+        "2030-01-02T00:00:00Z"
+    ]
+    assert preview(client, "?count=1")["fires_at"][0] > datetime.now(UTC).isoformat()
+    assert client.get(f"{made['link']}preview/?count=1").json()["fires_at"][0] > datetime.now(UTC).isoformat()
+    assert len(client.get(f"{made['link']}preview/").json()["fires_at"]) == 5
+
+
+def test_faults_of_target_and_parameters_are_among_the_errors(api: Any, acme: Tenant) -> None:
+    shown = preview(api(), name=None, agent_role="nobody", params={"a": "db:tickr:all:id"})
+
+    assert len(shown["fires_at"]) == 5
+    assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.a"}
+    assert shown["jobs"] == 0
+
+
+def test_times_alone_can_be_looked_at(api: Any, acme: Tenant) -> None:
+    answer = api().post(PREVIEW, {"repeat": "repeating", "cron": "0 0 29 2 *"})
+
+    assert [text[:10] for text in answer.json()["fires_at"][:2]] == ["2028-02-29", "2032-02-29"]
+    assert [error["path"] for error in answer.json()["errors"]] == ["target_type"]
+
+
+@pytest.mark.parametrize(
+    ("members", "note"),
+    [
+        ({"enabled": False}, "It is switched off"),
+        ({"end_at": "2026-01-01T00:00:00Z"}, "All its times have passed"),
+        ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z"}, "it fires as soon as it is saved"),
+        ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z", "catch_up": "none"}, "it is skipped, on record"),
+    ],
+)  # fmt: skip
+def test_what_is_odd_about_the_times_is_noted(
+    api: Any, acme: Tenant, members: dict[str, Any], note: str
+) -> None:
+    assert note in preview(api(), **members)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "query", ["?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1"]
+)
+def test_what_is_asked_must_make_sense(api: Any, acme: Tenant, query: str) -> None:
+    problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")
+
+
+def test_what_has_gone_since_it_was_saved_is_among_the_errors(api: Any, acme: Tenant) -> None:
+    client = api()
+    link = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id"})).json()["link"]
+    with tenant_scope(acme.pk):
+        Schedule.objects.update(agent_role="gone")
+        Dataset.objects.all().delete()
+
+    shown = client.get(f"{link}preview/").json()
+
+    assert len(shown["fires_at"]) == 5
+    assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.t"}
+
+
+def test_previews_of_others_are_not_there_and_viewers_do_not_try_things_out(
+    api: Any, acme: Tenant, other_tenant: Tenant
+) -> None:
+    link = api().post(SCHEDULES, body()).json()["link"]
+
+    assert api("viewer").get(f"{link}preview/").status_code == 200
+    problem(api("viewer").post(PREVIEW, body()), 403, "forbidden")
+    stranger = api("operator", tenant=other_tenant)
+    assert preview(stranger, params={"t": "db:ticker:all:id"})["errors"][0]["message"].startswith(
+        "character 4: unknown table"
+    )
+
+
+CRONS = [
+    "0 8 * * *; DROP TABLE pipelines_schedule", "$(reboot)", "* * * * * *", "*/0 * * * *", "@reboot", "0 0 31 2 *", "\x00", "9" * 200,
+    "0-99999999999 * * * *", "1,,2 * * * *", "../../etc/passwd", "\u0660 8 * * *", "{{ 7*7 }}", "0 8 * * " + "MON," * 60,
+]  # fmt: skip
+ZONES = [
+    "../../etc/passwd",
+    "/etc/localtime",
+    "America/New_York\x00",
+    "UTC; DROP TABLE x",
+    "",
+    "x" * 10_000,
+    "posixrules/..",
+    "Europe/../UTC",
+]
+SOURCES = [
+    "db:ticker:all:id?filter={\"id\":{\"$where\":\"1\"}}", "db:ticker'; DROP TABLE x;--:all:id", "db:ticker:all:id); DELETE FROM x",
+    "db:ticker:all:pk__in", "db:ticker:all:dataset__tenant__slug", "db:ticker:all:id?id__gt=1", "db:auth_user:all:password",
+    "file:../../etc/passwd:all:id", "db:ticker:all:id?limit=-1", "db:ticker:all:id?batchSize=1e9", "db:ticker:all:id?filter={",
+    "db:ticker:all:id?filter={\"$or\":[]}", "api:http:all:id", "cache:*:all:id", "db:ticker:all:*",
+]  # fmt: skip
+
+
+HOSTILE = [
+    *({"cron": text} for text in CRONS),
+    *({"timezone": text} for text in ZONES),
+    *({"params": {"a": text}} for text in SOURCES),
+    {"cron": ["0 8 * * *"]},
+    {"timezone": {"name": "UTC"}},
+    {"params": {"a": 'db:ticker:all:id?filter={"id":' + "[" * 5000 + "}"}},
+]
+
+
+def test_hostile_text_is_refused_and_runs_nothing(api: Any, acme: Tenant) -> None:
+    client = api()
+    odd: list[Any] = []
+
+    for broken in HOSTILE:
+        with CaptureQueriesContext(connections[APP]) as asked:
+            answer = client.post(SCHEDULES, body(**broken))
+        statements = [query["sql"] for query in asked.captured_queries]
+        # Whose token it is, which tables there are, and not one row of them.
+        ran = [text for text in statements if re.search("datasetrow|DROP|DELETE|INSERT INTO", text)]
+        if answer.status_code != 400 or len(statements) > 15 or ran:
+            odd.append((broken, answer.status_code, len(statements), ran))
+
+    assert odd == []

@@ -1,0 +1,195 @@
+"""The examples of the platform's specification, loaded from their files as a newcomer would, make exactly the jobs that it tells of."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from agents import configuration
+from pipelines import timing
+from pipelines.models import PipelineRun, Schedule, ScheduleExecution, ScheduleJob
+from pipelines.schedules import expanding, firing, forecast, given, plans
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.tickers import SCHEDULES
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "schedules"
+FILES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".yaml", ".json"))
+
+#: Of each example: jobs, batches, milliseconds between two batches, parameters of the first job.
+EXPECTED: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "hundred-tickers.yaml": (100, 10, 1000, {"tickerId": "AAPL"}),
+    "one-ticker.yaml": (1, 1, 0, {"tickerId": "AAPL"}),
+    "json-filter.yaml": (60, 6, 1000, {"tickerId": "MSFT"}),
+    "batches-of-five.yaml": (50, 10, 1000, {"tickerId": "AAPL"}),
+    "user-emails.json": (3, 1, 0, {"email": "ann@example.com", "template": "weekly"}),
+    "daily-newsletter.yaml": (50, 10, 2000, {"tickerId": "AAPL"}),
+    "one-time-data-collection.yaml": (1, 1, 0, {"tickerId": "AAPL", "source": "news"}),
+    "weekly-entity-graph-refresh.yaml": (100, 10, 1000, {"tickerId": "AAPL", "refreshEntityGraph": True}),
+}
+
+
+def loaded(tenant: Tenant, name: str) -> list[str]:
+    out = StringIO()
+    call_command("load_schedule", EXAMPLES / name, tenant=tenant.slug, stdout=out)
+    configuration.forget()
+    return out.getvalue().splitlines()
+
+
+def only(tenant: Tenant) -> Schedule:
+    with tenant_scope(tenant.pk):
+        return Schedule.objects.select_related("pipeline").get()
+
+
+def test_every_example_has_its_figures() -> None:
+    assert set(FILES) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
+    name: str, engine: Engine, tenant: Tenant
+) -> None:
+    jobs, batches, stagger, first = EXPECTED[name]
+    told = loaded(tenant, name)
+    schedule = only(tenant)
+    foretold = forecast.of_saved(schedule)
+    due = schedule.next_run_at
+    assert told[-1].endswith("made")
+    assert due is not None
+
+    for execution in firing.fire(tenant.pk, schedule.pk, now=max(due, datetime.now(UTC))):
+        expanding.expand(tenant.pk, execution)
+
+    with tenant_scope(tenant.pk):
+        execution = ScheduleExecution.objects.get()
+        rows = list(ScheduleJob.objects.order_by("ordinal"))
+    assert (foretold.jobs, foretold.batches, foretold.errors) == (jobs, batches, [])
+    assert (execution.jobs_created, execution.jobs_enqueued) == (jobs, jobs)
+    assert rows[0].params == foretold.sample[0] == first
+    assert len({row.batch for row in rows}) == batches
+    begin = rows[0].due_at
+    assert {row.due_at - begin for row in rows} == {
+        index * timedelta(milliseconds=stagger) for index in range(batches)
+    }
+    assert max(row.due_at for row in rows) - begin == foretold.ends_after
+
+
+def test_the_newsletter_has_a_run_for_each_ticker(engine: Engine, tenant: Tenant) -> None:
+    loaded(tenant, "daily-newsletter.yaml")
+    schedule = only(tenant)
+    assert schedule.next_run_at is not None
+
+    for execution in firing.fire(tenant.pk, schedule.pk, now=schedule.next_run_at):
+        expanding.expand(tenant.pk, execution)
+
+    with tenant_scope(tenant.pk):
+        runs = list(PipelineRun.objects.filter(schedule_id=schedule.pk))
+    assert len({run.params["tickerId"] for run in runs}) == 50
+
+
+def test_a_file_may_be_loaded_again(engine: Engine, tenant: Tenant) -> None:
+    loaded(tenant, "daily-newsletter.yaml")
+
+    again = loaded(tenant, "daily-newsletter.yaml")
+
+    assert again == [
+        "dataset ticker: filled",
+        "pipeline newsletter-generation-pipeline: as it was",
+        "schedule Daily Newsletter for All Tickers: as it was",
+    ]
+
+
+def test_every_fault_of_a_file_is_named_by_its_path(
+    engine: Engine, tenant: Tenant, tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        "schedules:\n  - {name: A, repeat: repeating, cron: '61 * * * *', target_type: agent, agent_role: qa,"
+        " params: {a: 'db:none:all:id'}}\n"
+    )
+
+    with pytest.raises(SystemExit):
+        call_command("load_schedule", file, tenant=tenant.slug)
+
+    told = capsys.readouterr().err
+    assert "schedules[0].cron: " in told
+    assert "schedules[0].params.a: character 4: unknown table" in told
+    with tenant_scope(tenant.pk):
+        assert not Schedule.objects.exists()
+
+
+def test_the_weekly_refresh_fires_on_sundays_at_two_and_at_three_when_clocks_go_forward(
+    engine: Engine, tenant: Tenant
+) -> None:
+    loaded(tenant, "weekly-entity-graph-refresh.yaml")
+    when = plans.timing_of(only(tenant))
+
+    found = timing.times(when, after=datetime(2027, 3, 6, tzinfo=UTC), limit=3)
+
+    assert [f"{moment:%a %d %b %H:%M}" for moment in found] == [
+        "Sun 07 Mar 07:00",
+        "Sun 14 Mar 07:00",
+        "Sun 21 Mar 06:00",
+    ]
+
+
+def test_the_one_time_run_is_due_at_once_as_its_time_has_passed_and_never_again(
+    engine: Engine, tenant: Tenant
+) -> None:
+    loaded(tenant, "one-time-data-collection.yaml")
+    schedule = only(tenant)
+
+    begun = firing.fire(tenant.pk, schedule.pk)
+
+    assert schedule.next_run_at == schedule.start_at == datetime(2024, 1, 15, 10, tzinfo=UTC)
+    assert len(begun) == 1
+    assert (only(tenant).enabled, only(tenant).next_run_at) == (False, None)
+
+
+# The handbook
+
+
+def _handbook() -> str:
+    return (EXAMPLES.parents[1] / "docs" / "schedules.md").read_text(encoding="utf-8")
+
+
+def test_every_example_of_the_handbook_can_be_saved(api: Any, engine: Engine, tenant: Tenant) -> None:
+    loaded(tenant, "daily-newsletter.yaml")
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", _handbook(), re.DOTALL)]
+    client = api()
+
+    made = [client.post(SCHEDULES, example) for example in examples]
+
+    assert len(examples) >= 3
+    assert [answer.content for answer in made if answer.status_code != 201] == []
+    looked_at = [client.get(f"{answer.json()['link']}preview/").json() for answer in made]
+    assert [found["jobs"] for found in looked_at] == [50, 33, 1]
+    assert [found["errors"] for found in looked_at] == [[], [], []]
+
+
+def test_the_handbook_tells_every_member_with_its_default(api: Any, engine: Engine, tenant: Tenant) -> None:
+    table = _handbook().partition("<!-- defaults -->")[2].partition("<!-- end of defaults -->")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", table, re.MULTILINE))
+    minimal = {
+        "name": "A",
+        "repeat": "repeating",
+        "cron": "@daily",
+        "target_type": "agent",
+        "agent_role": "qa",
+    }
+
+    shown = api().post(SCHEDULES, minimal).json()
+
+    defaults = {name: json.loads(text.strip("`")) for name, text in told.items() if text != "-"}
+    assert set(told) == set(given.MEMBERS)
+    assert {name: shown[name] for name in defaults if name not in minimal} == {
+        name: value for name, value in defaults.items() if name not in minimal
+    }
