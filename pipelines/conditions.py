@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pipelines import expressions
 from pipelines.definition import StepDefinition
-from pipelines.expressions import ExpressionError
+from pipelines.expressions import ExpressionError, Kind
 
 #: Parameters that each branch of a fan-out gets beside those of its step.
 ITEM, INDEX = "item", "item_index"
@@ -59,7 +59,11 @@ def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Deci
     """What becomes of a step, given `params` and `steps`. `most` is how many items it may be fanned out over. Never raises."""
     try:
         per_item = step.when is not None and step.for_each is not None and expressions.reads(step.when).item
-        if step.when is not None and not per_item and not _told(expressions.condition, step.when, "when", names):
+        if (
+            step.when is not None
+            and not per_item
+            and not _told(expressions.condition, step.when, "when", names)
+        ):
             return Decision(starts=False)
         if step.for_each is None:
             return Decision()
@@ -96,16 +100,17 @@ def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
     ids = [step.id for step in steps]
     order = _Order.of(steps)
     for index, step in enumerate(steps):
-        for key, text, kind, item in (
+        expressions_of: tuple[tuple[str, str | None, Kind, bool], ...] = (
             ("when", step.when, "condition", step.for_each is not None),
             ("for_each", step.for_each, "list", False),
-        ):
-            upstream = _known(order, step.id, text) if text is not None else None
-            fault = text is not None and expressions.check(
-                text, kind=kind, steps=ids, upstream=upstream, item=item  # type: ignore[arg-type]
-            )
+        )
+        for key, text, kind, item in expressions_of:
+            if text is None:
+                continue
+            upstream = _known(order, step.id, text)
+            fault = expressions.check(text, kind=kind, steps=ids, upstream=upstream, item=item)
             if fault:
-                yield index, f".{key}", str(fault)
+                yield index, f".{key}", fault
         if step.for_each is not None:
             yield from _reserved(index, step, params)
 
@@ -113,7 +118,11 @@ def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
 def _reserved(index: int, step: StepDefinition, params: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
     for name in RESERVED:
         if name in step.params:
-            yield index, f".params.{name}", f"for_each gives each branch its own {name}: name this one otherwise"
+            yield (
+                index,
+                f".params.{name}",
+                f"for_each gives each branch its own {name}: name this one otherwise",
+            )
         elif name in params:
             whose = f"the pipeline's parameter {name}"
             yield index, ".for_each", f"gives each branch its own {name}: name {whose} otherwise"

@@ -68,7 +68,11 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
 def checked(data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     """The definition with its templates resolved. Raises `definition.DefinitionError`."""
     roles = configuration.known_roles()
-    known = {"known_roles": roles, "known_templates": templates.keys(), "check_steps": conditions.faults_of}
+    known: dict[str, Any] = {
+        "known_roles": roles,
+        "known_templates": templates.keys(),
+        "check_steps": conditions.faults_of,
+    }
     parse(data, **known)
     return parse({**data, "steps": [_resolved(step, templates) for step in data["steps"]]}, **known)
 
