@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from activities import approvals, cancellation, invariants, outputs, people, reassignment
-from agents.contracts import Output
 from pipelines import undecided
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import ReservedParams
@@ -225,9 +224,7 @@ def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
     ).drain(plan=PLAN)
 
     for activity in flow.activities(step="check"):
-        people.complete(
-            acme.pk, activity.pk, actor="ann", output=Output(data={"seen": activity.params["item"]})
-        )
+        people.complete(acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}})
     flow.drain()
 
     assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
