@@ -229,9 +229,7 @@ def for_each(folder: Path, scale: float) -> Figures:
     """As `fan_out`, but one step over the 1,000 items of the first one's list."""
     tenant, width = _tenant("for-each", agent="listing"), int(1000 * scale)
     each = {"id": "each", "agent_role": ROLE, "for_each": "steps.first.data"}
-    _pipeline(
-        tenant, "each", [{"id": "first", "agent_role": ROLE}, each, {"id": "join", "agent_role": ROLE}]
-    )
+    _pipeline(tenant, "each", [{"id": "first", "agent_role": ROLE}, each, {"id": "join", "agent_role": ROLE}])
     with setting.our_workers(folder / "ours.log"):
         _wait_for_workers(2)
         began = time.perf_counter()
