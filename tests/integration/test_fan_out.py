@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from activities import approvals, cancellation, invariants, outputs, people, reassignment
+from console import evidence
 from pipelines import undecided
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import ReservedParams
@@ -204,6 +205,11 @@ def test_a_gate_behind_a_fan_out_is_one_question_and_sends_every_branch_back(
     flow.drain()
 
     assert len(asked.input["refs"]["write"]) == 3
+    assert [source.title for source in evidence.sources_of(asked, None)] == [
+        "Result of write, part 1",
+        "Result of write, part 2",
+        "Result of write, part 3",
+    ]
     assert between == (
         {"plan": "done", "write": "active", "sign-off": "pending", "join": "pending"},
         ("running", 3),
