@@ -9,6 +9,7 @@ import pytest
 from django.db.models.functions import Now
 
 from activities import approvals, cancellation, errands, invariants
+from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from pipelines import overdue, tasks
 from pipelines.cancellation import cancel_run
@@ -41,6 +42,13 @@ def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
 def after(seconds: float) -> int:
     """How many steps fail when so much time has passed."""
     return overdue.fail_overdue(now=datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+def begun(flow: Flow, *steps: str) -> Flow:
+    """The run, once these steps are under way, and stay so."""
+    flow.engine.agent.behaviour = slow(*steps)
+    flow.engine.drain()
+    return flow
 
 
 def slow(*steps: str) -> Callable[[AgentRequest], AgentResult]:
@@ -81,8 +89,19 @@ def test_the_slow_step_may_still_end_and_ends_the_run(start: Start, acme: Tenant
     assert flow.outcome == ("failed", 0)
 
 
+def test_waiting_for_a_worker_takes_no_time(start: Start, acme: Tenant) -> None:
+    flow = start(step("slow"), step("next", "slow", dependency_timeout_seconds=60))
+    before = after(DAY)
+
+    begun(flow, "slow")
+    with tenant_scope(acme.pk):
+        StepRun.objects.filter(run_id=flow.id, step="next").update(waits_until=Now())
+
+    assert (before, after(30), after(61)) == (0, 0, 1)
+
+
 def test_a_day_is_what_a_step_waits_that_says_nothing(start: Start) -> None:
-    flow = start(step("slow"), step("next", "slow"))
+    flow = begun(start(step("slow"), step("next", "slow")), "slow")
 
     assert (after(DAY - 10), after(DAY + 10)) == (0, 1)
     assert flow.row("next").error["message"] == "slow has not ended within 86,400 s."
@@ -158,6 +177,7 @@ def block(flow: Flow) -> None:
 
 def test_two_who_look_at_once_fail_the_step_once(start: Start) -> None:
     flow = start(step("slow"), step("next", "slow"), step("tell", "next", on_upstream_failure="continue"))
+    begun(flow, "slow")
 
     assert sorted(at_once(lambda: after(DAY + 10), lambda: after(DAY + 10))) == [0, 1]
     assert len(flow.activities(step="tell")) == 1
@@ -166,9 +186,9 @@ def test_two_who_look_at_once_fail_the_step_once(start: Start) -> None:
 def test_what_was_sent_back_has_its_whole_time_again(start: Start, acme: Tenant) -> None:
     gate = step("ok", "text", human_role="editor", is_approval_gate=True, dependency_timeout_seconds=60)
     flow = start(step("text"), gate).drain()
-    flow.engine.agent.behaviour = slow("text")
 
     approvals.reject(acme.pk, flow.only(step="ok").pk, actor="ann", notes="no")
+    begun(flow, "text")
 
     assert flow.row("ok").waits_until is not None
     assert (after(59), after(61)) == (0, 1)
@@ -182,6 +202,7 @@ def test_a_step_that_timed_out_waits_again_when_its_dependency_is_tried_again(
     flow.engine.agent.behaviour = lambda request: (
         answering({"other": BROKEN})(request) if request.pipeline_step == "other" else Accepted()
     )
+    flow.engine.deliver()
     after(61)
     flow.engine.drain()
     before = flow.states
@@ -203,10 +224,11 @@ def test_a_cancelled_run_waits_for_nothing(start: Start, acme: Tenant) -> None:
 
 
 def test_the_keeper_hints_at_steps_whose_time_is_over(start: Start, acme: Tenant) -> None:
-    flow = start(step("slow"), step("next", "slow"))
+    flow = begun(start(step("slow"), step("next", "slow", dependency_timeout_seconds=60)), "slow")
     quiet = errands.Reminder().remind()
     with tenant_scope(acme.pk):
         StepRun.objects.filter(run_id=flow.id, step="next").update(waits_until=Now())
+        Activity.objects.filter(step="slow").update(started_at=Now() - timedelta(hours=1))
 
     assert (quiet, errands.Reminder().remind()) == ([], ["overdue-steps"])
     tasks.fail_overdue_steps()
