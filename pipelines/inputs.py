@@ -71,10 +71,14 @@ def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Referen
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What expressions see of the steps. `missing` are outputs that are not in PostgreSQL any more and were not given either."""
+    """What expressions see of the steps.
+
+    `missing` are outputs that are not in PostgreSQL any more and were not given either; `lost` are steps of which an output is nowhere.
+    """
 
     steps: Mapping[str, Mapping[str, Any]]
     missing: frozenset[UUID]
+    lost: frozenset[str] = frozenset()
 
 
 def seen(
@@ -106,6 +110,12 @@ def seen(
             for step in names
         },
         frozenset(missing),
+        frozenset(
+            step
+            for step in told
+            for each in _listed(references.get(step))
+            if each is not None and each not in missing and there[each] is None
+        ),
     )
 
 

@@ -194,6 +194,7 @@ def _decide(
     if seen.missing:
         _pending(run, steps).update(reason=StepReason.EVALUATING)
         return 0
+    ended, steps = _fail_blind(run, plan, steps, seen.lost)
     decisions = {
         step: conditions.decide(
             plan.step(step),
@@ -202,7 +203,6 @@ def _decide(
         )
         for step in steps
     }
-    ended = 0
     for step, decision in decisions.items():
         if decision.error is not None:
             ended += fail(run, step, "expression_error", decision.error)
@@ -215,6 +215,19 @@ def _decide(
     _start(run, plan, [step for step, found in started.items() if found.items is None], left, not_before)
     ended += _end(run, empty, StepState.DONE, branches=0)
     return ended + _end(run, false, StepState.SKIPPED, reason=StepReason.CONDITION)
+
+
+def _fail_blind(
+    run: Any, plan: Compiled, steps: Sequence[str], lost: frozenset[str]
+) -> tuple[int, list[str]]:
+    """Fail the steps whose expressions read what is nowhere any more, since null would be a guess; how many, and the others."""
+    blind = {step: lost & {name for name, _ in conditions.parts_read(plan.step(step))} for step in steps}
+    ended = sum(
+        fail(run, step, "output_missing", f"The output of {', '.join(sorted(names))} is not kept any more.")
+        for step, names in blind.items()
+        if names
+    )
+    return ended, [step for step in steps if not blind[step]]
 
 
 def fail(run: Any, step: str, code: str, message: str) -> int:

@@ -111,7 +111,7 @@ class BranchCountsSerializer(serializers.Serializer[Any]):
 
 
 class StepErrorSerializer(serializers.Serializer[Any]):
-    code = serializers.CharField(help_text="expression_error or dependency_timeout")
+    code = serializers.CharField(help_text="expression_error, output_missing or dependency_timeout")
     message = serializers.CharField()
 
 

@@ -224,6 +224,19 @@ def test_while_mongodb_is_away_the_step_waits(moved: Flow, monkeypatch: pytest.M
     assert undecided.decide_waiting() == 1
 
 
+def test_what_is_nowhere_any_more_fails_the_step_instead_of_counting_as_null(moved: Flow) -> None:
+    kept = outputs.collection().find_one_and_delete({"_id": str(moved.row("rate").output_ref)})
+
+    undecided.decide_waiting()
+
+    outputs.collection().insert_one(kept)
+    assert moved.row("publish").error == {
+        "code": "output_missing",
+        "message": "The output of rate is not kept any more.",
+    }
+    assert moved.outcome == ("failed", 0)
+
+
 def test_a_cancelled_run_decides_nothing(moved: Flow, acme: Tenant) -> None:
     cancel_run(acme.pk, moved.id, actor="ann")
 
