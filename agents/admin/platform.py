@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectMultipleWidget,
@@ -21,7 +21,7 @@ from agents.scheduler_settings import KEY, KEYS, Key, SchedulerSettings, Setting
 from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
 from agents.scheduler_settings.reading import put
 from agents.scheduler_settings.values import member
-from tenants.admin.bases import KeptAdmin, page_of
+from tenants.admin.bases import KeptAdmin
 
 DEFAULTS = SchedulerSettings()
 NONE_OF_THEM = "none"
@@ -112,11 +112,16 @@ def _given(value: Any) -> Any:
     return value
 
 
+def _made() -> None:
+    PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
+
+
 @admin.register(PlatformConfig)
 class PlatformConfigAdmin(KeptAdmin):
     """There is one row, which is there as soon as somebody looks for it."""
 
     form = SchedulerSettingsForm
+    list_display = ("key", "version", "updated_at", "updated_by")
     fieldsets = (
         (None, {"fields": ("seen", "enabled", "timezone", "check_interval_ms")}),
         (
@@ -139,15 +144,19 @@ class PlatformConfigAdmin(KeptAdmin):
     )
     readonly_fields = ("version", "updated_at", "updated_by")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return self.form  # its fields are none of the model's
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        row, _ = PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
-        return HttpResponseRedirect(page_of(row, KEY))
+        _made()
+        return super().changelist_view(request, extra_context)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        _made()
+        return super().get_object(request, object_id, from_field)
 
     def save_model(self, request: HttpRequest, obj: PlatformConfig, form: Any, change: bool) -> None:
         saved = scheduler_settings.save(

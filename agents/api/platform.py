@@ -17,6 +17,9 @@ from tenants.api.versions import Versioned
 from tenants.api.views import TenantView
 from tenants.models import Role
 
+#: Members of the answer that are no settings: what was read can be put back.
+SHOWN_ONLY = ("own", "version", "updated_at", "updated_by")
+
 
 class RetryConfigSerializer(serializers.Serializer[Any]):
     max_retries = serializers.IntegerField(required=False)
@@ -95,8 +98,10 @@ class SchedulerSettingsView(Versioned, TenantView):  # type: ignore[misc]  # `re
         expected = scheduler_settings.row().version
         self.check_if_match(expected)
         is_conditional = "If-Match" in request.headers
+        body: Any = request.data
+        given = {name: value for name, value in body.items() if name not in SHOWN_ONLY}
         saved = scheduler_settings.save(
-            request.data, actor=self.principal.actor, expected_version=expected if is_conditional else None
+            given, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )
         return Response(_shown(saved))
 

@@ -57,9 +57,9 @@ class Gate:
             try:
                 seconds = call.wait()  # may ask the database, so not while others wait for us
             except RetryableAgentError as error:
-                raise CallsAtLimit(
-                    f"No more than {self.places} calls may be under way at the same time."
-                ) from error
+                late = CallsAtLimit(f"No more than {self.places} calls may be under way at the same time.")
+                late.nothing_sent = True
+                raise late from error
             with self._changed:
                 if self._inside < self.places:
                     self._inside += 1

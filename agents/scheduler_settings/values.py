@@ -49,7 +49,7 @@ class SchedulerSettings:
     @property
     def retry(self) -> Mapping[str, Any]:
         """What the row says about trying again, in the terms of `activities.retry`: tries after the first are one less than all."""
-        said = {
+        said: dict[str, dict[str, Any]] = {
             "max_retries": {"max_attempts": self.max_retries + 1},
             "backoff": {"strategy": self.backoff},
             "backoff_delay_ms": {"base_seconds": self.backoff_delay_ms / 1000},
