@@ -206,7 +206,7 @@ def _comparison(draw: Any, pool: Any) -> Comparison:
     return Comparison(kind.value, operator, draw(value if operator in ordered else st.none() | value))
 
 
-@short(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@short(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situation=_situations())
 def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) -> None:
     raw, comparisons = situation
