@@ -6,8 +6,8 @@ import secrets
 from typing import Any
 
 import orjson
-from django.conf import settings
 
+from pipelines import keys
 from tenants.redis import client
 
 SECONDS = 900
@@ -16,18 +16,14 @@ SECONDS = 900
 def keep(owner: str, name: str, raw: bytes) -> str:
     """Keep a file for its owner; the text by which they get it back."""
     handle = secrets.token_urlsafe(16)
-    client().set(_key(owner, handle), orjson.dumps(name) + b"\n" + raw, ex=SECONDS)
+    client().set(keys.file_of(owner, handle), orjson.dumps(name) + b"\n" + raw, ex=SECONDS)
     return handle
 
 
 def kept(owner: str, handle: str) -> tuple[bytes, str] | None:
     """The file and its name, or None when its time is over or it is somebody else's."""
-    found: Any = client().get(_key(owner, handle[:50]))
+    found: Any = client().get(keys.file_of(owner, handle[:50]))
     if found is None:
         return None
     name, _, raw = found.partition(b"\n")
     return raw, orjson.loads(name)
-
-
-def _key(owner: str, handle: str) -> str:
-    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}upload:{owner}:{handle}"

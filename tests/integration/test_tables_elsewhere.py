@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agents import outbound
-from pipelines import deliverables, tables, versions
+from pipelines import deliverables, keys, tables, versions
 from pipelines.data_sources import DataSourceError, FieldType, parse, resolve
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
@@ -280,4 +280,4 @@ def test_rows_in_redis_have_a_time_to_live(tenant: Tenant, settings: Any) -> Non
     settings.ORCHESTRATOR_DATASET_CACHE_SECONDS = 77
     cache.keep(tenant.pk, "ticker", [])
 
-    assert 70 < client().ttl(cache._key(tenant.pk, "ticker")) <= 77
+    assert 70 < client().ttl(keys.rows_of(tenant.pk, "ticker")) <= 77
