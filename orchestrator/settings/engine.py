@@ -75,3 +75,6 @@ ORCHESTRATOR_SUBTASK_DEPTH = 3
 ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
+
+# Items of a step with a for_each; a longer list fails the step. Too large: one step holds up a run's row, a join's input grows.
+ORCHESTRATOR_FAN_OUT_ITEMS = _env.int("ORCHESTRATOR_FAN_OUT_ITEMS", default=1_000)

@@ -44,7 +44,8 @@ def _states(steps: QuerySet[StepRun]) -> Mapping[str, StepPicture]:
 
 def _state(step: StepRun, activity: Activity | None) -> StepPicture:
     if activity is None:
-        return StepPicture(status=step.status, round=step.round)
+        detail = f"{step.branches - step.unsettled_branches} of {step.branches}" if step.branches else ""
+        return StepPicture(status=step.status, detail=detail, round=step.round)
     begun, ended = activity.started_at, activity.finished_at
     detail = f"{(ended - begun).total_seconds():.1f} s" if begun and ended else ""
     return StepPicture(
