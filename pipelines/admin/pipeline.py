@@ -97,7 +97,7 @@ class PipelineAdmin(DeedsAdmin):
     def get_inlines(self, request: HttpRequest, obj: Pipeline | None) -> Any:
         return self.inlines if obj else ()
 
-    @display(description="Newest version")
+    @display(description="Picture")
     def picture(self, pipeline: Pipeline) -> SafeString:
         newest = pipeline.versions.order_by("-number").first()
         return drawn(newest.pk, title=pipeline.name) if newest else NOTHING

@@ -7,7 +7,7 @@
 (() => {
   const { make, set, labelled, text, number, flag, choice, json } = OrcFields;
   const PATIENCE = 350; // milliseconds after the last key before the server is asked
-  const OPEN_BELOW = 6; // longer lists begin closed
+  const OPEN_BELOW = 3; // longer lists begin closed
   const FAULT_OF_STEP = /^steps\[(\d+)\](?:\.([A-Za-z_]+))?/;
 
   function edit(area) {
@@ -117,7 +117,8 @@
         const spot = within.querySelector(`[data-faults="${key}"]`) ?? item?.querySelector('[data-faults=""]');
         if (spot) spot.textContent += `${spot.textContent ? " " : ""}${path}: ${message}.`;
         if (!spot || shown === "text") general.append(make("li", {}, path ? `${path}: ${message}` : message));
-        if (item) { item.classList.add("faulty"); item.firstElementChild.open = true; }
+        if (item) item.classList.add("faulty");
+        for (let each = spot?.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
       }
       state.textContent = faults.length ? `${faults.length} ${faults.length === 1 ? "fault" : "faults"}` : "Nothing wrong";
       state.classList.toggle("orc-error", faults.length > 0);
@@ -188,13 +189,7 @@
     }
 
     function fieldsOf(step, noted, again) {
-      return [
-        identity(step, noted),
-        text(step, "name", "Name", noted),
-        ...whoOf(step, noted, again),
-        dependencies(step, noted),
-        text(step, "description", "What there is to do", noted, { rows: 3 }),
-        json(step, "params", "Parameters, as JSON", noted),
+      const more = [
         text(step, "when", "Only when", noted, { hint: "An expression over the outputs of steps before." }),
         text(step, "for_each", "For each of", noted, { hint: "An expression that gives a list." }),
         choice(step, "on_upstream_failure", "When a step before fails", [
@@ -203,7 +198,19 @@
         number(step, "dependency_timeout_seconds", "Waits for steps before, seconds", noted),
         number(step, "timeout_seconds", "Timeout of an attempt, seconds", noted),
         ...retryOf(step, noted),
+      ];
+      const said = ["when", "for_each", "dependency_timeout_seconds", "timeout_seconds", "retry"].some((key) => key in step)
+        || (step.on_upstream_failure ?? "fail") !== "fail";
+      const title = make("summary", {}, "Conditions, times and retries");
+      return [
+        identity(step, noted),
+        text(step, "name", "Name", noted),
+        ...whoOf(step, noted, again),
+        dependencies(step, noted),
         flag(step, "parallel", "Beside the step before it", noted),
+        text(step, "description", "What there is to do", noted, { rows: 3 }),
+        json(step, "params", "Parameters, as JSON", noted),
+        make("details", { class: "orc-more", open: said }, title, make("div", { class: "orc-grid" }, ...more)),
         ...othersOf(step),
       ];
     }
@@ -255,7 +262,7 @@
 
     // Not said: after the step before it. An empty list: at once. Else these steps.
     function dependencies(step, noted) {
-      const mode = make("select", {});
+      const mode = make("select", { "data-field": "depends_on", "aria-label": "Depends on" });
       const boxes = make("span", { class: "orc-boxes", "data-dependencies": "" });
       const faults = make("span", { class: "orc-error", "data-faults": "depends_on" });
       const refresh = () => {

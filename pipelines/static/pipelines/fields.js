@@ -26,6 +26,7 @@ const OrcFields = (() => {
   function labelled(title, key, control, hint) {
     const faults = make("span", { class: "orc-error", "data-faults": key });
     const name = make("span", { class: "orc-label" }, title);
+    control.dataset.field = key;
     return make("label", { class: "orc-control" }, name, control, hint ? make("small", {}, hint) : null, faults);
   }
 
@@ -48,7 +49,7 @@ const OrcFields = (() => {
 
   function flag(owner, key, title, changed) {
     const control = make("input", {
-      type: "checkbox", checked: owner[key] === true,
+      type: "checkbox", checked: owner[key] === true, "data-field": key,
       on: { change: () => { set(owner, key, control.checked || undefined); changed(); } },
     });
     const faults = make("span", { class: "orc-error", "data-faults": key });
