@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import F, OuterRef, QuerySet, Subquery
@@ -49,6 +50,12 @@ CHECK = Deed(
 class AgentForm(SealingForm):
     """Checked by the same rules as the API's bodies, so that both accept the same."""
 
+    seen_revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["seen_revision"] = self.instance.revision
+
     def clean_auth(self) -> Mapping[str, str] | None:
         found = super().clean_auth()
         if found is None:
@@ -69,6 +76,11 @@ class AgentForm(SealingForm):
             self.add_error(field, f"{rest}: {message}" if rest else message)
         for name in ("endpoint", "health_url"):
             self._check_address(name, values)
+        seen = values.get("seen_revision")
+        if seen is not None and not self.instance._state.adding and seen != self.instance.revision:
+            self.add_error(
+                None, "The agent was changed since this page was opened. Open it again to see how."
+            )
         return values
 
     def _check_address(self, name: str, values: Mapping[str, Any]) -> None:
@@ -94,7 +106,10 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
     actions = ("roll_back_selected", "check_selected")
     actions_detail = ("deploy", "roll_back", "check_now")
     fieldsets = (
-        (None, {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by")}),
+        (
+            None,
+            {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by", "seen_revision")},
+        ),
         (
             "How it is reached",
             {

@@ -24,9 +24,9 @@ from pipelines.admin.starting import start
 from pipelines.admin.writing import as_yaml
 from pipelines.definition import DefinitionError
 from pipelines.exceptions import PipelineError, VersionConflict
-from pipelines.models import Pipeline, PipelineRun, PipelineVersion
+from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, is_superuser, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.admin.deeds import NAMED, Deed, DeedsAdmin
 
 RUN_NOW = Deed(
     "run_selected",
@@ -148,6 +148,7 @@ class PipelineAdmin(DeedsAdmin):
             messages.info(request, "The definition means the same as before, so there is no new version.")
         Pipeline.objects.filter(pk=obj.pk).update(enabled=form.cleaned_data["enabled"])
         obj.refresh_from_db()
+        _warn_if_needed(request, obj)
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> None:
@@ -163,6 +164,8 @@ class PipelineAdmin(DeedsAdmin):
             Pipeline.objects.filter(pk=pipeline.pk).update(enabled=on)
             self.log_change(request, pipeline, f"{word}.")
             messages.success(request, f"{word}: {pipeline}.")
+            pipeline.enabled = on
+            _warn_if_needed(request, pipeline)
 
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> HttpResponse | None:
@@ -239,6 +242,17 @@ class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
     @display(description="Definition")
     def text(self, version: PipelineVersion) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_yaml(version.definition))
+
+
+def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
+    """Name the schedules that would start a pipeline that is switched off."""
+    if pipeline.enabled:
+        return
+    schedules = Schedule.objects.for_tenant(pipeline.tenant_id).filter(pipeline_id=pipeline.pk, enabled=True)
+    if names := list(schedules.order_by("name").values_list("name", flat=True)[:NAMED]):
+        messages.warning(
+            request, f"{pipeline} is switched off and still needed by schedules: {', '.join(names)}."
+        )
 
 
 def _restore(version: PipelineVersion, *, actor: str) -> None:

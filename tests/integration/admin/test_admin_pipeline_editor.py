@@ -11,10 +11,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from agents.models import Agent
-from pipelines import versions
+from pipelines import submission, versions
 from pipelines.admin.writing import as_written
 from pipelines.definition import load
-from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion
+from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import BRIEF, act, list_of, no_inlines, page_of, told, words
@@ -267,6 +267,42 @@ def test_a_pipeline_leads_to_its_runs_and_to_the_form_of_a_schedule(pipeline: Pi
         assert (
             f"target_type=pipeline&pipeline={pipeline.pk}&tenant={pipeline.tenant_id}" in schedule["Location"]
         )
+
+
+def test_switching_off_a_pipeline_names_the_schedules_that_need_it(pipeline: Pipeline, root: Client) -> None:
+    with tenant_scope(pipeline.tenant_id):
+        Schedule.objects.create(
+            tenant_id=pipeline.tenant_id,
+            name="Daily",
+            cron="0 8 * * *",
+            target_type="pipeline",
+            pipeline=pipeline,
+        )
+
+    answer = act(root, Pipeline, "disable_selected", pipeline)
+
+    assert "Brief is switched off and still needed by schedules: Daily." in told(answer)
+
+
+def test_a_run_shows_its_branches_as_one_and_why_a_step_was_skipped(
+    tenant: Tenant, pipeline: Pipeline, engine: Any, root: Client
+) -> None:
+    run = submission.start_run(tenant.pk, "brief", submission.NewRun(), actor="test")
+    with tenant_scope(tenant.pk):
+        steps = StepRun.objects.filter(run_id=run.pk)
+        steps.filter(step="research").update(
+            activity_id=None, status="active", branches=50, failed_branches=2, unsettled_branches=3
+        )
+        steps.filter(step="write").update(status="skipped", reason="condition")
+
+    page = root.get(page_of(run)).content.decode()
+
+    assert "2 failed · 3 running" in page
+    assert "\u00d7 50" in page
+    assert "Condition not met" in page
+    branches = f"/admin/pipelines/steprun/?run__id__exact={run.pk}&step__exact=research"
+    assert branches.replace("&", "&amp;") in page
+    assert root.get(branches).status_code == 200
 
 
 # As a person uses it

@@ -65,6 +65,15 @@ def test_an_agent_is_changed_without_touching_what_is_known_of_its_health(
     assert (changed.health, changed.health_failures) == ("healthy", 1)
 
 
+def test_of_two_who_edit_an_agent_at_once_the_second_is_told(scribe: Agent, root: Client) -> None:
+    assert save(root, scribe, name="Mine", seen_revision="1").status_code == 302
+
+    page = save(root, scribe, name="Theirs", seen_revision="1")
+
+    assert "changed since this page was opened" in words(page)
+    assert now().name == "Mine"
+
+
 def test_another_endpoint_makes_its_health_unknown(scribe: Agent, root: Client, settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
 
