@@ -95,8 +95,23 @@ def _shown(wake: Mapping[str, Any]) -> dict[str, Any]:
 
 def _outputs(given: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """What an output consists of, or those of several steps: output or data, of which step, and the text."""
-    by_step = [("", given or {}), *((given or {}).get("steps") or {}).items()]
+    steps: Mapping[str, Any] = (given or {}).get("steps") or {}
+    lists = any("refs" in output for output in steps.values())
+    # With lists among them, the data of the whole repeats what is told step by step.
+    own = {**(given or {}), "data": None} if lists else given or {}
+    by_step = [("", own), *(part for step, output in steps.items() for part in _parts(step, output))]
     return [(what, _line(step), text) for step, output in by_step for what, text in _texts(output)]
+
+
+def _parts(step: str, output: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The output of a step; of one that was fanned out, those of its branches, counted from 1."""
+    if "refs" not in output:
+        return [(step, output)]
+    branches = zip(output["content"], output["data"], strict=True)
+    return [
+        (f"{step}, part {number}", {"content": content, "data": data})
+        for number, (content, data) in enumerate(branches, start=1)
+    ]
 
 
 def _texts(output: Mapping[str, Any]) -> list[tuple[str, str]]:

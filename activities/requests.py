@@ -64,24 +64,27 @@ def at_hand(claimed: Any) -> Material:
 def fetch(activity: Any, wakes: Iterable[Mapping[str, Any]]) -> Material:
     """Read all that an activity works on. Not inside a transaction: MongoDB may take its time.
 
+    A reference to several outputs, those of a step that was fanned out, is a list: its `content` and `data` are lists as well, in the
+    same order, with null for what failed. Beside them the data of all such steps stands in the `data` of the input itself.
+
     `activity` is a model or a claimed row. Raises `OutputUnavailable`.
     """
-    steps = {step: str(reference) for step, reference in ((activity.input or {}).get("refs") or {}).items()}
+    steps: Mapping[str, Any] = (activity.input or {}).get("refs") or {}
     own = [str(activity.input_ref)] if activity.input_ref else []
+    of_steps = [str(reference) for named in steps.values() for reference in _listed(named) if reference]
     spoken_of = {str(reference) for wake in wakes for reference in _references(wake["payload"]).values()}
-    found = {
-        reference: _read(activity.tenant_id, reference) for reference in {*own, *steps.values(), *spoken_of}
-    }
-    given = _shown(own[0], found[own[0]]) if own else _inline(activity.input)
+    found = _read(activity.tenant_id, {*own, *of_steps, *spoken_of})
+    given = _shown(own[0], found.get(own[0])) if own else _inline(activity.input)
     if steps:
-        given = {
-            **(given or _shown(None, None)),
-            "steps": {step: _shown(ref, found[ref]) for step, ref in steps.items()},
-        }
+        told = {step: _told_of(reference, found) for step, reference in steps.items()}
+        lists = {step: told[step]["data"] for step, reference in steps.items() if isinstance(reference, list)}
+        given = {**(given or _shown(None, None)), "steps": told}
+        if lists and given["data"] is None:
+            given["data"] = lists
     return Material(
         input=given,
-        outputs={reference: _shown(reference, found[reference]) for reference in spoken_of},
-        missing=[reference for reference in (*own, *steps.values()) if found[reference] is None],
+        outputs={reference: _shown(reference, found.get(reference)) for reference in spoken_of},
+        missing=[reference for reference in dict.fromkeys((*own, *of_steps)) if reference not in found],
     )
 
 
@@ -123,12 +126,33 @@ def _references(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {shown: payload[name] for name, shown in _REFERENCES.items() if payload.get(name) is not None}
 
 
-def _read(tenant_id: UUID, reference: str) -> StoredOutput | None:
-    try:
-        output_id = UUID(reference)
-    except ValueError:
-        return None
-    return outputs.read(tenant_id, output_id)
+def _listed(reference: Any) -> list[Any]:
+    return reference if isinstance(reference, list) else [reference]
+
+
+def _read(tenant_id: UUID, references: Iterable[str]) -> dict[str, StoredOutput]:
+    """What there is, by its reference as it was written."""
+    ids: dict[str, UUID] = {}
+    for reference in references:
+        try:
+            ids[reference] = UUID(reference)
+        except ValueError:
+            continue
+    found = outputs.read_many(tenant_id, set(ids.values())) if ids else {}
+    return {reference: found[output_id] for reference, output_id in ids.items() if output_id in found}
+
+
+def _told_of(reference: Any, found: Mapping[str, StoredOutput]) -> dict[str, Any]:
+    """The output of a step, or those of its branches."""
+    if not isinstance(reference, list):
+        return _shown(str(reference), found.get(str(reference)))
+    branches = [found.get(str(each)) for each in reference]
+    return {
+        "ref": None,
+        "refs": [str(each) if each else None for each in reference],
+        "content": [output.content if output else None for output in branches],
+        "data": [output.data if output else None for output in branches],
+    }
 
 
 def _shown(reference: str | None, output: Any) -> dict[str, Any]:

@@ -83,7 +83,9 @@ def _following(run: Any, plan: Compiled, step: str) -> Iterator[str]:
     """Each next step, with what else it waits for."""
     following = plan.graph.dependents_of(step)
     needed = {need for name in following[:MOST_STEPS] for need in plan.graph.dependencies_of(name)}
-    steps = StepRun.objects.for_tenant(run.tenant_id).filter(run_id=run.pk, step__in={*needed, *following})
+    steps = StepRun.objects.for_tenant(run.tenant_id).filter(
+        run_id=run.pk, step__in={*needed, *following}, branch=0
+    )
     states = dict(steps.values_list("step", "status"))
     for name in following[:MOST_STEPS]:
         if states.get(name) != "pending":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -118,14 +119,24 @@ def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
         yield Source("To look at", given.get("content"), given.get("data"))
     if item.input_ref:
         yield Source(_result_of(subject), output_id=item.input_ref)
-    for step, reference in list((given.get("refs") or {}).items())[:MOST_OUTPUTS]:
-        yield Source(f"Result of {step}", output_id=UUID(str(reference)))
+    yield from islice(_of_steps(given.get("refs") or {}), MOST_OUTPUTS)
     if item.link_kind == LinkKind.ESCALATION and subject is not None and subject.output_ref:
         yield Source("The result that was sent back", output_id=subject.output_ref)
     if item.params:
         yield Source("Parameters", data=item.params)
     if item.output_ref:
         yield Source("What was handed in", output_id=item.output_ref)
+
+
+def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
+    """The result of each step; of one that was fanned out, those of its branches, counted from 1."""
+    for step, named in refs.items():
+        if not isinstance(named, list):
+            yield Source(f"Result of {step}", output_id=UUID(str(named)))
+            continue
+        for number, reference in enumerate(named, start=1):
+            if reference is not None:
+                yield Source(f"Result of {step}, part {number}", output_id=UUID(str(reference)))
 
 
 _QUESTIONS = {

@@ -5,6 +5,7 @@ class PipelinesConfig(AppConfig):
     name = "pipelines"
 
     def ready(self) -> None:
-        from pipelines import receivers
+        from pipelines import conditions, receivers
 
         receivers.connect()
+        conditions.warm_up()

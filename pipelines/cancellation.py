@@ -17,7 +17,7 @@ from activities.models import Activity
 from activities.states import FINAL
 from pipelines import tally
 from pipelines.exceptions import PipelineNotFound, RunEnded
-from pipelines.models import PipelineRun
+from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
 
 
@@ -35,6 +35,10 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
         tally.run_changed(run)
+        # Nothing is decided or waited for any more.
+        StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, status="pending").update(
+            waits_until=None, reason=""
+        )
         open_activities = (
             Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).exclude(status__in=FINAL)
         )

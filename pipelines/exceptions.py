@@ -25,6 +25,13 @@ class PipelineDisabled(PipelineError):
     code = "pipeline_disabled"
 
 
+class ReservedParams(PipelineError):
+    """A parameter has a name that the pipeline gives to the items of a fan-out."""
+
+    code = "reserved_params"
+    status = 400
+
+
 class RunEnded(PipelineError):
     """The run has ended and cannot be changed any more."""
 

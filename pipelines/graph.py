@@ -114,6 +114,28 @@ class Graph:
         """The steps that directly depend on `step`, in the order of the definition."""
         return tuple(self._dependents[step])
 
+    def ancestors_of(self, step: str) -> set[str]:
+        """Every step that comes before `step`, however far."""
+        found: set[str] = set()
+        to_visit = [step]
+        while to_visit:
+            for dependency in self.dependencies[to_visit.pop()]:
+                if dependency not in found:
+                    found.add(dependency)
+                    to_visit.append(dependency)
+        return found
+
+    def descendants_of(self, step: str) -> set[str]:
+        """Every step that comes after `step`, however far."""
+        found: set[str] = set()
+        to_visit = [step]
+        while to_visit:
+            for dependent in self._dependents[to_visit.pop()]:
+                if dependent not in found:
+                    found.add(dependent)
+                    to_visit.append(dependent)
+        return found
+
     def roots(self) -> tuple[str, ...]:
         return tuple(step for step, dependencies in self.dependencies.items() if not dependencies)
 

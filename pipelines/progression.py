@@ -3,46 +3,45 @@
 Runs inside the transaction that settled the activity, so result and next step are recorded together or not at all. The run's row is
 locked before any step is looked at: two last steps that finish together would each see the other as under way. Everything here may
 be repeated: a step that is not active settles nothing, a step that is not pending starts nothing.
+
+A step with a condition or a list of items starts, or is left out, in the same way, if what its expressions read is still in PostgreSQL.
+Otherwise it is marked, and `undecided` goes on from there: no transaction waits for MongoDB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.conf import settings
+from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
-from activities.decision_rules import DecisionRules, Later
 from activities.exceptions import TransitionRefused
+from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
-from activities.submission import NewActivity, submit
-from pipelines import revisions, tally, versions
-from pipelines.definition import StepDefinition
+from pipelines import conditions, inputs, revisions, starting, tally, versions
 from pipelines.graph import Advance, RunOutcome, StepState
+from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
-from tenants.identifiers import uuid7
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).parent / "sql"
-_SETTLE, _ACTIVATE = (Statement.load(_FOLDER, name) for name in ("settle_step", "activate_steps"))
+_SETTLE, _SETTLE_BRANCH = (Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch"))
 
-_ACTOR = "pipeline"
 _GOOD = (Status.DONE, Status.APPROVED)
 #: These are about an activity of a step; they are not the step.
 _ASIDE = (
     LinkKind.GATE, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION, LinkKind.SUBTASK,
 )  # fmt: skip
 
-
-def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewActivity]:
-    """What the steps that depend on nothing have to do, for runs that are being created."""
-    return [_activity(run, plan, step, None, uuid7(), 1) for run in runs for step in plan.graph.roots()]
+Known = Mapping[UUID, StoredOutput | None]
 
 
 def advance(activity: Any) -> None:
@@ -54,28 +53,14 @@ def advance(activity: Any) -> None:
         return
     if activity.status == Status.REJECTED and revisions.follow_rejection(activity):
         return
-    good = activity.status in _GOOD
-    rows = _SETTLE.run(
-        {
-            "tenant": activity.tenant_id,
-            "run": activity.pipeline_run_id,
-            "step": activity.step,
-            "branch": activity.branch,
-            "state": StepState.DONE if good else StepState.FAILED,
-            # A gate has no output of its own: what it approved goes on.
-            "output": activity.output_ref or activity.input_ref,
-        },
-        using=APP,
-    )
-    if not rows or not rows[0].settled or rows[0].status != "running":
+    # A gate has no output of its own: what it approved goes on.
+    output = activity.output_ref or activity.input_ref if activity.status in _GOOD else None
+    run, state = _settle(activity, output)
+    if run is None or run.status != "running":
         return
-    run, plan = rows[0], versions.compiled(rows[0].version_id)
-    following = _following(run, plan, activity, good)
-    _skip(run, following.skip)
-    _start(run, plan, following.start, activity)
-    if run.unsettled - len(following.skip) == 0:
-        finish(run.tenant_id, run.id, plan)
-        tally.run_changed(run)
+    plan = versions.compiled(run.version_id)
+    following = _following(run, plan, activity.step, state == StepState.DONE)
+    go_on(run, plan, following, left={activity.step: output} if output and not activity.branch else None)
 
 
 def _is_aside(activity: Any) -> bool:
@@ -88,11 +73,7 @@ def _go_on_with_heir(activity: Any) -> None:
 
     Raises `TransitionRefused` in a run that was cancelled: whoever cancelled it has not seen this heir.
     """
-    run = (
-        PipelineRun.objects.for_tenant(activity.tenant_id)
-        .select_for_update()
-        .get(pk=activity.pipeline_run_id)
-    )
+    run = locked(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
         raise TransitionRefused(
             activity.id, "reassign", activity.source, f"Pipeline run {run.pk} was cancelled."
@@ -102,14 +83,38 @@ def _go_on_with_heir(activity: Any) -> None:
     revisions.go_on_with(LinkKind.REASSIGNED_FROM, activity)
 
 
-def _following(run: Any, plan: Compiled, activity: Any, good: bool) -> Advance:
+def locked(tenant_id: UUID) -> QuerySet[PipelineRun]:
+    """Runs to lock, before their steps are looked at."""
+    runs: QuerySet[PipelineRun] = PipelineRun.objects.for_tenant(tenant_id).select_for_update()
+    return runs
+
+
+def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:
+    """The run and the state of the step, if the step has settled by this: with the last of its branches, if it has branches."""
+    state = StepState.DONE if activity.status in _GOOD else StepState.FAILED
+    parameters = {
+        "tenant": activity.tenant_id,
+        "run": activity.pipeline_run_id,
+        "step": activity.step,
+        "branch": activity.branch,
+        "state": state,
+        "output": output,
+    }
+    if activity.branch:
+        rows = _SETTLE_BRANCH.run(parameters, using=APP)
+        return (rows[0], rows[0].state) if rows else (None, state)
+    rows = _SETTLE.run(parameters, using=APP)
+    return (rows[0], state) if rows and rows[0].settled else (None, state)
+
+
+def _following(run: Any, plan: Compiled, step: str, good: bool) -> Advance:
     """What starts and what is skipped. A chain needs no look at the other steps; a join waits for its last one."""
-    dependents = plan.graph.dependents_of(activity.step)
-    if good and all(plan.graph.dependencies_of(step) == (activity.step,) for step in dependents):
+    dependents = plan.graph.dependents_of(step)
+    if good and all(plan.graph.dependencies_of(each) == (step,) for each in dependents):
         return Advance(start=dependents)
-    if good and all(_still_waits(run, plan, step) for step in dependents):
+    if good and all(_still_waits(run, plan, each) for each in dependents):
         return Advance()
-    return plan.graph.after(activity.step, states_of(run.id))
+    return plan.graph.after(step, states_of(run.id))
 
 
 def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
@@ -123,100 +128,121 @@ def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
 
 
 def states_of(run_id: UUID) -> dict[str, str]:
-    return dict(StepRun.objects.filter(run_id=run_id).values_list("step", "status"))
+    """The state of each step as the graph shall see it: one whose condition is being evaluated has nothing to wait for any more."""
+    shown = Case(
+        When(reason=StepReason.EVALUATING, then=Value(StepState.ACTIVE)),
+        default=F("status"),
+        output_field=CharField(),
+    )
+    return dict(StepRun.objects.filter(run_id=run_id, branch=0).values_list("step", shown))
 
 
-def _skip(run: Any, steps: Sequence[str]) -> None:
+def go_on(
+    run: Any,
+    plan: Compiled,
+    following: Advance,
+    *,
+    left: References | None = None,
+    known: Known | None = None,
+    not_before: datetime | None = None,
+) -> None:
+    """Do what follows, and what follows from that, up to the end of the run. `run` is its row, whose lock the caller holds.
+
+    `left` is what the one step left that has just settled, if nobody needs to look for more; `known` are outputs that were read before.
+    """
+    unsettled = run.unsettled
+    while following.start or following.skip:
+        unsettled -= _end(run, following.skip, StepState.SKIPPED, reason=StepReason.UPSTREAM)
+        _start(
+            run, plan, [step for step in following.start if step not in plan.conditional], left, not_before
+        )
+        asked = [step for step in following.start if step in plan.conditional]
+        ended = _decide(run, plan, asked, left, known or {}, not_before) if asked else 0
+        unsettled -= ended
+        following = plan.graph.advance(states_of(run.id)) if ended else Advance()
+    if unsettled == 0:
+        finish(run.tenant_id, run.id, plan)
+        tally.run_changed(run)
+
+
+def _start(
+    run: Any, plan: Compiled, steps: Sequence[str], left: References | None, not_before: datetime | None
+) -> None:
     if steps:
-        StepRun.objects.filter(run_id=run.id, step__in=steps, status=StepState.PENDING).update(
-            status=StepState.SKIPPED, settled_at=Now()
+        starting.start(run, plan, steps, _left_for(run, plan, steps, left), not_before)
+
+
+def _left_for(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> References:
+    """What these steps work on; a chain needs no look at what the others left."""
+    needed = {dependency for step in steps for dependency in plan.graph.dependencies_of(step)}
+    return left if left is not None and needed <= left.keys() else inputs.of_run(run.id) if needed else {}
+
+
+def _decide(
+    run: Any,
+    plan: Compiled,
+    steps: Sequence[str],
+    left: References | None,
+    known: Known,
+    not_before: datetime | None,
+) -> int:
+    """Ask the conditions and the lists of these steps, and do what they say; how many steps have settled by this alone."""
+    seen = inputs.seen(run.tenant_id, run.id, plan, steps, known)
+    if seen.missing:
+        _pending(run, steps).update(reason=StepReason.EVALUATING)
+        return 0
+    decisions = {
+        step: conditions.decide(
+            plan.step(step),
+            {"params": starting.params_of(run, plan.step(step)), "steps": seen.steps},
+            most=settings.ORCHESTRATOR_FAN_OUT_ITEMS,
         )
-        PipelineRun.objects.filter(pk=run.id).update(unsettled=F("unsettled") - len(steps))
+        for step in steps
+    }
+    ended = 0
+    for step, decision in decisions.items():
+        if decision.error is not None:
+            ended += fail(run, step, "expression_error", decision.error)
+        elif decision.starts and decision.items:
+            given = _left_for(run, plan, [step], left)
+            starting.fan_out(run, plan, step, decision.items, given, not_before)
+    started = {step: decision for step, decision in decisions.items() if decision.starts}
+    empty = [step for step, decision in started.items() if decision.items is not None and not decision.items]
+    false = [step for step, decision in decisions.items() if not decision.starts and decision.error is None]
+    _start(run, plan, [step for step, found in started.items() if found.items is None], left, not_before)
+    ended += _end(run, empty, StepState.DONE, branches=0)
+    return ended + _end(run, false, StepState.SKIPPED, reason=StepReason.CONDITION)
 
 
-def _start(run: Any, plan: Compiled, steps: Sequence[str], activity: Any) -> None:
+def fail(run: Any, step: str, code: str, message: str) -> int:
+    """A step fails that has no activity: it could not be decided whether it starts, or it has waited too long. 0 if it does not wait."""
+    error = {"code": code, "message": message}
+    failed = _end(run, [step], StepState.FAILED, error=error)
+    if failed:
+        tally.run_changed(run)
+    return failed
+
+
+def give_up(run: PipelineRun, plan: Compiled, step: str, code: str, message: str) -> None:
+    """As `fail`, and what follows from it. The caller holds the run's lock."""
+    failed = fail(run, step, code, message)
+    if failed:
+        run.unsettled -= failed
+        go_on(run, plan, plan.graph.advance(states_of(run.pk)))
+
+
+def _end(run: Any, steps: Sequence[str], state: StepState, **more: Any) -> int:
+    """Settle steps that have not started; how many there were."""
     if not steps:
-        return
-    outputs = {activity.step: activity.output_ref or activity.input_ref}
-    if any(len(plan.graph.dependencies_of(step)) > 1 for step in steps):
-        outputs = dict(
-            StepRun.objects.filter(run_id=run.id, output_ref__isnull=False).values_list("step", "output_ref")
-        )
-    items = [_activity(run, plan, step, outputs, uuid7(), 1) for step in steps]
-    rounds = _activate(run.tenant_id, run.id, items)
-    submit([_in_round(item, rounds[item.step]) for item in items if item.step in rounds], actor=_ACTOR)
+        return 0
+    changes = {"reason": "", **more, "status": state, "settled_at": Now(), "waits_until": None}
+    ended = _pending(run, steps).update(**changes)
+    PipelineRun.objects.filter(pk=run.id).update(unsettled=F("unsettled") - ended)
+    return int(ended)
 
 
-def _activate(tenant_id: UUID, run_id: UUID, items: Sequence[NewActivity]) -> dict[str, int]:
-    rows = _ACTIVATE.run(
-        {
-            "tenant": tenant_id,
-            "run": run_id,
-            "steps": [item.step for item in items],
-            "activities": [item.id for item in items],
-        },
-        using=APP,
-    )
-    return {row.step: row.round for row in rows}
-
-
-def _in_round(item: NewActivity, number: int) -> NewActivity:
-    return item if number == 1 else replace(item, round=number)
-
-
-def _activity(
-    run: Any, plan: Compiled, step_id: str, outputs: Mapping[str, UUID] | None, activity_id: UUID, number: int
-) -> NewActivity:
-    step = plan.step(step_id)
-    references = (
-        [(name, outputs[name]) for name in plan.graph.dependencies_of(step_id) if name in outputs]
-        if outputs
-        else []
-    )
-    given = dict(run.input) if run.input and not references else None
-    if len(references) > 1:
-        given = {"refs": {name: str(reference) for name, reference in references}}
-    return NewActivity(
-        id=activity_id,
-        name=step.title,
-        description=step.description,
-        agent_role=step.agent_role,
-        human_role=step.human_role,
-        is_approval_gate=step.is_approval_gate,
-        requires_approval=step.requires_approval,
-        priority=step.priority or run.priority,
-        params={**run.params, **step.params},
-        input=given,
-        input_ref=references[0][1] if references else None,
-        deliverable_id=run.deliverable_id,
-        pipeline_run_id=run.id,
-        step=step_id,
-        round=number,
-        decision_rules=_rules_of(step, run.requested_identity),
-        schedule_id=run.schedule_id,
-        timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
-        retry=step.retry.to_dict() if step.retry else run.retry,
-    )
-
-
-def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
-    """How people decide the step, or the result of its agent, whose gate takes the rules over when it is opened."""
-    if not (step.human_role or step.requires_approval):
-        return None
-    quorum = step.quorum or 1
-    alone = quorum == 1 and (step.voters or 1) == 1
-    self_approval = alone if step.self_approval is None else step.self_approval
-    rules = DecisionRules(
-        due_seconds=step.due_seconds,
-        reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],
-        escalation=[Later(later.after_seconds, later.human_role) for later in step.escalation],
-        on_timeout=step.on_timeout.value if step.on_timeout else None,
-        quorum=quorum,
-        voters=step.voters,
-        asked_by="" if self_approval else asked_by,
-        self_approval=self_approval,
-    )
-    return rules.stored()
+def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
+    return StepRun.objects.filter(run_id=run.id, step__in=steps, branch=0, status=StepState.PENDING)
 
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
@@ -228,14 +254,13 @@ def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
 
 
 def reopen(activity: Any) -> None:
-    """An operator tries a failed step again: its run goes on, and what was skipped because of it waits again."""
+    """An operator tries a failed step, or a branch of it, again: its run goes on, and what was skipped because of it waits again.
+
+    So does what could not be decided, or waited too long: with another outcome of this one it may.
+    """
     if _is_aside(activity):
         return
-    run = (
-        PipelineRun.objects.for_tenant(activity.tenant_id)
-        .select_for_update()
-        .get(pk=activity.pipeline_run_id)
-    )
+    run = locked(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
         return
     steps = StepRun.objects.filter(run_id=run.pk)
@@ -244,22 +269,27 @@ def reopen(activity: Any) -> None:
     )
     if not revived:
         return
-    downstream = _downstream(versions.compiled(run.version_id), activity.step)
-    waiting = steps.filter(step__in=downstream, status=StepState.SKIPPED).update(
-        status=StepState.PENDING, settled_at=None
+    plan = versions.compiled(run.version_id)
+    if activity.branch and not _reopen_whole(steps.filter(step=activity.step, branch=0)):
+        return  # Other branches were under way, so nothing has followed yet.
+    unmade = Q(status=StepState.SKIPPED) | Q(status=StepState.FAILED, activity_id=None, branches=None)
+    waiting = steps.filter(unmade, step__in=plan.graph.descendants_of(activity.step), branch=0).update(
+        status=StepState.PENDING, settled_at=None, reason="", error=None
     )
+    wait_from_now(run, plan, [activity.step])
     PipelineRun.objects.filter(pk=run.pk).update(
-        status="running", failed=False, finished_at=None, unsettled=F("unsettled") + revived + waiting
+        status="running", failed=False, finished_at=None, unsettled=F("unsettled") + 1 + waiting
     )
     tally.run_changed(run)
 
 
-def _downstream(plan: Compiled, step: str) -> set[str]:
-    found: set[str] = set()
-    to_visit = [step]
-    while to_visit:
-        for dependent in plan.graph.dependents_of(to_visit.pop()):
-            if dependent not in found:
-                found.add(dependent)
-                to_visit.append(dependent)
-    return found
+def _reopen_whole(whole: QuerySet[StepRun]) -> bool:
+    """Count a branch that is under way again in its step; whether the step had settled."""
+    whole.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
+    had_settled = whole.exclude(status=StepState.ACTIVE)
+    return had_settled.update(status=StepState.ACTIVE, settled_at=None) > 0
+
+
+def wait_from_now(run: Any, plan: Compiled, steps: Sequence[str]) -> None:
+    """Let the time begin that the steps after these have to wait for them."""
+    starting.let_wait(run, starting.waiting_times(plan, steps))

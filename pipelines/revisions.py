@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.db.models import F
@@ -12,7 +13,8 @@ from activities import approvals
 from activities import cancellation as activity_cancellation
 from activities.models import Activity
 from activities.states import LinkKind
-from pipelines import versions
+from activities.submission import submit
+from pipelines import starting, versions
 from pipelines.graph import StepState
 from pipelines.models import PipelineRun, StepRun
 
@@ -62,34 +64,50 @@ def go_on_with(kind: LinkKind, activity: Any) -> bool:
 
 
 def _send_back(run: PipelineRun, gate: Any) -> bool:
-    """Make the work behind a human gate anew: every agent step that the gate directly depends on."""
+    """Make the work behind a human gate anew: every agent step that the gate directly depends on, with all its branches.
+
+    A gate that is asked for each item of a `for_each` sends nothing back: which part of the work its item is about, nobody can tell.
+    """
     plan = versions.compiled(run.version_id)
     producers = [step for step in plan.graph.dependencies_of(gate.step) if plan.step(step).agent_role]
-    if not producers or gate.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
+    if gate.branch or not producers or gate.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         return False
-    made = [revision for step in producers if (revision := _revise(run, step, gate))]
-    if not made:
+    steps = StepRun.objects.filter(run_id=run.pk)
+    rejected = list(
+        steps.filter(step__in=producers, status=StepState.DONE, activity_id__isnull=False)
+        .order_by("position", "branch")
+        .select_for_update()
+    )
+    if not rejected:
         return False
-    StepRun.objects.filter(run_id=run.pk, step=gate.step, branch=gate.branch).update(
+    _revise(run, rejected, gate)
+    again = {row.step for row in rejected}
+    fanned_out = Counter(row.step for row in rejected if row.branch)
+    for step, count in fanned_out.items():
+        steps.filter(step=step, branch=0).update(
+            status=StepState.ACTIVE, settled_at=None, unsettled_branches=F("unsettled_branches") + count
+        )
+    steps.filter(step=gate.step, branch=0).update(
         status=StepState.PENDING, activity_id=None, round=gate.round + 1
     )
+    starting.let_wait(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
+    PipelineRun.objects.filter(pk=run.pk).update(unsettled=F("unsettled") + len(again))
     return True
 
 
-def _revise(run: PipelineRun, step: str, gate: Any) -> UUID | None:
-    producing = StepRun.objects.select_for_update().get(run_id=run.pk, step=step, branch=gate.branch)
-    if producing.activity_id is None or producing.status != StepState.DONE:
-        return None
-    rejected = Activity.objects.for_tenant(run.tenant_id).get(pk=producing.activity_id)
-    # The gate that sent it back asks again; the step's own approval, if it has one, was given before.
-    revision = approvals.revise(
-        rejected,
-        notes=gate.reviewer_notes or "",
-        actor=gate.decided_by or "pipeline",
-        requires_approval=False,
-    )
-    StepRun.objects.filter(pk=producing.pk).update(
-        status=StepState.ACTIVE, activity_id=revision, round=rejected.round + 1, settled_at=None
-    )
-    PipelineRun.objects.filter(pk=run.pk).update(unsettled=F("unsettled") + 1)
-    return revision
+def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
+    """Make what these rows stand for anew, in one go."""
+    activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
+    revisions = [
+        # The gate that sent it back asks again; the step's own approval, if it has one, was given before.
+        approvals.revision_of(
+            activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False
+        )
+        for row in rows
+        if row.activity_id
+    ]
+    made = submit(revisions, actor=gate.decided_by or "pipeline")
+    for row, revision, submitted in zip(rows, revisions, made, strict=True):
+        row.status, row.settled_at = StepState.ACTIVE, None
+        row.activity_id, row.round = submitted.id, revision.round
+    StepRun.objects.bulk_update(rows, ("status", "settled_at", "activity_id", "round"))

@@ -8,25 +8,59 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.db.models.fields.json import KeyTransform
 
 from activities.models import Activity
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
 
+MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed
 
 
 @dataclass(frozen=True, slots=True)
+class BranchShown:
+    """One branch of a step that was fanned out."""
+
+    run: StepRun
+    item: Any
+    activity_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCounts:
+    """How the branches of a step stand."""
+
+    total: int
+    done: int
+    failed: int
+    active: int
+
+    @classmethod
+    def of(cls, step: StepRun) -> Self | None:
+        """None for a step without branches."""
+        if step.branches is None:
+            return None
+        done = step.branches - step.failed_branches - step.unsettled_branches
+        return cls(step.branches, done, step.failed_branches, step.unsettled_branches)
+
+
+@dataclass(frozen=True, slots=True)
 class StepShown:
-    """One step of a run: its own state, and that of the activity that does it."""
+    """One step of a run: its own state, and that of the activity that does it; or the first of its branches."""
 
     run: StepRun
     name: str
     needs: Sequence[str]
     activity_status: str | None
+    branches: Sequence[BranchShown] = ()
+
+    @property
+    def counts(self) -> BranchCounts | None:
+        return BranchCounts.of(self.run)
 
 
 def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
@@ -38,22 +72,49 @@ def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     return found
 
 
-def steps_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, list[StepShown]]:
-    """The steps of these runs in the order of the definition, in three statements for all of them."""
-    steps = list(StepRun.objects.for_tenant(tenant_id).filter(run_id__in=[run.pk for run in page]))
-    plans = _plans(tenant_id, {run.version_id for run in page})
-    activities = {step.activity_id for step in steps if step.activity_id}
-    statuses = dict(
-        Activity.objects.for_tenant(tenant_id).filter(pk__in=activities).values_list("pk", "status")
+def steps_of(
+    tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0
+) -> dict[UUID, list[StepShown]]:
+    """The steps of these runs in the order of the definition, in three statements for all of them.
+
+    With them come so many of the first `branches` of those that were fanned out.
+    """
+    rows = StepRun.objects.for_tenant(tenant_id).filter(
+        run_id__in=[run.pk for run in page], branch__lte=branches
     )
+    steps = list(rows)
+    plans = _plans(tenant_id, {run.version_id for run in page})
+    done_by = Activity.objects.for_tenant(tenant_id).filter(
+        pk__in={step.activity_id for step in steps if step.activity_id}
+    )
+    statuses = dict(done_by.values_list("pk", "status"))
+    shown = _branches(steps, done_by, statuses)
     versions = {run.pk: run.version_id for run in page}
     found: dict[UUID, list[StepShown]] = defaultdict(list)
     for step in sorted(steps, key=lambda step: (step.position, step.branch)):
+        if step.branch:
+            continue
         plan = plans[versions[step.run_id]].get(step.step, {})
         status = statuses.get(step.activity_id) if step.activity_id else None
+        name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
         found[step.run_id].append(
-            StepShown(step, plan.get("name") or step.step, plan.get("depends_on", ()), status)
+            StepShown(step, name, needs, status, shown.get((step.run_id, step.step), ()))
         )
+    return found
+
+
+def _branches(
+    steps: Sequence[StepRun], done_by: QuerySet[Activity], statuses: Mapping[UUID, str]
+) -> dict[tuple[UUID, str], list[BranchShown]]:
+    """The branches among these rows, by their run and step. One statement more, if there are any."""
+    rows = sorted((step for step in steps if step.branch), key=lambda step: step.branch)
+    found: dict[tuple[UUID, str], list[BranchShown]] = defaultdict(list)
+    if not rows:
+        return found
+    items = dict(done_by.filter(branch__gt=0).values_list("pk", KeyTransform("item", "params")))
+    for row in rows:
+        item, status = items.get(row.activity_id), statuses.get(row.activity_id)
+        found[row.run_id, row.step].append(BranchShown(row, item, status))
     return found
 
 

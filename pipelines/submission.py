@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from activities.submission import submit
-from pipelines import progression, versions
-from pipelines.exceptions import PipelineDisabled, PipelineNotFound
-from pipelines.graph import StepState
+from pipelines import progression, starting, versions
+from pipelines.conditions import RESERVED
+from pipelines.exceptions import PipelineDisabled, PipelineNotFound, ReservedParams
+from pipelines.graph import Advance, StepState
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
+from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -40,7 +42,7 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`."""
+    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
 
@@ -51,6 +53,7 @@ def start_runs(
     with tenant_scope(tenant_id):
         version = _newest(tenant_id, pipeline_key)
         plan = versions.compiled(version.pk)
+        _refuse_reserved(plan, news)
         runs = PipelineRun.objects.bulk_create(
             PipelineRun(
                 id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
@@ -64,20 +67,44 @@ def start_runs(
         begin = {run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before}
         first = [
             replace(item, not_before=begin[item.pipeline_run_id]) if item.pipeline_run_id in begin else item
-            for item in progression.first_activities(runs, plan)
+            for item in starting.first_activities(runs, plan)
         ]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
+        until = _until(plan)
         StepRun.objects.bulk_create(
-            _step_run(run, step.id, position, started)
+            _step_run(run, step.id, position, started, until)
             for run in runs
             for position, step in enumerate(plan.definition.steps)
         )
         submit(first, actor=actor)
+        asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
+        for run in runs if asked else ():
+            progression.go_on(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
     return runs
 
 
+def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
+    """What each branch of a fan-out is given must not hide what a run was given."""
+    if plan.fanned_out and (taken := [name for name in RESERVED if any(name in new.params for new in news)]):
+        raise ReservedParams(
+            f"Each branch of {min(plan.fanned_out)} gets its own {taken[0]}: name the parameter otherwise."
+        )
+
+
+def _until(plan: Compiled) -> dict[str, datetime]:
+    """When the steps behind the first ones have waited too long."""
+    first = [step for step in plan.graph.roots() if step not in plan.conditional]
+    now = datetime.now(UTC)
+    times = starting.waiting_times(plan, first)
+    return {step: now + timedelta(seconds=seconds) for step, seconds in times.items()}
+
+
 def _step_run(
-    run: PipelineRun, step: str, position: int, started: Mapping[tuple[UUID | None, str | None], UUID]
+    run: PipelineRun,
+    step: str,
+    position: int,
+    started: Mapping[tuple[UUID | None, str | None], UUID],
+    until: Mapping[str, datetime],
 ) -> StepRun:
     activity_id = started.get((run.pk, step))
     status = StepState.ACTIVE if activity_id else StepState.PENDING
@@ -88,6 +115,7 @@ def _step_run(
         position=position,
         status=status,
         activity_id=activity_id,
+        waits_until=until.get(step),
     )
 
 

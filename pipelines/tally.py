@@ -118,11 +118,12 @@ def _failed_steps(period: DeliverablePeriod) -> list[str]:
         .select_related("run__version__pipeline")
         .order_by("run__plan_item", "run_id", "position")
     )
-    return [
+    found = (
         f"{_named(step.run)} failed at {step.step}"
         for step in steps
         if versions.compiled(step.run.version_id).graph.fails_run(step.step)
-    ]
+    )
+    return list(dict.fromkeys(found))  # a step with many branches is one trouble
 
 
 def _tell(period: DeliverablePeriod, reason: str) -> None:

@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from agents import configuration
+from pipelines import conditions
 from pipelines.definition import PipelineDefinition, parse
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
@@ -32,6 +33,8 @@ class Compiled:
     definition: PipelineDefinition
     graph: Graph
     position: Mapping[str, int]
+    conditional: frozenset[str]  # the steps with a `when` or a `for_each`
+    fanned_out: frozenset[str]  # those with a `for_each`
 
     def step(self, step_id: str) -> Any:
         return self.definition.steps[self.position[step_id]]
@@ -65,11 +68,13 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
 def checked(data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     """The definition with its templates resolved. Raises `definition.DefinitionError`."""
     roles = configuration.known_roles()
-    parse(data, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression)
-    resolved = {**data, "steps": [_resolved(step, templates) for step in data["steps"]]}
-    return parse(
-        resolved, known_roles=roles, known_templates=templates.keys(), check_expression=_refuse_expression
-    )
+    known: dict[str, Any] = {
+        "known_roles": roles,
+        "known_templates": templates.keys(),
+        "check_steps": conditions.faults_of,
+    }
+    parse(data, **known)
+    return parse({**data, "steps": [_resolved(step, templates) for step in data["steps"]]}, **known)
 
 
 def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
@@ -89,11 +94,6 @@ def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]
     return merged
 
 
-def _refuse_expression(text: str) -> str:
-    # Refused rather than ignored: a condition that does not hold back its step would do harm.
-    return "conditions and fan-out expressions are not available in this version"
-
-
 @lru_cache(maxsize=1024)
 def compiled(version_id: UUID) -> Compiled:
     """A version's definition and graph. Versions never change, so this may be kept for ever. Needs an open `tenant_scope`."""
@@ -102,5 +102,9 @@ def compiled(version_id: UUID) -> Compiled:
     templates = {step["template"] for step in data["steps"] if step.get("template")}
     definition = parse(data, known_roles=roles, known_templates=templates)
     return Compiled(
-        definition, Graph.of(definition), {step.id: index for index, step in enumerate(definition.steps)}
+        definition,
+        Graph.of(definition),
+        position={step.id: index for index, step in enumerate(definition.steps)},
+        conditional=frozenset(step.id for step in definition.steps if conditions.is_conditional(step)),
+        fanned_out=frozenset(step.id for step in definition.steps if step.for_each is not None),
     )

@@ -25,6 +25,7 @@ class ActivityFilter(django_filters.FilterSet):
     priority = django_filters.NumberFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     step = django_filters.CharFilter()
+    branch = django_filters.NumberFilter()
     parent = django_filters.UUIDFilter(field_name="parent_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     schedule = django_filters.UUIDFilter(field_name="schedule_id")

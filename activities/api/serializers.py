@@ -91,6 +91,7 @@ class ActivitySerializer(Shown):
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     step = serializers.CharField(allow_null=True)
+    branch = serializers.IntegerField(help_text="Which item of its step's for_each it does, from 1; else 0.")
     round = serializers.IntegerField()
     dedup_key = serializers.CharField(allow_null=True)
     group_key = serializers.CharField(allow_null=True)

@@ -16,7 +16,7 @@ from activities.approvals.linking import (
     settle_links,
 )
 from activities.approvals.reading import Question, questions
-from activities.approvals.revisions import revise
+from activities.approvals.revisions import revise, revision_of
 from activities.approvals.withdrawing import withdraw
 
 __all__ = (
@@ -33,6 +33,7 @@ __all__ = (
     "questions",
     "reject",
     "revise",
+    "revision_of",
     "settle_links",
     "withdraw",
 )

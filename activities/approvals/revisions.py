@@ -27,10 +27,16 @@ def make_anew(rejected: Activity, notes: str, actor: str) -> None:
 
 def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: bool | None = None) -> UUID:
     """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
+    revision = revision_of(rejected, notes=notes, requires_approval=requires_approval)
+    return submit([revision], actor=actor)[0].id
+
+
+def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
+    """The next round of the same work, to be submitted."""
     name = (
         rejected.name if rejected.name.endswith(SUFFIX) else f"{rejected.name[: 200 - len(SUFFIX)]}{SUFFIX}"
     )
-    revision = NewActivity(
+    return NewActivity(
         name=name,
         description=rejected.description,
         agent_role=rejected.agent_role,
@@ -60,7 +66,6 @@ def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: boo
             "reviewer_notes": notes,
         },
     )
-    return submit([revision], actor=actor)[0].id
 
 
 def _escalate(rejected: Activity, notes: str) -> None:

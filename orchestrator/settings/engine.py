@@ -90,3 +90,5 @@ ORCHESTRATOR_DATASET_ROWS_PER_CALL = _env.int("ORCHESTRATOR_DATASET_ROWS_PER_CAL
 ORCHESTRATOR_DATASET_BODY_BYTES = _env.int("ORCHESTRATOR_DATASET_BODY_BYTES", default=8 * 1024 * 1024)
 # Rows of source `cache` are gone after this long.
 ORCHESTRATOR_DATASET_CACHE_SECONDS = _env.int("ORCHESTRATOR_DATASET_CACHE_SECONDS", default=3600)
+# Items of a step with a for_each; a longer list fails the step. Too large: one step holds up a run's row, a join's input grows.
+ORCHESTRATOR_FAN_OUT_ITEMS = _env.int("ORCHESTRATOR_FAN_OUT_ITEMS", default=1_000)

@@ -43,7 +43,7 @@ class StepInline(TabularInline):
     """The steps in the order of the definition."""
 
     model = StepRun
-    fields = ("step", "state", "round", "activity_link", "settled_at")
+    fields = ("step", "branch", "state", "reason", "round", "activity_link", "settled_at")
     readonly_fields = fields
     extra = 0
     per_page = 50
@@ -100,7 +100,7 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
 
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:
-        return drawn(run.version_id, run.steps.all(), title=f"{self.title(run)}, {run.status}")
+        return drawn(run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}")
 
     @admin.action(description="Cancel", permissions=["view"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[PipelineRun]) -> HttpResponse | None:
@@ -133,7 +133,7 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
 
 @admin.register(StepRun)
 class StepRunAdmin(RecordAdmin):
-    list_display = ("step", "run_link", "tenant", "state", "round", "settled_at")
+    list_display = ("step", "branch", "run_link", "tenant", "state", "reason", "round", "settled_at")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant", "run")
     search_fields = ("step", "tenant__slug")
@@ -145,6 +145,10 @@ class StepRunAdmin(RecordAdmin):
         "branch",
         "position",
         "state",
+        "reason",
+        "error",
+        "branches",
+        "waits_until",
         "round",
         "activity_link",
         "output_ref",

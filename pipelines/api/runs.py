@@ -53,11 +53,11 @@ def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise PipelineNotFound(f"There is no pipeline run {run_id}.")
-    return _shown(tenant_id, [run])[0]
+    return _shown(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
 
 
-def _shown(tenant_id: UUID, page: Sequence[PipelineRun]) -> Any:
-    steps = selectors.steps_of(tenant_id, page)
+def _shown(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> Any:
+    steps = selectors.steps_of(tenant_id, page, branches=branches)
     return PipelineRunSerializer(page, many=True, context={"steps": steps}).data
 
 
@@ -132,7 +132,13 @@ class RunPicture(TenantView):
             raise PipelineNotFound(f"There is no pipeline run {run_id}.")
         steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
         states = {
-            step.run.step: StepPicture(status=step.activity_status or step.run.status, round=step.run.round)
+            step.run.step: StepPicture(
+                status=step.activity_status or step.run.status,
+                detail=f"{step.counts.total - step.counts.active} of {step.counts.total}"
+                if step.counts
+                else "",
+                round=step.run.round,
+            )
             for step in steps
         }
         definition = versions.compiled(run.version_id).definition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rest_framework import serializers
@@ -10,7 +11,7 @@ from activities.api.serializers import link_of as activity_link
 from agents.api.shown import Shown
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState, StepState
-from pipelines.selectors import StepShown
+from pipelines.selectors import MOST_BRANCHES, BranchShown, StepShown
 
 RUNS = "/api/v1/pipeline-runs/"
 PIPELINES = "/api/v1/pipelines/"
@@ -86,20 +87,68 @@ class PipelineDetailSerializer(PipelineSerializer):
         }
 
 
+class BranchSerializer(serializers.Serializer[Any]):
+    """One branch of a step that was fanned out."""
+
+    branch = serializers.IntegerField(help_text="From 1, in the order of the items.")
+    item = serializers.JSONField(allow_null=True)
+    status = serializers.CharField()
+    activity = serializers.UUIDField(allow_null=True)
+    activity_status = serializers.CharField(allow_null=True)
+    round = serializers.IntegerField()
+    output_ref = serializers.UUIDField(allow_null=True)
+    settled_at = serializers.DateTimeField(allow_null=True)
+    link = serializers.CharField(allow_null=True)
+
+
+class BranchCountsSerializer(serializers.Serializer[Any]):
+    """How the branches of a step stand."""
+
+    total = serializers.IntegerField()
+    done = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    active = serializers.IntegerField()
+
+
+class StepErrorSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField(help_text="expression_error or dependency_timeout")
+    message = serializers.CharField()
+
+
 class StepSerializer(serializers.Serializer[Any]):
     """Where one step of a run stands."""
 
     step = serializers.CharField()
     name = serializers.CharField()
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
+    reason = serializers.CharField(
+        allow_null=True,
+        help_text="Why it was skipped or does not start yet: condition, upstream or evaluating.",
+    )
+    reason_detail = serializers.CharField(allow_null=True, help_text="The reason in words.")
+    error = StepErrorSerializer(
+        allow_null=True,
+        help_text="Why it failed without an activity; that of an activity is in the activity.",
+    )
     activity = serializers.UUIDField(
         allow_null=True, help_text="The activity that does it, in its latest round."
     )
     activity_status = serializers.CharField(allow_null=True)
     round = serializers.IntegerField()
     needs = serializers.ListField(child=serializers.CharField(), help_text="The steps that it waits for.")
-    branch = serializers.IntegerField()
+    branch = serializers.IntegerField(help_text="0: the step as a whole.")
+    branch_counts = BranchCountsSerializer(
+        allow_null=True, help_text="Of a step that was fanned out, else null."
+    )
+    branches = BranchSerializer(
+        many=True,
+        help_text=f"The first {MOST_BRANCHES} in the answer for one run, none in lists; `GET /activities/` with `pipeline_run`"
+        " and `step` gives all.",
+    )
     output_ref = serializers.UUIDField(allow_null=True)
+    waits_until = serializers.DateTimeField(
+        allow_null=True, help_text="When it fails unless what it depends on has ended by then."
+    )
     settled_at = serializers.DateTimeField(allow_null=True)
     link = serializers.CharField(allow_null=True)
 
@@ -132,16 +181,37 @@ class PipelineRunSerializer(Shown):
 
 
 def _step(step: StepShown) -> dict[str, Any]:
-    run = step.run
+    run, counts = step.run, step.counts
     return {
         "step": run.step,
         "name": step.name,
         "status": run.status,
+        "reason": run.reason or None,
+        "reason_detail": run.get_reason_display() or None,
+        "error": run.error,
         "activity": run.activity_id,
         "activity_status": step.activity_status,
         "round": run.round,
         "needs": list(step.needs),
         "branch": run.branch,
+        "branch_counts": asdict(counts) if counts else None,
+        "branches": [_branch(branch) for branch in step.branches],
+        "output_ref": run.output_ref,
+        "waits_until": run.waits_until,
+        "settled_at": run.settled_at,
+        "link": activity_link(run.activity_id) if run.activity_id else None,
+    }
+
+
+def _branch(branch: BranchShown) -> dict[str, Any]:
+    run = branch.run
+    return {
+        "branch": run.branch,
+        "item": branch.item,
+        "status": run.status,
+        "activity": run.activity_id,
+        "activity_status": branch.activity_status,
+        "round": run.round,
         "output_ref": run.output_ref,
         "settled_at": run.settled_at,
         "link": activity_link(run.activity_id) if run.activity_id else None,

@@ -11,16 +11,18 @@ names them in its `depends_on`. An empty list means no dependencies; an explicit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipelines.definition.faults import Faults, shown
+from pipelines.definition.faults import Faults, at, shown
 from pipelines.definition.reading import Reader
 from pipelines.definition.shapes import PipelineDefinition, StepDefinition
 from pipelines.definition.steps import Draft, World, read_step
 from pipelines.definition.values import JsonCopier
 from pipelines.graph import find_cycles
+
+StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
 MAX_STEPS = 2_000
 MAX_DEPENDENCIES = 50_000  # of all steps together; parallel steps multiply what the step before them has
@@ -33,11 +35,14 @@ def parse(
     known_templates: Collection[str],
     known_human_roles: Collection[str] | None = None,
     check_expression: Callable[[str], str | None] | None = None,
+    check_steps: StepsCheck | None = None,
 ) -> PipelineDefinition:
     """The definition that `data` describes, or a DefinitionError with every fault. Changes nothing in `data`.
 
     `known_roles` are the agents' roles. People's roles are checked only if `known_human_roles` are given.
     `check_expression` gets the text of each `when` and `for_each` and returns what is wrong with it, or None.
+    `check_steps` gets the parameters of the whole and all steps, each with its dependencies, and tells what is wrong with them:
+    the index of the step, the place in it and the message.
     """
     faults = Faults()
     world = World(
@@ -47,6 +52,8 @@ def parse(
         check_expression=check_expression,
     )
     definition = _read(Reader(data, "", JsonCopier(faults)), world)
+    for index, place, message in check_steps(definition.params, definition.steps) if check_steps else ():
+        faults.add(f"{at('steps', index)}{place}", message)
     faults.raise_if_any()
     return definition
 

@@ -26,9 +26,9 @@ a condition that is neither true nor false. Nothing is converted silently: true 
 never ordered against numbers. `and` and `or` look at their right side only if the left one does not decide.
 """
 
-from pipelines.expressions.checking import Kind, check
+from pipelines.expressions.checking import Kind, Reads, check, reads
 from pipelines.expressions.errors import ExpressionError
 from pipelines.expressions.evaluation import condition, evaluate, items
 from pipelines.expressions.syntax import LONGEST
 
-__all__ = ("LONGEST", "ExpressionError", "Kind", "check", "condition", "evaluate", "items")
+__all__ = ("LONGEST", "ExpressionError", "Kind", "Reads", "check", "condition", "evaluate", "items", "reads")

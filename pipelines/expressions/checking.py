@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pipelines.definition.faults import Faults
 from pipelines.expressions import functions, syntax
@@ -39,6 +39,22 @@ def check(
     except ExpressionError as error:
         return str(error)
     return None
+
+
+class Reads(NamedTuple):
+    """What an expression looks at beside `params`: parts of steps, as (id, part), and whether `item`."""
+
+    parts: frozenset[tuple[str, str]]
+    item: bool
+
+
+def reads(text: str) -> Reads:
+    """What an expression looks at. Raises `ExpressionError` when it cannot be read."""
+    nodes = list(_walk(syntax.parse(text)))
+    return Reads(
+        parts=frozenset((node.step, node.part) for node in nodes if isinstance(node, syntax.StepPart)),
+        item=any(isinstance(node, syntax.Root) and node.name == "item" for node in nodes),
+    )
 
 
 def _check_node(

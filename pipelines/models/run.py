@@ -24,6 +24,14 @@ class StepState(models.TextChoices):
     SKIPPED = "skipped"
 
 
+class StepReason(models.TextChoices):
+    """Why a step was skipped, or does not start yet."""
+
+    CONDITION = "condition", "its condition is false"
+    UPSTREAM = "upstream", "a step before it failed, or none before it was needed"
+    EVALUATING = "evaluating", "its condition is being evaluated"
+
+
 class PipelineRun(TenantOwned):
     """One passage through a pipeline version. Its row is the lock under which steps advance."""
 
@@ -92,7 +100,11 @@ class PipelineRun(TenantOwned):
 
 
 class StepRun(TenantPart):
-    """Where one step of a run stands. All of them exist from the start."""
+    """Where one step of a run stands. All of them exist from the start.
+
+    A step with a `for_each` has a row for each of its items besides, made when it starts: `branch` is 1 for the first, and so on. The
+    row with branch 0 is the step as a whole, which has no activity then; it settles with the last of its branches.
+    """
 
     run = models.ForeignKey(
         PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False
@@ -101,14 +113,35 @@ class StepRun(TenantPart):
     branch = models.IntegerField(default=0)
     position = models.IntegerField()
     status = models.CharField(max_length=10, choices=StepState.choices, default=StepState.PENDING)
+    reason = models.CharField(
+        max_length=12, choices=StepReason.choices, blank=True, default="", db_default=""
+    )
+    error = models.JSONField(
+        null=True, blank=True, help_text="Why a step failed that never came to its activity."
+    )
     activity_id = models.UUIDField(null=True)
     output_ref = models.UUIDField(null=True)
     round = models.PositiveSmallIntegerField(default=1)
+    branches = models.PositiveIntegerField(null=True, help_text="How many there are, of a step as a whole.")
+    unsettled_branches = models.IntegerField(default=0, db_default=0)
+    failed_branches = models.IntegerField(default=0, db_default=0)
+    waits_until = models.DateTimeField(
+        null=True,
+        help_text="When it fails unless what it depends on has settled. Null while nothing of that has started.",
+    )
     settled_at = models.DateTimeField(null=True)
 
     class Meta:
         ordering = ("run", "position", "branch")
         constraints = (models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),)
+        indexes = (
+            models.Index(
+                fields=("waits_until",),
+                condition=models.Q(waits_until__isnull=False),
+                name="step_waits_until",
+            ),
+            models.Index(fields=("run",), condition=models.Q(reason="evaluating"), name="step_evaluating"),
+        )
 
     def __str__(self) -> str:
         return f"{self.step}: {self.status}"

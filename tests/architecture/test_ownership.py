@@ -38,6 +38,8 @@ SEES_EVERY_TENANT = {
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.management.commands.demo": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
+    "pipelines.undecided": "runs whose conditions wait to be evaluated, whosever they are",
+    "pipelines.overdue": "what has waited too long, whosever it is",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
 }
 

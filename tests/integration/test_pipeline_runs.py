@@ -281,7 +281,7 @@ def test_a_result_whose_progression_breaks_fails_the_activity_and_keeps_no_half(
 ) -> None:
     run_id = start(step("a"), step("b", "a"))
     with monkeypatch.context() as broken:
-        broken.setattr("pipelines.progression.submit", lambda *args, **more: 1 / 0)
+        broken.setattr("pipelines.starting.submit", lambda *args, **more: 1 / 0)
         engine.deliver()
 
     settled = only(acme, run_id)

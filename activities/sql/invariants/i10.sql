@@ -3,6 +3,7 @@
 --      agent made and people rejected has one revision (or, after the last round, one escalation), and nothing else has any.
 -- Parameters  live: statuses of activities that count as existing;  settled: those with which the step has ended
 -- Returns     id of each run, or of each activity, for which that is not so
+-- A step whose condition is being evaluated waits for nothing that has to settle. A step with branches has no activity itself.
 -- Work that was accepted gets a revision when a gate further on sends it back.
 WITH open_run AS (
     SELECT id, version_id FROM pipelines_pipelinerun WHERE status = 'running'
@@ -21,13 +22,13 @@ WITH open_run AS (
 )
 SELECT s.run_id AS id
 FROM open_run r
-JOIN pipelines_steprun s ON s.run_id = r.id AND s.status = 'pending'
+JOIN pipelines_steprun s ON s.run_id = r.id AND s.status = 'pending' AND s.reason <> 'evaluating'
 JOIN needed n ON n.version_id = r.version_id AND n.step = s.step
-LEFT JOIN pipelines_steprun u ON u.run_id = r.id AND u.step = n.upstream AND u.status IN ('pending', 'active')
+LEFT JOIN pipelines_steprun u ON u.run_id = r.id AND u.step = n.upstream AND u.branch = 0 AND u.status IN ('pending', 'active')
 GROUP BY s.run_id, s.id HAVING count(u.id) = 0
 UNION
 SELECT s.run_id FROM open_run r
-JOIN pipelines_steprun s ON s.run_id = r.id AND s.status = 'active'
+JOIN pipelines_steprun s ON s.run_id = r.id AND s.status = 'active' AND s.branches IS NULL
 LEFT JOIN activities_activity a ON a.id = s.activity_id
 WHERE a.id IS NULL OR a.status = ANY(%(settled)s)
 UNION

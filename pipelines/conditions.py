@@ -1,0 +1,165 @@
+"""What a step's `when` and `for_each` say: checked when a pipeline is saved, decided when the steps before it have settled.
+
+Pure: names go in, a decision comes out. `when` is asked first. One that mentions `item` is asked for each item of the `for_each`, and the
+items for which it is false are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Self
+
+from pipelines import expressions
+from pipelines.definition import StepDefinition
+from pipelines.expressions import ExpressionError, Kind
+
+#: Parameters that each branch of a fan-out gets beside those of its step.
+ITEM, INDEX = "item", "item_index"
+RESERVED = (ITEM, INDEX)
+
+PATIENCE_SECONDS = 2.0  # for the conditions of all items together: meanwhile the run's row is locked
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A member of the list that a step is fanned out over, and its place there, from 0."""
+
+    index: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`starts` is false when the step's condition is; `items` are None unless it has a `for_each`; `error` says that neither is known."""
+
+    starts: bool = True
+    items: Sequence[Item] | None = None
+    error: str | None = None
+
+
+def warm_up() -> None:
+    """Build the parser, which takes longer than a request should wait."""
+    expressions.check("true")
+
+
+def is_conditional(step: StepDefinition) -> bool:
+    return step.when is not None or step.for_each is not None
+
+
+def parts_read(step: StepDefinition) -> frozenset[tuple[str, str]]:
+    """The parts of steps that its expressions look at, as (id, part)."""
+    texts = (text for text in (step.when, step.for_each) if text is not None)
+    return frozenset().union(*(expressions.reads(text).parts for text in texts))
+
+
+def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Decision:
+    """What becomes of a step, given `params` and `steps`. `most` is how many items it may be fanned out over. Never raises."""
+    try:
+        per_item = step.when is not None and step.for_each is not None and expressions.reads(step.when).item
+        if (
+            step.when is not None
+            and not per_item
+            and not _told(expressions.condition, step.when, "when", names)
+        ):
+            return Decision(starts=False)
+        if step.for_each is None:
+            return Decision()
+        found = _told(expressions.items, step.for_each, "for_each", names, most=most)
+        items = [Item(index, value) for index, value in enumerate(found)]
+        return Decision(items=list(_wanted(step.when, items, names)) if per_item and step.when else items)
+    except _Undecidable as error:
+        return Decision(starts=False, error=str(error))
+
+
+class _Undecidable(Exception):
+    """An expression has no value with this data."""
+
+
+def _told(evaluate: Any, text: str, key: str, names: Mapping[str, Any], about: str = "", **more: Any) -> Any:
+    try:
+        return evaluate(text, names, **more)
+    except ExpressionError as error:
+        raise _Undecidable(f"{key}: {text}: {about}{error}") from error
+
+
+def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Iterator[Item]:
+    until = time.monotonic() + PATIENCE_SECONDS
+    for item in items:
+        if time.monotonic() > until:
+            raise _Undecidable(f"when: {when}: this takes too long for {len(items):,} items")
+        about = f"item {item.index}: "
+        if _told(expressions.condition, when, "when", {**names, ITEM: item.value}, about):
+            yield item
+
+
+def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
+    """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it."""
+    ids = [step.id for step in steps]
+    order = _Order.of(steps)
+    for index, step in enumerate(steps):
+        expressions_of: tuple[tuple[str, str | None, Kind, bool], ...] = (
+            ("when", step.when, "condition", step.for_each is not None),
+            ("for_each", step.for_each, "list", False),
+        )
+        for key, text, kind, item in expressions_of:
+            if text is None:
+                continue
+            upstream = _known(order, step.id, text)
+            fault = expressions.check(text, kind=kind, steps=ids, upstream=upstream, item=item)
+            if fault:
+                yield index, f".{key}", fault
+        if step.for_each is not None:
+            yield from _reserved(index, step, params)
+
+
+def _reserved(index: int, step: StepDefinition, params: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
+    for name in RESERVED:
+        if name in step.params:
+            yield (
+                index,
+                f".params.{name}",
+                f"for_each gives each branch its own {name}: name this one otherwise",
+            )
+        elif name in params:
+            whose = f"the pipeline's parameter {name}"
+            yield index, ".for_each", f"gives each branch its own {name}: name {whose} otherwise"
+
+
+def _known(order: _Order | None, step: str, text: str) -> list[str] | None:
+    """Those of the steps that the text names which come before `step`; None if that cannot be told."""
+    try:
+        named = {name for name, _ in expressions.reads(text).parts}
+    except ExpressionError:
+        return None
+    if order is None or not step:
+        return None
+    return [name for name in named if order.before[step] & order.bits.get(name, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A bit for each step, and the bits of all that come before it. Sets would have millions of members at worst."""
+
+    bits: Mapping[str, int]
+    before: Mapping[str, int]
+
+    @classmethod
+    def of(cls, steps: Sequence[StepDefinition]) -> Self | None:
+        """None if nobody will ask, and if the steps form a cycle."""
+        if not any(map(is_conditional, steps)):
+            return None
+        dependencies = {step.id: step.depends_on for step in steps}
+        try:
+            order = list(TopologicalSorter(dependencies).static_order())
+        except CycleError:
+            return None
+        bits = {step: 1 << place for place, step in enumerate(order)}
+        before: dict[str, int] = {}
+        for step in order:
+            before[step] = 0
+            for dependency in dependencies[step]:
+                before[step] |= before[dependency] | bits[dependency]
+        return cls(bits, before)

@@ -1,0 +1,124 @@
+"""What the steps of a run have left: references for those that work on it, values for the expressions of those that come after.
+
+A step that was fanned out leaves a list, one member for each of its branches in the order of the items, with None for a branch that
+failed. So whatever depends on it is a join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from activities import outputs
+from activities.outputs import StoredOutput
+from pipelines import conditions
+from pipelines.models import StepRun
+from pipelines.versions import Compiled
+
+#: To the output of a step, or to those of its branches.
+Reference = UUID | list[UUID | None]
+References = Mapping[str, Reference]
+
+
+def of_run(run_id: UUID) -> dict[str, Reference]:
+    """What each step has left that has left something."""
+    rows = StepRun.objects.filter(run_id=run_id).filter(
+        Q(output_ref__isnull=False) | Q(branches__isnull=False) | Q(branch__gt=0)
+    )
+    return _collected(rows.order_by("branch").values_list("step", "branch", "branches", "output_ref"))
+
+
+def _collected(rows: Iterable[tuple[str, int, int | None, UUID | None]]) -> dict[str, Reference]:
+    """Rows of steps as wholes come before those of their branches."""
+    found: dict[str, Reference] = {}
+    for step, branch, branches, reference in rows:
+        if branch:
+            whole = found[step]
+            if isinstance(whole, list):
+                whole.append(reference)
+        elif branches is not None:
+            found[step] = []
+        elif reference is not None:
+            found[step] = reference
+    return found
+
+
+def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
+    """What a step works on, by the step that left it. A gate that has nothing of its own lets through what it was asked about."""
+    given: dict[str, Reference] = {}
+    to_visit, visited = list(reversed(plan.graph.dependencies_of(step))), set[str]()
+    while to_visit:
+        name = to_visit.pop()
+        if name in visited:
+            continue
+        visited.add(name)
+        if name in found:
+            given[name] = found[name]
+        elif plan.step(name).is_approval_gate:
+            to_visit.extend(reversed(plan.graph.dependencies_of(name)))
+    return given
+
+
+def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
+    """What each branch of a step works on, beside its item: no lists, which would be told a thousand times over."""
+    given = of_step(plan, step, found)
+    return {name: reference for name, reference in given.items() if not isinstance(reference, list)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What expressions see of the steps. `missing` are outputs that are not in PostgreSQL any more and were not given either."""
+
+    steps: Mapping[str, Mapping[str, Any]]
+    missing: frozenset[UUID]
+
+
+def seen(
+    tenant_id: UUID,
+    run_id: UUID,
+    plan: Compiled,
+    steps: Iterable[str],
+    known: Mapping[UUID, StoredOutput | None],
+) -> Seen:
+    """What the expressions of these steps look at, no more. `known` are outputs that were read before: None for what is nowhere."""
+    parts = frozenset().union(*(conditions.parts_read(plan.step(step)) for step in steps))
+    names = {step for step, _ in parts}
+    if not names:
+        return Seen({}, frozenset())
+    rows = list(
+        StepRun.objects.filter(run_id=run_id, step__in=names)
+        .order_by("branch")
+        .values_list("step", "branch", "branches", "output_ref", "status")
+    )
+    references = _collected(row[:4] for row in rows)
+    told = {step for step, part in parts if part != "status"}
+    wanted = {each for step in told for each in _listed(references.get(step)) if each is not None}
+    there = {**known, **outputs.at_hand(tenant_id, wanted - known.keys())} if wanted else {}
+    missing = wanted - there.keys()
+    states = {step: status for step, branch, *_, status in rows if branch == 0}
+    return Seen(
+        {
+            step: {"status": states.get(step), **({} if missing else _shown(references.get(step), there))}
+            for step in names
+        },
+        frozenset(missing),
+    )
+
+
+def _listed(reference: Reference | None) -> list[UUID | None]:
+    return reference if isinstance(reference, list) else [reference]
+
+
+def _shown(reference: Reference | None, there: Mapping[UUID, StoredOutput | None]) -> dict[str, Any]:
+    found = [there.get(each) if each is not None else None for each in _listed(reference)]
+    data = [output.data if output else None for output in found]
+    content = [output.content if output else None for output in found]
+    return (
+        {"data": data, "content": content}
+        if isinstance(reference, list)
+        else {"data": data[0], "content": content[0]}
+    )

@@ -1,0 +1,72 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("pipelines", "0005_schedules"),
+        ("tenants", "0005_channels"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="steprun",
+            name="branches",
+            field=models.PositiveIntegerField(
+                help_text="How many there are, of a step as a whole.", null=True
+            ),
+        ),
+        migrations.AddField(
+            model_name="steprun",
+            name="error",
+            field=models.JSONField(
+                blank=True, help_text="Why a step failed that never came to its activity.", null=True
+            ),
+        ),
+        migrations.AddField(
+            model_name="steprun",
+            name="failed_branches",
+            field=models.IntegerField(db_default=0, default=0),
+        ),
+        migrations.AddField(
+            model_name="steprun",
+            name="reason",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("condition", "its condition is false"),
+                    ("upstream", "a step before it failed, or none before it was needed"),
+                    ("evaluating", "its condition is being evaluated"),
+                ],
+                db_default="",
+                default="",
+                max_length=12,
+            ),
+        ),
+        migrations.AddField(
+            model_name="steprun",
+            name="unsettled_branches",
+            field=models.IntegerField(db_default=0, default=0),
+        ),
+        migrations.AddField(
+            model_name="steprun",
+            name="waits_until",
+            field=models.DateTimeField(
+                help_text="When it fails unless what it depends on has settled. Null while nothing of that has started.",
+                null=True,
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="steprun",
+            index=models.Index(
+                condition=models.Q(("waits_until__isnull", False)),
+                fields=["waits_until"],
+                name="step_waits_until",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="steprun",
+            index=models.Index(
+                condition=models.Q(("reason", "evaluating")), fields=["run"], name="step_evaluating"
+            ),
+        ),
+    ]

@@ -1,0 +1,189 @@
+"""Starting steps of a run: what each is given to do, and the one statement that notes that it starts.
+
+Everything here may be repeated: a step that is not pending starts nothing. In the transaction that holds the run's lock, or that makes
+the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from activities.decision_rules import DecisionRules, Later
+from activities.submission import NewActivity, submit
+from pipelines import conditions, inputs
+from pipelines.conditions import Item
+from pipelines.definition import StepDefinition
+from pipelines.graph import StepState
+from pipelines.inputs import Reference, References
+from pipelines.models import PipelineRun, StepRun
+from pipelines.versions import Compiled
+from tenants.context import APP
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+ACTOR = "pipeline"
+DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps that do not say how long they wait
+
+_ACTIVATE, _FAN_OUT = (
+    Statement.load(Path(__file__).parent / "sql", name) for name in ("activate_steps", "fan_out")
+)
+
+
+def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewActivity]:
+    """What the steps that depend on nothing and on no condition have to do, for runs that are being created."""
+    roots = [step for step in plan.graph.roots() if step not in plan.conditional]
+    return [_activity(run, plan, step, {}) for run in runs for step in roots]
+
+
+def start(
+    run: Any, plan: Compiled, steps: Sequence[str], left: References, not_before: datetime | None = None
+) -> None:
+    """Start these steps, which work on what others have `left`."""
+    items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
+    rows = _ACTIVATE.run(
+        {
+            "tenant": run.tenant_id,
+            "run": run.id,
+            "steps": steps,
+            "activities": [item.id for item in items],
+            **_clocks(plan, steps),
+        },
+        using=APP,
+    )
+    rounds = {row.step: row.round for row in rows}
+    submit(
+        [_placed(item, rounds[item.step], not_before) for item in items if item.step in rounds], actor=ACTOR
+    )
+
+
+def fan_out(
+    run: Any,
+    plan: Compiled,
+    step: str,
+    items: Sequence[Item],
+    left: References,
+    not_before: datetime | None = None,
+) -> None:
+    """Start a step as one branch for each of the items, of which there is at least one."""
+    given = inputs.of_branch(plan, step, left)
+    branches = [_branch(run, plan, step, given, number, item) for number, item in enumerate(items, start=1)]
+    rows = _FAN_OUT.run(
+        {
+            "tenant": run.tenant_id,
+            "run": run.id,
+            "step": step,
+            "activities": [branch.id for branch in branches],
+            **_clocks(plan, [step]),
+        },
+        using=APP,
+    )
+    if rows:
+        submit([_placed(branch, rows[0].round, not_before) for branch in branches], actor=ACTOR)
+
+
+def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
+    """How many seconds the steps that depend on one of these wait for all that they depend on."""
+    return {
+        dependent: plan.step(dependent).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS
+        for step in steps
+        for dependent in plan.graph.dependents_of(step)
+    }
+
+
+def let_wait(run: Any, times: Mapping[str, float]) -> None:
+    """Let these steps wait so many seconds from now, unless they wait already."""
+    by_seconds: dict[float, list[str]] = {}
+    for step, seconds in times.items():
+        by_seconds.setdefault(seconds, []).append(step)
+    for seconds, steps in by_seconds.items():
+        StepRun.objects.filter(
+            run_id=run.id, step__in=steps, branch=0, status=StepState.PENDING, waits_until=None
+        ).update(waits_until=Now() + timedelta(seconds=seconds))
+
+
+def _clocks(plan: Compiled, steps: Iterable[str]) -> dict[str, list[Any]]:
+    """The parameters of both statements that say what waits from now on."""
+    times = waiting_times(plan, steps)
+    return {"waiting": list(times), "seconds": list(times.values())}
+
+
+def _placed(item: NewActivity, number: int, not_before: datetime | None) -> NewActivity:
+    return item if number == 1 and not_before is None else replace(item, round=number, not_before=not_before)
+
+
+def _branch(
+    run: Any, plan: Compiled, step: str, given: Mapping[str, Reference], number: int, item: Item
+) -> NewActivity:
+    whole = _activity(run, plan, step, given)
+    params = {**whole.params, conditions.ITEM: item.value, conditions.INDEX: item.index}
+    return replace(whole, branch=number, params=params)
+
+
+def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Reference]) -> NewActivity:
+    step = plan.step(step_id)
+    references = list(given.values())
+    alone = references[0] if len(references) == 1 and isinstance(references[0], UUID) else None
+    return NewActivity(
+        id=uuid7(),
+        name=step.title,
+        description=step.description,
+        agent_role=step.agent_role,
+        human_role=step.human_role,
+        is_approval_gate=step.is_approval_gate,
+        requires_approval=step.requires_approval,
+        priority=step.priority or run.priority,
+        params=params_of(run, step),
+        input=None if alone else _input(run, given),
+        input_ref=alone,
+        deliverable_id=run.deliverable_id,
+        pipeline_run_id=run.id,
+        step=step_id,
+        decision_rules=_rules_of(step, run.requested_identity),
+        schedule_id=run.schedule_id,
+        timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
+        retry=step.retry.to_dict() if step.retry else run.retry,
+    )
+
+
+def params_of(run: Any, step: StepDefinition) -> dict[str, Any]:
+    """The run's parameters, which hold the pipeline's already, and over them those of the step."""
+    return {**run.params, **step.params}
+
+
+def _input(run: Any, given: Mapping[str, Reference]) -> dict[str, Any] | None:
+    if given:
+        return {"refs": {name: _written(reference) for name, reference in given.items()}}
+    return dict(run.input) if run.input else None
+
+
+def _written(reference: Reference) -> Any:
+    if isinstance(reference, UUID):
+        return str(reference)
+    return [str(each) if each else None for each in reference]
+
+
+def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
+    """How people decide the step, or the result of its agent, whose gate takes the rules over when it is opened."""
+    if not (step.human_role or step.requires_approval):
+        return None
+    quorum = step.quorum or 1
+    alone = quorum == 1 and (step.voters or 1) == 1
+    self_approval = alone if step.self_approval is None else step.self_approval
+    rules = DecisionRules(
+        due_seconds=step.due_seconds,
+        reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],
+        escalation=[Later(later.after_seconds, later.human_role) for later in step.escalation],
+        on_timeout=step.on_timeout.value if step.on_timeout else None,
+        quorum=quorum,
+        voters=step.voters,
+        asked_by="" if self_approval else asked_by,
+        self_approval=self_approval,
+    )
+    return rules.stored()
