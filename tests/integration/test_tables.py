@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as short
 from hypothesis import strategies as st
 
-from pipelines import tables
+from pipelines import datasets, tables
 from pipelines.data_sources import (
     FieldType,
     Operator,
@@ -28,6 +28,7 @@ from pipelines.data_sources import (
 )
 from pipelines.data_sources.query import Comparison
 from pipelines.data_sources.shapes import Options
+from pipelines.datasets import Given
 from pipelines.datasets.checking import storable
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset, DatasetRow
@@ -81,6 +82,20 @@ def test_values_of_a_dataset_are_those_of_the_rows_that_fulfil_the_conditions(te
     assert values(tenant, "db:ticker:all:id?enabled=true").count == 3
     assert list(values(tenant, "db:ticker:off:id,enabled")) == [{"id": "off", "enabled": False}]
     assert list(values(tenant, 'db:ticker:all:id?filter={"enabled":{"$exists":false}}')) == ["unknown"]
+
+
+def test_rows_that_come_later_are_there_the_next_time_and_those_that_no_longer_fit_are_not(
+    tenant: Tenant,
+) -> None:
+    made = dataset_of(tenant, rows=tickers(2))
+    found = values(tenant, "db:ticker:all:id?enabled=true")
+    assert list(found) == ["T00000", "T00001"]
+
+    datasets.fill(
+        tenant.pk, made.pk, Given([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
+    )
+
+    assert list(found) == ["T00001", "NEW"]
 
 
 def test_one_key_alone_is_a_literal_and_reads_nothing(tenant: Tenant) -> None:
