@@ -238,3 +238,26 @@ def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) ->
 
     assert found == [place for place, row in enumerate(rows) if matches(row, comparisons)]
     assert tables.values_of(tenant.pk, query).count == len(found)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"$in": [9007199254740993, 0.1]}, {"$in": [9007199254740992.0, 5, None]}, {"$nin": [0.1, 1152921504606846976]},
+        {"$eq": 9007199254740993}, {"$gt": 9007199254740992.0}, {"$lte": 0.1}, {"$eq": 1152921504606846976.0}, {"$ne": 0.1},
+    ],
+)  # fmt: skip
+def test_numbers_are_compared_by_their_digits_and_not_as_floats(
+    tenant: Tenant, condition: dict[str, Any]
+) -> None:
+    numbers = [2**53, 2**53 + 1, 0.1, 0.5, 5, 2**60, -0.0, None]
+    rows = [{"id": str(place), "price": storable(number)} for place, number in enumerate(numbers)]
+    dataset_of(tenant, rows=rows)
+    query = resolve(
+        parse(f'db:ticker:all:id?filter={{"price":{json.dumps(condition)}}}'), tables.catalogue_of(tenant.pk)
+    )
+
+    found = list(tables.values_of(tenant.pk, query))
+
+    assert found == [row["id"] for row in rows if matches(row, query.comparisons)]
+    assert 0 < len(found) < len(rows)
