@@ -23,7 +23,7 @@ SHOWN_ONLY = ("own", "version", "updated_at", "updated_by")
 
 class RetryConfigSerializer(serializers.Serializer[Any]):
     max_retries = serializers.IntegerField(required=False)
-    backoff = serializers.ChoiceField(choices=BACKOFFS, required=False)
+    backoff = serializers.CharField(required=False, help_text=f"One of {', '.join(BACKOFFS)}.")
     delay = serializers.IntegerField(required=False, help_text="ms")
 
 
@@ -48,7 +48,7 @@ class MonitoringSerializer(serializers.Serializer[Any]):
     enabled = serializers.BooleanField(required=False)
     notify_on_failure = serializers.BooleanField(required=False)
     notification_channels = serializers.ListField(
-        child=serializers.ChoiceField(choices=CHANNELS), required=False
+        child=serializers.CharField(), required=False, help_text=f"Of {', '.join(CHANNELS)}."
     )
 
 
