@@ -129,7 +129,7 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, datetime]:
     """What could be created, and when. The rest collided with something that exists."""
-    rows = orjson.dumps([_row(item) for item in items], default=str).decode()
+    rows = orjson.dumps([_row(tenant_id, item) for item in items], default=str).decode()
     inserted = _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
     return {row.id: row.created_at for row in inserted}
 
@@ -150,12 +150,12 @@ def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
     )
 
 
-def _row(item: NewActivity) -> dict[str, Any]:
+def _row(tenant_id: UUID, item: NewActivity) -> dict[str, Any]:
     row = {name: getattr(item, name) for name in _COLUMNS}  # not `asdict`, which copies all parameters
     max_attempts = item.max_attempts or item.retry.get("max_attempts")
     return row | {
         "assignee_type": item.assignee_type,
-        "max_attempts": max_attempts or configuration.DEFAULT_ATTEMPTS,
+        "max_attempts": max_attempts or configuration.attempts_of(tenant_id, item.agent_role),
         "wake_id": uuid7(),
         "wake_reason": item.wake_reason if item.agent_role else None,
     }

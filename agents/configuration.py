@@ -1,4 +1,4 @@
-"""What holds for a role at a tenant: the registry's row, the version in production, the tenant's own settings on top.
+"""What holds for a role at a tenant: the platform's defaults, the registry's row, the version in production, the tenant's own on top.
 
 Read from PostgreSQL at most once a second per process, so a change acts within 2 s and the hot path asks nothing.
 """
@@ -13,10 +13,11 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents import credentials, deployments, sessions, skills
+from agents import credentials, deployments, scheduler_settings, sessions, skills
 from agents.contracts import AdapterSettings
 from agents.exceptions import RoleNotFound
 from agents.models import Agent, AgentConfig
+from agents.scheduler_settings import SchedulerSettings
 from tenants.context import tenant_scope
 
 DEFAULT_ATTEMPTS = 3
@@ -54,6 +55,20 @@ def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
     return found
 
 
+def attempts_of(tenant_id: UUID, role: str | None) -> int:
+    """How many tries work has that says nothing itself: as its role's settings have it. Never raises for a role."""
+    try:
+        found = settings_for(tenant_id, role).retry.get("max_attempts") if role else None
+    except RoleNotFound:
+        found = None
+    return int(found or DEFAULT_ATTEMPTS)
+
+
+def default_timeout(platform: SchedulerSettings) -> int:
+    """Seconds for a role that says nothing: what the platform's settings say, else what the environment does."""
+    return platform.timeout_seconds or int(settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
+
+
 def known_roles() -> frozenset[str]:
     """All roles of the registry that are not switched off."""
     global _roles
@@ -77,6 +92,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(
         tenant_id=tenant_id, agent_id=role
     )
+    platform = scheduler_settings.current()
     production = deployments.in_production(role)
     adapter, model = config.adapter or agent.adapter, config.model or agent.model or None
     instructions = config.instructions or agent.instructions
@@ -89,11 +105,10 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             signing_secrets=credentials.signing_secrets(tenant_id, role),
             version=production.version if production else None,
             options=agent.options,
+            http=platform.http,
         ),
-        timeout_seconds=config.timeout_seconds
-        or agent.timeout_seconds
-        or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
-        retry={**agent.retry, **config.retry},
+        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or default_timeout(platform),
+        retry={**platform.retry, **agent.retry, **config.retry},
         rate=config.rate,
         enabled=agent.enabled and config.enabled,
         input_schema=agent.input_schema,

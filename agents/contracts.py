@@ -35,6 +35,15 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What the HTTP client of one process may use at the same time."""
+
+    max_concurrent: int = 50  # calls under way
+    max_sockets: int = 100  # connections, idle ones included
+    keep_alive: bool = True  # whether connections are kept for the next call
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSettings:
     """How to reach the agent of one role for one tenant: the registry's row with the tenant's overrides on top."""
 
@@ -47,6 +56,7 @@ class AdapterSettings:
     signing_secrets: Sequence[str] = ()  # Standard Webhooks secrets ("whsec_..."), newest first
     version: str | None = None  # semantic version of the production deployment, pinned by the run
     options: Mapping[str, Any] = field(default_factory=dict)
+    http: HttpLimits = field(default_factory=HttpLimits)  # the platform's, for adapters that call somebody
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,13 @@ class InputUnavailable(RetryableAgentError):
     uses_attempt = False
 
 
+class CallsAtLimit(RetryableAgentError):
+    """The time was over before the platform's cap of concurrent calls let this one begin. Uses up no attempt."""
+
+    code = "calls_at_limit"
+    uses_attempt = False
+
+
 class PermanentAgentError(AgentError):
     """Trying again would not help: the agent refused the request or answered nonsense."""
 

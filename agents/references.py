@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db import DatabaseError
+
 logger = logging.getLogger(__name__)
 
 NAMED = 20  # in a message; more help nobody
@@ -69,8 +71,16 @@ def broken() -> list[Broken]:
 
 
 def warn_of_broken() -> None:
-    """Log what leads nowhere, for the start of a process."""
-    for each in broken():
+    """Log what leads nowhere, for the start of a process, which goes on whatever comes of it."""
+    try:
+        found = broken()
+    except DatabaseError as error:
+        logger.warning(
+            "References not looked at",
+            extra={"action": "references_not_looked_at", "reason": type(error).__name__},
+        )
+        return
+    for each in found:
         logger.warning(
             "Reference leads nowhere",
             extra={"action": "reference_broken", "reference": str(each.reference), "fault": each.fault},

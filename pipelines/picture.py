@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from unicodedata import east_asian_width
 
 from pipelines.definition import PipelineDefinition, StepDefinition
 from pipelines.graph import Graph
+from pipelines.looks import DARK, GLYPHS, LIGHT, LOOKS, STYLE, TONES
+
+__all__ = ("DARK", "LIGHT", "LOOKS", "STYLE", "TONES", "Counts", "States", "StepPicture", "draw")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,24 @@ class StepPicture:
 States = Mapping[str, StepPicture]  # by the id of the step; a step that is left out is pending
 
 
-def draw(definition: PipelineDefinition, states: States | None, *, title: str, dark: bool = False) -> str:
+#: Of steps that were fanned out: how many of their branches have which status, by the id of the step.
+Counts = Mapping[str, Mapping[str, int]]
+
+
+def draw(
+    definition: PipelineDefinition,
+    states: States | None,
+    *,
+    title: str,
+    dark: bool = False,
+    counts: Counts | None = None,
+) -> str:
     """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark.
 
-    Bounded in time and size: of more than 8,000 lines it draws that many and says how many are missing.
+    A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
+    and says how many are missing.
     """
-    cells = _arranged(_boxes(definition, states))
+    cells = _arranged(_boxes(definition, states, counts or {}))
     width = max(cell.right for cell in cells) + MARGIN
     height = max(cell.y + cell.height / 2 for cell in cells) + MARGIN
     size = f'width="{width:.0f}" height="{height:.0f}"'
@@ -49,75 +64,6 @@ def draw(definition: PipelineDefinition, states: States | None, *, title: str, d
         f"<title>{_safe(title)}</title><style>{STYLE}</style>"
         f'<rect class="canvas" {size} rx="12"/>{"".join(_edges(cells))}{"".join(map(_node, cells))}</svg>'
     )
-
-
-TONES = ("bad", "ask", "live", "idle", "good", "off")  # what a person should see first comes first
-LOOKS = {  # status: tone, glyph, words
-    "pending": ("idle", "", "Waiting"),
-    "created": ("idle", "dots", "Queued"),
-    "assigned": ("live", "dots", "Starting"),
-    "active": ("live", "play", "Running"),
-    "in_progress": ("live", "play", "Running"),
-    "awaiting_approval": ("ask", "pause", "Needs approval"),
-    "awaiting_review": ("ask", "pause", "Needs a review"),
-    "awaiting_subtask": ("ask", "dots", "Awaits a subtask"),
-    "blocked": ("ask", "bar", "Blocked"),
-    "done": ("good", "check", "Done"),
-    "approved": ("good", "check", "Approved"),
-    "rejected": ("bad", "back", "Rejected"),
-    "failed": ("bad", "cross", "Failed"),
-    "needs_review": ("bad", "bang", "Needs an operator"),
-    "skipped": ("off", "skip", "Skipped"),
-    "cancelled": ("off", "slash", "Cancelled"),
-    "reassigned": ("off", "skip", "Reassigned"),
-}
-GLYPHS = {  # strokes around (0, 0)
-    "rhombus": "M-12 0 0-12 12 0 0 12Z",
-    "dots": "M-3.2 0h.01M0 0h.01M3.2 0h.01",
-    "play": "M-1.7-2.8 3 0-1.7 2.8Z",
-    "pause": "M-1.8-2.5V2.5M1.8-2.5V2.5",
-    "bar": "M-3 0H3",
-    "check": "M-3.1.2-1 2.4 3.2-2.3",
-    "back": "M3 2.4V-.6H-3M-.9-2.7-3-.6-.9 1.5",
-    "cross": "M-2.4-2.4 2.4 2.4M2.4-2.4-2.4 2.4",
-    "bang": "M0-3.3V.6M0 3.1V3.2",
-    "skip": "M-3.2-2.4-.6 0-3.2 2.4M.8-2.4 3.4 0 .8 2.4",
-    "slash": "M-2.5 2.5 2.5-2.5",
-    "agent": "M-5-1.5a2 2 0 0 1 2-2H3a2 2 0 0 1 2 2V3a2 2 0 0 1-2 2H-3a2 2 0 0 1-2-2ZM0-4V-5M-2 0v1M2 0v1",
-    "person": "M0-.8a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5ZM-4.6 5c0-2.8 2-4 4.6-4s4.6 1.2 4.6 4",
-    "template": "M-4-5H1L4-2V5H-4ZM1-5V-2H4",
-}
-LIGHT = (
-    "color-scheme:light;--canvas:#f7f8fa;--card:#fff;--line:#b9c0cc;--ink:#1b2230;--mute:#59627a;--edge:#a3abba;"
-    "--idle:#5f6880;--idle-tint:#fff;--live:#1f57c3;--live-tint:#eef4ff;--ask:#8a5500;--ask-tint:#fff6e3;"
-    "--good:#17713f;--good-tint:#eefaf2;--bad:#b51f31;--bad-tint:#fff0f0;--off:#5d6579;--off-tint:#f1f2f5"
-)
-DARK = (
-    "color-scheme:dark;--canvas:#11151d;--card:#1a202b;--line:#434c5e;--ink:#e8ecf4;--mute:#a1abc0;--edge:#566177;"
-    "--idle:#a1abc0;--idle-tint:#1a202b;--live:#79a8ff;--live-tint:#172440;--ask:#f0b64b;--ask-tint:#2e2411;"
-    "--good:#5fce8f;--good-tint:#12291d;--bad:#ff7d85;--bad-tint:#351a20;--off:#8d96aa;--off-tint:#161b24"
-)
-_RULES = """
-.plan{--tone:var(--line);--tint:var(--card)} .canvas{fill:var(--canvas)}
-.box{fill:var(--tint);stroke:var(--tone);stroke-width:1.5} .off .box{stroke-dasharray:4 3}
-.name{fill:var(--ink);font-size:13px;font-weight:600} .role,.more{fill:var(--mute)}
-.state{fill:var(--tone);font-weight:600} .part,.disc{fill:var(--tone)}
-.idle .disc{fill:none;stroke:var(--tone);stroke-width:1.5} .idle .glyph{stroke:var(--tone)}
-.glyph{fill:none;stroke:var(--tint);stroke-width:1.7;stroke-linecap:round;stroke-linejoin:round}
-.sign{fill:none;stroke:var(--mute);stroke-width:1.3;stroke-linecap:round;stroke-linejoin:round}
-.gate{fill:var(--card);stroke:var(--ask);stroke-width:1.5} .gate+.glyph{stroke:var(--ask)}
-.good .gate{fill:var(--good);stroke:var(--good)} .good .gate+.glyph{stroke:var(--tint)}
-.pill{fill:var(--card);stroke:var(--tone)} .tag{fill:var(--mute);font:600 10px system-ui;text-anchor:middle}
-.edge{fill:none;stroke:var(--edge);stroke-width:1.5} .edge.off{stroke-dasharray:5 4} .head{fill:var(--edge)}
-.edge.good,.edge.bad{stroke:var(--tone);stroke-width:2} .edge.bad{stroke-dasharray:2 4}
-.head.good,.head.bad{fill:var(--tone)} a:hover .box,a:focus-visible .box{stroke-width:3} a:focus{outline:none}
-"""
-_SCOPED = re.sub(r"(?m)(^|,|\} )(?=[.a])", r"\1.pipeline-picture ", _RULES.strip()).replace("\n", "")
-_TONED = "".join(f".pipeline-picture .{t}{{--tone:var(--{t});--tint:var(--{t}-tint)}}" for t in TONES)
-STYLE = (
-    f".pipeline-picture{{{LIGHT};font:11.5px system-ui,sans-serif}}.pipeline-picture.dark{{{DARK}}}"
-    f"@media(prefers-color-scheme:dark){{.pipeline-picture{{{DARK}}}}}{_TONED}{_SCOPED}"
-)
 
 
 # ---- Cells: a step, a stack of equal steps, or the passage of a long edge through a layer
@@ -137,7 +83,7 @@ class _Cell:
     layer: int
     tone: str
     steps: list[StepDefinition] = field(default_factory=list)
-    pictures: list[StepPicture] = field(default_factory=list)  # empty in a plan
+    pictures: Sequence[StepPicture] = ()  # empty in a plan; several of one step are its branches
     height: float = 0.0
     x: float = 0.0
     y: float = 0.0
@@ -150,12 +96,17 @@ class _Cell:
         return any(step.is_approval_gate or step.requires_approval for step in self.steps[:1])
 
     @property
+    def number(self) -> int:
+        """How many steps or branches it stands for."""
+        return max(len(self.steps), len(self.pictures))
+
+    @property
     def right(self) -> float:
         """Where its edges leave it."""
-        return self.x + WIDTH + max(12 * self.gated, 10 * (len(self.steps) > 1))
+        return self.x + WIDTH + max(12 * self.gated, 10 * (self.number > 1))
 
 
-def _boxes(definition: PipelineDefinition, states: States | None) -> list[_Cell]:
+def _boxes(definition: PipelineDefinition, states: States | None, counts: Counts) -> list[_Cell]:
     """The boxes in the order of the definition, each with the boxes before it."""
     graph = Graph.of(definition)
     layer_of = {step: layer for layer, members in enumerate(graph.layers()) for step in members}
@@ -167,7 +118,7 @@ def _boxes(definition: PipelineDefinition, states: States | None) -> list[_Cell]
     for step in definition.steps:
         if step.id not in box_of:
             members = equals[alike[step.id]]
-            box = _box(layer_of[step.id], members if len(members) > STACK_ABOVE else [step], states)
+            box = _box(layer_of[step.id], members if len(members) > STACK_ABOVE else [step], states, counts)
             box_of.update((each.id, box) for each in box.steps)
     boxes = list(dict.fromkeys(box_of.values()))
     for box in boxes:
@@ -180,13 +131,16 @@ def _shape(step: StepDefinition) -> tuple[object, ...]:
     return (step.template, step.agent_role, step.human_role, gates, step.when is None, step.for_each is None)
 
 
-def _box(layer: int, steps: list[StepDefinition], states: States | None) -> _Cell:
+def _box(layer: int, steps: list[StepDefinition], states: States | None, counts: Counts) -> _Cell:
     if states is None:
         return _Cell(layer, "plan", steps, height=48)
     pictures = [states.get(step.id) or StepPicture() for step in steps]
+    if len(steps) == 1 and any((branches := counts.get(steps[0].id, {})).values()):
+        whole = replace(pictures[0], detail="")
+        pictures = [each for status, n in branches.items() for each in [replace(whole, status=status)] * n]
     looks = {_look(picture) for picture in pictures}
     tone = next(tone for tone in TONES if any(look[0] == tone for look in looks))
-    return _Cell(layer, tone, steps, pictures, 66 + (12 + 16 * (len(looks) > 2)) * (len(steps) > 1))
+    return _Cell(layer, tone, steps, pictures, 66 + (12 + 16 * (len(looks) > 2)) * (len(pictures) > 1))
 
 
 def _look(picture: StepPicture) -> tuple[str, str, str]:
@@ -300,7 +254,7 @@ def _edges(cells: Iterable[_Cell]) -> Iterator[str]:
 def _node(cell: _Cell) -> str:
     if not cell.steps:
         return ""
-    step, stacked = cell.steps[0], len(cell.steps) > 1
+    step, stacked = cell.steps[0], cell.number > 1
     sign = "person" if step.human_role else "agent" if step.agent_role else "template"
     box = f'<rect class="box" width="{WIDTH:g}" height="{cell.height:g}" rx="{18 if step.human_role else 9}"'
     inside = (
@@ -317,7 +271,7 @@ def _node(cell: _Cell) -> str:
     )
     place = f'class="{cell.tone}" transform="translate({cell.x:.1f} {cell.y - cell.height / 2:.1f})"'
     node = f"<g {place}>{''.join(inside)}</g>"
-    href = cell.pictures[0].href if cell.pictures and not stacked else None
+    href = cell.pictures[0].href if cell.pictures and len(cell.steps) == 1 else None
     return f'<a href="{_safe(href, 2000)}">{node}</a>' if href and SAFE_LINK.fullmatch(href) else node
 
 
@@ -340,7 +294,7 @@ def _state(cell: _Cell) -> Iterator[str]:
 def _tags(cell: _Cell) -> Iterator[str]:
     """Small labels on the upper edge, from right to left."""
     step, rounds = cell.steps[0], max((picture.round for picture in cell.pictures), default=1)
-    tags = [f"\u00d7 {len(cell.steps):,}"] if len(cell.steps) > 1 else []
+    tags = [f"\u00d7 {cell.number:,}"] if cell.number > 1 else []
     tags += [f"round {rounds}"] if rounds > 1 else []
     right = WIDTH - 12
     for tag in (*tags, *["each"] * bool(step.for_each), *["if"] * bool(step.when)):
@@ -362,6 +316,9 @@ def _told(cell: _Cell) -> str:
     """All that the box has no room for."""
     step, more = cell.steps[0], len(cell.steps) - 12
     states = [_joined(_look(picture)[2], picture.detail) for picture in cell.pictures[:12]]
+    if cell.number > len(cell.steps):
+        branches = Counter(_look(picture)[2].lower() for picture in cell.pictures)
+        states = [_joined(*(f"{number:,} {words}" for words, number in branches.items()))]
     who = step.human_role or step.agent_role or step.template
     lines = [_joined(each.title, who, *states[n : n + 1]) for n, each in enumerate(cell.steps[:12])]
     lines += [f"and {more:,} more"] * (more > 0) + ["A person approves before the next step."] * cell.gated

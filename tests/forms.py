@@ -35,6 +35,7 @@ class _Reader(HTMLParser):
         self.waiting: list[
             tuple[str, dict[str, str]]
         ] = []  # fields that name their form, which may come later
+        self.chosen: dict[int, list[str]] = {}  # the options that are selected, by the place of their select
         self.open = ""
         self.area = ""
 
@@ -46,6 +47,8 @@ class _Reader(HTMLParser):
         elif tag in ("input", "textarea", "button", "select") and given.get("name"):
             self.waiting.append((given.get("form", self.open), {"tag": tag, **given}))
             self.area = given["name"] if tag == "textarea" else ""
+        elif tag == "option" and "selected" in given:
+            self.chosen.setdefault(len(self.waiting) - 1, []).append(given.get("value", ""))
 
     def handle_data(self, data: str) -> None:
         if self.area:
@@ -62,7 +65,9 @@ def forms_of(answer: HttpResponse) -> dict[str, Form]:
     """The forms of a page by their ids."""
     reader = _Reader()
     reader.feed(answer.content.decode())
-    for owner, given in reader.waiting:
+    for place, (owner, given) in enumerate(reader.waiting):
+        if owner not in reader.forms:
+            continue  # a field of no form is sent by nobody
         form, name, value = reader.forms[owner], given["name"], given.get("value", "")
         if given["tag"] == "button":
             form.buttons.append((name, value))
@@ -71,5 +76,5 @@ def forms_of(answer: HttpResponse) -> dict[str, Form]:
             if "checked" in given:
                 form.fields.setdefault(name, []).append(value)
         else:
-            form.fields.setdefault(name, []).append(value)
+            form.fields.setdefault(name, []).extend(reader.chosen.get(place, [value]))
     return reader.forms

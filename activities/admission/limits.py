@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 import orjson
+from django.conf import settings
 
 from activities.admission import scripts
 from activities.models import WorkerProcess
@@ -46,6 +47,8 @@ def current() -> Limits:
         pools, seats = worker_pools(
             list(WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency"))
         )
+    if settings.ORCHESTRATOR_MAX_CONCURRENCY:
+        caps["global"] = settings.ORCHESTRATOR_MAX_CONCURRENCY
     caps |= {f"seat:{pool}": count for pool, count in seats.items()}
     return {"caps": caps, "weights": weights, "pools": pools}
 

@@ -64,6 +64,7 @@ class HttpAdapter:
             deadline_seconds=request.timeout_seconds,
             max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES,
             cancelled=cancelled,
+            limits=request.settings.http,
         )
         if response.status == 202:
             return _accepted(response)

@@ -1,69 +1,238 @@
-"""The admin of the registry: agents and the versions of them that are deployed."""
+"""Agents of the registry: their settings, the versions that serve, whether they can be reached, and what needs them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
-from django.contrib import admin
-from django.http import HttpRequest
-from unfold.admin import TabularInline
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
 
-from agents import credentials
+from agents import configuration, credentials, deployments, health, references, registry, removal
 from agents.admin.configurations import SealingAdmin, SealingForm
+from agents.admin.deployments import DeploymentInline
+from agents.api.registry_bodies import PLAIN, AgentChangeSerializer, fault_of_address
+from agents.api.settings_bodies import AuthSerializer
+from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
-from tenants.admin.bases import PlatformAdmin
+from tenants.admin.bases import NOTHING, badge, is_superuser
+from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.api.faults import flatten
+
+HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
+
+ROLL_BACK = Deed(
+    "roll_back_selected",
+    "Roll back",
+    "Rolled back",
+    "The version that was in production before the present one serves again. Runs under way keep theirs.",
+    (RegistryError,),
+    danger=True,
+)
+
+CHECK = Deed(
+    "check_selected",
+    "Check now",
+    "A worker looks within seconds",
+    "A worker calls the endpoints of these agents and notes whether they answer. Nothing else changes.",
+    (RegistryError,),
+)
 
 
-class DeploymentInline(TabularInline):
-    model = AgentVersionDeployment
-    fields = ("version", "environment", "endpoint", "deployed_by", "deployed_at")
-    readonly_fields = ("deployed_at",)
-    extra = 0
+class AgentForm(SealingForm):
+    """Checked by the same rules as the API's bodies, so that both accept the same."""
+
+    seen_revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["seen_revision"] = self.instance.revision
+
+    def clean_auth(self) -> Mapping[str, str] | None:
+        found = super().clean_auth()
+        if found is None:
+            return None
+        body = AuthSerializer(data=found)
+        if not body.is_valid():
+            # The faults name members and never quote their values.
+            raise ValidationError([f"{path}: {message}" for path, message in flatten(body.errors)])
+        return found
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        said = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
+        body = AgentChangeSerializer(data=said)
+        for path, message in [] if body.is_valid() else flatten(body.errors):
+            name, _, rest = path.partition(".")
+            field = name if name in self.fields and name not in self.errors else None
+            self.add_error(field, f"{rest}: {message}" if rest else message)
+        for name in ("endpoint", "health_url"):
+            self._check_address(name, values)
+        seen = values.get("seen_revision")
+        if seen is not None and not self.instance._state.adding and seen != self.instance.revision:
+            self.add_error(
+                None, "The agent was changed since this page was opened. Open it again to see how."
+            )
+        return values
+
+    def _check_address(self, name: str, values: Mapping[str, Any]) -> None:
+        adapter = "http" if name == "health_url" else values.get("adapter", "")
+        changed = name in self.changed_data or (name == "endpoint" and "adapter" in self.changed_data)
+        address = values.get(name)
+        if address and changed and name not in self.errors and (fault := fault_of_address(adapter, address)):
+            self.add_error(name, fault)
 
 
 @admin.register(Agent)
-class AgentAdmin(SealingAdmin):
-    list_display = ("role", "name", "adapter", "tenant_concurrency", "max_concurrency", "enabled", "paused")
-    list_filter = ("adapter", "enabled", "paused")
+class AgentAdmin(SealingAdmin, DeedsAdmin):
+    form = AgentForm
+    list_display = (
+        "role", "name", "adapter", "in_production", "seen_health", "tenant_concurrency", "max_concurrency", "enabled", "paused",
+    )  # fmt: skip
+    list_filter = ("adapter", "health", "enabled", "paused")
     search_fields = ("role", "name")
-    readonly_fields: tuple[str, ...] = ("stored_auth", "created_at")
+    readonly_fields: tuple[str, ...] = (
+        "stored_auth", "created_at", "seen_health", "health_detail", "health_checked_at", "health_failures", "needed_by", "revision",
+    )  # fmt: skip
     inlines = (DeploymentInline,)
+    actions = ("roll_back_selected", "check_selected")
+    actions_detail = ("deploy", "roll_back", "check_now")
     fieldsets = (
-        (None, {"fields": ("role", "name", "description", "enabled", "paused")}),
+        (
+            None,
+            {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by", "seen_revision")},
+        ),
         (
             "How it is reached",
-            {"fields": ("adapter", "endpoint", "model", "options", "input_schema"), "classes": ("tab",)},
+            {
+                "fields": (
+                    "adapter", "endpoint", "model", "options", "health_url", "health_detail", "health_checked_at", "health_failures",
+                ),
+                "classes": ("tab",),
+            },
         ),
-        (
-            "What it is told",
-            {"fields": ("instructions",), "classes": ("tab",)},
-        ),
+        ("What it is told", {"fields": ("instructions", "input_schema"), "classes": ("tab",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
         (
             "Limits",
             {
-                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry"),
+                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry", "revision", "created_at"),
                 "classes": ("tab",),
             },
         ),
-    )
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
+        production = AgentVersionDeployment.objects.filter(
+            agent=OuterRef("role"), environment="production", replaced_at__isnull=True
+        )
+        rows: QuerySet[Agent] = super().get_queryset(request)
+        return rows.annotate(version_in_production=Subquery(production.values("version")[:1]))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
         # The role names queues, rows and sealed credentials.
         return (*self.readonly_fields, "role") if obj else self.readonly_fields
 
+    def get_inlines(self, request: HttpRequest, obj: Agent | None) -> Any:
+        return self.inlines if obj else ()
+
+    @display(description="In production", ordering="version_in_production")
+    def in_production(self, agent: Agent) -> str:
+        return getattr(agent, "version_in_production", None) or NOTHING
+
+    @display(description="Health", ordering="health")
+    def seen_health(self, agent: Agent) -> SafeString:
+        return badge(agent.health or "unknown", HEALTH_LABELS.get(agent.health, ""))
+
+    @display(description="Needed by")
+    def needed_by(self, agent: Agent) -> SafeString:
+        """What is switched on and refers to the agent, with links."""
+        if not agent.pk or not (found := references.to(agent.role)):
+            return NOTHING
+        shown = [(_linked(each), each.tenant) for each in found[: references.NAMED]]
+        items = format_html_join("", "<li>{} <small>{}</small></li>", shown)
+        more = len(found) - references.NAMED
+        return format_html('<ul class="orc-rows">{}{}</ul>', items, f"and {more} more" if more > 0 else "")
+
     def save_model(self, request: HttpRequest, obj: Agent, form: SealingForm, change: bool) -> None:
         form.seal(credentials.agent_context(obj.role))
-        super().save_model(request, obj, form, change)
+        moved = bool({"adapter", "endpoint", "health_url"} & set(form.changed_data))
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        if moved:
+            registry.forget_health(obj)
+        obj.revision = F("revision") + 1
+        obj.save(update_fields=registry.columns_to_save(moved=moved))
+        obj.refresh_from_db()
+        configuration.forget()
+        if not obj.enabled and (found := references.to(obj.role)):
+            messages.warning(
+                request, f"{obj.role} is switched off and still needed by {references.in_words(found)}."
+            )
+
+    # Deleting
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What goes with it needs no permission of its own; what needs the agent keeps it from going."""
+        gone, counts, _, protected = super().get_deleted_objects(objs, request)
+        needing = [str(found) for agent in objs for found in references.to(agent.role)]
+        return gone, counts, set(), [*protected, *needing]
+
+    def delete_model(self, request: HttpRequest, obj: Agent) -> None:
+        removal.remove(obj.role, revision=obj.revision)
+        configuration.forget()
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Agent]) -> None:
+        for agent in queryset:
+            self.delete_model(request, agent)
+
+    # Deeds
+
+    @admin.action(description="Roll back to the version before", permissions=["change"])
+    def roll_back_selected(self, request: HttpRequest, queryset: QuerySet[Agent]) -> HttpResponse | None:
+        actor = f"user:{request.user.get_username()}"
+        return self.perform(
+            request, queryset, ROLL_BACK, lambda agent, notes: deployments.roll_back(agent.role, actor=actor)
+        )
+
+    @admin.action(description="Check health", permissions=["change"])
+    def check_selected(self, request: HttpRequest, queryset: QuerySet[Agent]) -> HttpResponse | None:
+        return self.perform(request, queryset, CHECK, lambda agent, notes: health.ask(agent.role))
+
+    @action(description="Deploy a version", url_path="deploy", icon="rocket_launch", permissions=["change"])
+    def deploy(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The way to the form; it changes nothing."""
+        form = reverse("admin:agents_agentversiondeployment_add")
+        return HttpResponseRedirect(f"{form}?{urlencode({'agent': object_id})}")
+
+    @action(description="Roll back", url_path="roll-back", icon="undo", permissions=["change"])
+    def roll_back(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.roll_back_selected)
+
+    @action(description="Check now", url_path="check-now", icon="monitor_heart", permissions=["change"])
+    def check_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.check_selected)
 
 
-@admin.register(AgentVersionDeployment)
-class AgentVersionDeploymentAdmin(PlatformAdmin):
-    list_display = ("agent", "version", "environment", "endpoint", "deployed_by", "deployed_at")
-    list_filter = ("environment",)
-    search_fields = ("agent__role", "version")
-    autocomplete_fields = ("agent",)
-    readonly_fields = ("deployed_at",)
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        return {"deployed_by": request.user.get_username(), **super().get_changeform_initial_data(request)}
+def _linked(reference: references.Reference) -> Any:
+    text = f"{reference.kind} {reference.name}"
+    if not reference.model:
+        return text
+    # By name: agents know nothing of the models above, whose admin may not be there.
+    try:
+        address = reverse(f"admin:{reference.model.replace('.', '_')}_change", args=[reference.key])
+    except NoReverseMatch:
+        return text
+    return format_html('<a class="text-link" href="{}">{}</a>', address, text)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from django.conf import settings
 from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import configuration, credentials, outbound
+from agents import configuration, credentials, outbound, scheduler_settings
 from agents.api.documentation import IF_MATCH, operation
 from agents.api.settings_bodies import AgentSettingsSerializer, fault_of_inline
 from agents.api.strict import read
@@ -154,7 +153,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
 
     def _shown(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
-        kind = _type_of(own)
+        kind, platform = _type_of(own), scheduler_settings.current()
         return {
             "role": agent.role,
             "adapter": own.adapter or agent.adapter,
@@ -166,8 +165,8 @@ class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
             "max_concurrency_per_group": own.max_concurrency_per_group or 1,
             "timeout_seconds": own.timeout_seconds
             or agent.timeout_seconds
-            or settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS,
-            "retry": {**agent.retry, **own.retry},
+            or configuration.default_timeout(platform),
+            "retry": {**platform.retry, **agent.retry, **own.retry},
             "rate": own.rate or None,
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,

@@ -4,6 +4,7 @@ from rest_framework.routers import SimpleRouter
 from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
 from agents.api.deployments import DeploymentViewSet
+from agents.api.platform import SchedulerSettingsView
 from agents.api.registry import AgentViewSet
 from agents.api.skills import SkillViewSet
 
@@ -23,5 +24,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
         DeploymentViewSet.as_view({"post": "promote"}),
     ),
     path("agents/<str:agent_role>/rollback/", DeploymentViewSet.as_view({"post": "roll_back"})),
+    path("platform-configs/scheduler/", SchedulerSettingsView.as_view()),
     *router.urls,
 ]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from agents.exceptions import AgentError, PermanentAgentError, RetryableAgentError
+from agents.outbound import gate
 
 POLL_SECONDS = 1.0  # how soon a cancelled run lets go of a silent connection
 WIRE_FACTOR = 4  # chunked encoding of very small chunks costs this much more than the body itself
@@ -64,13 +65,17 @@ class Budget:
 def call_budget(
     seconds: float, max_bytes: int, cancelled: Callable[[], bool] | None = None
 ) -> Iterator[Budget]:
-    """Bound all that goes through the guarded transport in this block, opening connections included."""
+    """Bound all that goes through the guarded transport in this block: waiting for its turn and opening connections included.
+
+    One call at a time. Raises `CallsAtLimit` when its turn never came.
+    """
     budget = Budget(seconds, max_bytes, cancelled)
-    token = _current.set(budget)
-    try:
-        yield budget
-    finally:
-        _current.reset(token)
+    with gate.shared.passed(budget):
+        token = _current.set(budget)
+        try:
+            yield budget
+        finally:
+            _current.reset(token)
 
 
 def current() -> Budget:

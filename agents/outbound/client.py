@@ -12,6 +12,7 @@ from typing import cast
 
 import httpx2
 
+from agents.contracts import HttpLimits
 from agents.exceptions import (
     AgentError,
     ConfigurationError,
@@ -19,7 +20,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
-from agents.outbound import budget, policy, urls
+from agents.outbound import budget, gate, policy, urls
 from agents.outbound.resolution import permitted_addresses
 from agents.outbound.transport import GuardedTransport
 
@@ -66,16 +67,23 @@ def send(
     deadline_seconds: float,
     max_bytes: int,
     cancelled: Callable[[], bool] | None = None,
+    limits: HttpLimits | None = None,
 ) -> OutboundResponse:
     """Make one call and return its answer, whatever its status; a redirect is an answer like any other.
+
+    `limits`, where the caller knows them, hold for all calls of the process from now on.
 
     The deadline covers everything from the name service to the last byte. A 2xx other than 202 is returned
     whole or not at all; of all others, whose meaning is their status, only the beginning of the body is kept.
     Raises `OutboundRefused`, `RetryableAgentError` (agent_timeout, agent_unreachable) or
     `PermanentAgentError`; `nothing_sent` of the error says whether the request never left.
     """
+    if limits is not None:
+        _obey(limits)
     target = urls.read(url)
-    request = httpx2.Request(method, target.url, headers=_checked(headers), content=body)
+    # The gate has let no more calls in than there are sockets; should the pool think otherwise, it must not wait for ever.
+    patience = {"timeout": {"pool": deadline_seconds}}
+    request = httpx2.Request(method, target.url, headers=_checked(headers), content=body, extensions=patience)
     with (
         budget.call_budget(deadline_seconds, max_bytes, cancelled) as call,
         _known_if_sent(call),
@@ -96,7 +104,7 @@ def guarded_transport() -> GuardedTransport:
         return _shared
     with _lock:
         if _shared is None or _shared_policy is not rules:
-            outdated, _shared, _shared_policy = _shared, GuardedTransport(rules), rules
+            outdated, _shared, _shared_policy = _shared, GuardedTransport(rules, gate.shared.limits), rules
             if outdated is not None:
                 outdated.close()  # its connections were judged by other rules
         return _shared
@@ -115,11 +123,20 @@ def _forget_connections() -> None:
     # After a fork the sockets belong to the parent: two processes on one connection would mix up answers.
     global _lock, _shared, _shared_policy
     inherited, _lock, _shared, _shared_policy = _shared, Lock(), None, None
+    gate.forget()
     if inherited is not None:
         inherited.abandon()
 
 
 os.register_at_fork(after_in_child=_forget_connections)
+
+
+def _obey(limits: HttpLimits) -> None:
+    with _lock:
+        if gate.shared.limits != limits:
+            gate.shared.obey(limits)
+            if _shared is not None:
+                _shared.obey(limits)
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:

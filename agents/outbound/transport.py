@@ -16,6 +16,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
+from agents.contracts import HttpLimits
 from agents.exceptions import OutboundRefused
 from agents.outbound import budget, urls
 from agents.outbound.addresses import Address
@@ -24,13 +25,12 @@ from agents.outbound.resolution import permitted_addresses
 
 CONNECT_SECONDS = 5.0  # per address: a dead one must not use up the whole call when the next would answer
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection under our hands
-MAX_IDLE_CONNECTIONS = 100
 
 
 class GuardedTransport(httpx2.HTTPTransport):
     """The one way out. Safe to share between threads. Every use needs a `call_budget`."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, limits: HttpLimits) -> None:
         # The parent's constructor would build the same pool with a backend that connects to anything.
         context = httpx2.create_ssl_context(trust_env=False)
         if policy.ca_file is not None:
@@ -38,11 +38,15 @@ class GuardedTransport(httpx2.HTTPTransport):
         self._policy = policy
         self._pool = httpcore2.ConnectionPool(
             ssl_context=context,
-            max_connections=None,
-            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=GuardedBackend(policy),
         )
+        self.obey(limits)
+
+    def obey(self, limits: HttpLimits) -> None:
+        """Let these limits hold from the next call on. A new pool would end the calls under way with their connections."""
+        self._pool._max_connections = limits.max_sockets
+        self._pool._max_keepalive_connections = limits.max_sockets if limits.keep_alive else 0
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request if its URL may be called; otherwise raise `OutboundRefused`."""

@@ -38,6 +38,9 @@ ORCHESTRATOR_REDIS_PREFIX = _env("ORCHESTRATOR_REDIS_PREFIX", default="orchestra
 # A worker goes on with the next granted activity itself, without a message, until its message is this old.
 ORCHESTRATOR_CONTINUE_SECONDS = _env.float("ORCHESTRATOR_CONTINUE_SECONDS", default=1.0)
 
+# Agents' work that may be under way at the same time, over all roles, tenants and workers. 0: as much as there are seats.
+ORCHESTRATOR_MAX_CONCURRENCY = _env.int("ORCHESTRATOR_MAX_CONCURRENCY", default=0)
+
 # A tenant's backlog per role: submissions beyond it are answered 429.
 ORCHESTRATOR_MAX_BACKLOG = _env.int("ORCHESTRATOR_MAX_BACKLOG", default=200_000)
 

@@ -115,6 +115,8 @@ UNFOLD = {
                     _page("Versions", "layers", "pipelines_pipelineversion"),
                     _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
                     _page("Activity templates", "draft", "pipelines_activitytemplate"),
+                    _page("Datasets", "table", "pipelines_dataset"),
+                    _page("Rows of datasets", "table_rows", "pipelines_datasetrow"),
                     _page("Deliverables", "inventory_2", "pipelines_deliverable"),
                     _page("Periods", "date_range", "pipelines_deliverableperiod"),
                 ],
@@ -137,6 +139,11 @@ UNFOLD = {
                     _page("Deployments", "rocket_launch", "agents_agentversiondeployment"),
                     _page("Settings of tenants", "tune", "agents_agentconfig"),
                     _page("Sessions", "forum", "agents_agentsession"),
+                    {
+                        "title": "Settings of scheduling",
+                        "icon": "settings",
+                        "link": reverse_lazy("admin:agents_platformconfig_change", args=["scheduler"]),
+                    },
                 ],
             },
             {

@@ -1,20 +1,28 @@
-"""A pipeline's definition as text in a form: every fault is named by its path, and saving makes a new version."""
+"""A pipeline's definition in a form: as text, and with scripts as a list of steps beside it that is kept in step with the text.
+
+Every fault is named by its path, and saving makes a new version. The text alone is sent and saved, so nothing is lost without scripts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import json
 from typing import Any
 
-import yaml
 from django import forms
 from django.core.exceptions import ValidationError
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from agents import configuration
 from pipelines import versions
-from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
+from pipelines.admin.writing import as_yaml
+from pipelines.definition import DefinitionError, PipelineDefinition, load
 from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
 from tenants.context import tenant_scope
+
+CHECK = "_check"  # the button of a browser without scripts
 
 EXAMPLE = """\
 key: content-brief
@@ -29,14 +37,34 @@ steps:
 """
 
 
+class DefinitionEditor(UnfoldAdminTextareaWidget):
+    """The text. A script of ours makes an editor of it, for which `config` says where to have it checked and which roles there are."""
+
+    class Media:
+        js = ("pipelines/fields.js", "pipelines/editor.js")
+        css = {"all": ("pipelines/editor.css",)}
+
+    def __init__(self) -> None:
+        super().__init__(attrs={"rows": 28, "class": "orc-code", "spellcheck": "false", "wrap": "off"})
+        self.config: dict[str, Any] = {}
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        area = super().render(
+            name, value, {**(attrs or {}), "data-editor": json.dumps(self.config)}, renderer
+        )
+        return format_html(
+            '{}<noscript><button type="submit" name="{}" value="1" class="orc-button">Check without saving</button></noscript>',
+            area,
+            CHECK,
+        )
+
+
 class PipelineForm(forms.ModelForm):
     """What a person edits of a pipeline. Its key, name and description stand in the definition."""
 
     definition = forms.CharField(
         strip=False,
-        widget=UnfoldAdminTextareaWidget(
-            attrs={"rows": 28, "class": "orc-code", "spellcheck": "false", "wrap": "off"}
-        ),
+        widget=DefinitionEditor,
         help_text="YAML or JSON. Saving a changed definition makes a new version; runs under way keep theirs.",
     )
     expected = forms.IntegerField(widget=forms.HiddenInput, required=False)
@@ -53,6 +81,12 @@ class PipelineForm(forms.ModelForm):
         self.newest_digest = newest.digest if newest else ""
         self.initial["definition"] = as_yaml(newest.definition) if newest else EXAMPLE
         self.initial["expected"] = newest.number if newest else None
+        self.fields["definition"].widget.config = {
+            "check": reverse("admin:pipelines_pipeline_check"),
+            "tenant": str(self.instance.tenant_id) if self.instance.pk else "",
+            "pipeline": str(self.instance.pk) if newest else "",
+            "roles": sorted(configuration.known_roles()),
+        }
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
@@ -62,6 +96,8 @@ class PipelineForm(forms.ModelForm):
                 self._check(tenant.pk, values["definition"])
             except DefinitionError as error:
                 self.add_error("definition", [ValidationError(str(fault)) for fault in error.faults])
+        if CHECK in self.data and not self.errors:
+            self.add_error(None, "Checked and not saved: there is nothing wrong with it.")
         return values
 
     @property
@@ -81,9 +117,7 @@ class PipelineForm(forms.ModelForm):
         return PipelineVersion.objects.filter(pipeline_id=self.instance.pk).order_by("-number").first()
 
     def _check(self, tenant_id: Any, text: str) -> None:
-        self.data_of_definition = load(
-            text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml"
-        )
+        self.data_of_definition = read(text)
         with tenant_scope(tenant_id):
             templates = {
                 template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
@@ -103,36 +137,6 @@ class PipelineForm(forms.ModelForm):
             )
 
 
-def as_yaml(definition: Mapping[str, Any]) -> str:
-    """A stored definition as a person would write it: in the order of the fields, without what goes without saying."""
-    steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
-    whole = {
-        name: definition[name] for name in ("key", "name", "description", "params") if definition.get(name)
-    } | {"steps": steps}
-    text: str = yaml.dump(whole, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return text
-
-
-_ORDER = [part.name for part in fields(StepDefinition)]
-_UNSAID = StepDefinition(id="").to_dict()
-
-
-def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
-    # A step without `depends_on` runs after the one before it, so only the first may leave out that it depends on nothing.
-    needless = {name for name in _ORDER if name != "depends_on" and step.get(name) == _UNSAID.get(name)}
-    if is_first and not step.get("depends_on"):
-        needless.add("depends_on")
-    return {name: step[name] for name in _ORDER if name in step and name not in needless}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Lists of short words on one line, as in `depends_on: [research, brief]`."""
-
-    def represent_sequence(
-        self, tag: str, sequence: Any, flow_style: bool | None = None
-    ) -> yaml.SequenceNode:
-        plain = all(isinstance(item, str) for item in sequence)
-        return super().represent_sequence(tag, sequence, flow_style=plain or flow_style)
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
+def read(text: str) -> dict[str, Any]:
+    """The data that a text holds, JSON or YAML. Raises `DefinitionError`."""
+    return load(text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml")

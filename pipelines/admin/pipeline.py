@@ -1,29 +1,55 @@
-"""Pipelines and their versions."""
+"""Pipelines and their versions: edited, checked before they are saved, run by hand, scheduled, and brought back."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.urls import NoReverseMatch, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
-from unfold.decorators import display
+from unfold.decorators import action, display
 
-from pipelines.admin.definition_form import PipelineForm, as_yaml
+from pipelines import versions
+from pipelines.admin.checking import check
+from pipelines.admin.definition_form import PipelineForm
 from pipelines.admin.pictures import drawn
-from pipelines.exceptions import VersionConflict
-from pipelines.models import Pipeline, PipelineVersion
-from tenants.admin.bases import NOTHING, KeptAdmin, RecordAdmin, TenantFilter, link_to
+from pipelines.admin.starting import start
+from pipelines.admin.writing import as_yaml
+from pipelines.definition import DefinitionError
+from pipelines.exceptions import PipelineError, VersionConflict
+from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, is_superuser, link_to
+from tenants.admin.deeds import NAMED, Deed, DeedsAdmin
+
+RUN_NOW = Deed(
+    "run_selected",
+    "Run now",
+    "Started",
+    "One run of the newest version of each of these starts at once.",
+    (PipelineError,),
+    notes="Parameters, as a JSON object",
+)
+RESTORE = Deed(
+    "restore_selected",
+    "Make it the newest again",
+    "Brought back",
+    "Its definition is saved once more, as a new version. Runs under way keep theirs.",
+    (PipelineError, DefinitionError),
+)
 
 
 class VersionInline(TabularInline):
     """The versions, newest first."""
 
     model = PipelineVersion
-    fields = ("version_link", "created_by", "created_at", "digest")
+    fields = ("version_link", "created_by", "created_at", "digest", "restoring")
     readonly_fields = fields
     extra = 0
     per_page = 10
@@ -41,9 +67,16 @@ class VersionInline(TabularInline):
     def version_link(self, version: PipelineVersion) -> SafeString:
         return link_to(PipelineVersion, version.pk, version.number)
 
+    @display(description="Bring back")
+    def restoring(self, version: PipelineVersion) -> SafeString:
+        if version.number == version.pipeline.latest:
+            return badge("newest", "success")
+        address = reverse("admin:pipelines_pipelineversion_restore", args=[version.pk])
+        return format_html('<a class="text-link" href="{}">Make it the newest again</a>', address)
+
 
 @admin.register(Pipeline)
-class PipelineAdmin(KeptAdmin):
+class PipelineAdmin(DeedsAdmin):
     form = PipelineForm
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
     list_filter = (TenantFilter, "enabled")
@@ -51,7 +84,8 @@ class PipelineAdmin(KeptAdmin):
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     inlines = (VersionInline,)
-    actions = ("enable_selected", "disable_selected")
+    actions = ("enable_selected", "disable_selected", "run_selected")
+    actions_detail = ("run_now", "schedule", "runs")
 
     def get_fieldsets(self, request: HttpRequest, obj: Pipeline | None = None) -> Any:
         fields = ("tenant", "enabled", "definition", "expected")
@@ -63,10 +97,29 @@ class PipelineAdmin(KeptAdmin):
     def get_inlines(self, request: HttpRequest, obj: Pipeline | None) -> Any:
         return self.inlines if obj else ()
 
-    @display(description="Newest version")
+    @display(description="Picture")
     def picture(self, pipeline: Pipeline) -> SafeString:
         newest = pipeline.versions.order_by("-number").first()
         return drawn(newest.pk, title=pipeline.name) if newest else NOTHING
+
+    def get_urls(self) -> list[Any]:
+        checked = self.admin_site.admin_view(self.check_view)
+        return [path("check/", checked, name="pipelines_pipeline_check"), *super().get_urls()]
+
+    def check_view(self, request: HttpRequest) -> HttpResponse:
+        """What the editor asks while somebody types. Changes nothing."""
+        if not is_superuser(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        given = request.POST
+        return JsonResponse(
+            check(
+                given.get("text", ""),
+                tenant_id=_uuid(given.get("tenant")),
+                pipeline_id=_uuid(given.get("pipeline")),
+            )
+        )
 
     def changeform_view(
         self,
@@ -95,6 +148,7 @@ class PipelineAdmin(KeptAdmin):
             messages.info(request, "The definition means the same as before, so there is no new version.")
         Pipeline.objects.filter(pk=obj.pk).update(enabled=form.cleaned_data["enabled"])
         obj.refresh_from_db()
+        _warn_if_needed(request, obj)
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> None:
@@ -110,16 +164,68 @@ class PipelineAdmin(KeptAdmin):
             Pipeline.objects.filter(pk=pipeline.pk).update(enabled=on)
             self.log_change(request, pipeline, f"{word}.")
             messages.success(request, f"{word}: {pipeline}.")
+            pipeline.enabled = on
+            _warn_if_needed(request, pipeline)
+
+    @admin.action(description="Run now", permissions=["change"])
+    def run_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> HttpResponse | None:
+        def begin(pipeline: Pipeline, typed: str) -> None:
+            run = start(pipeline, typed, actor=f"user:{request.user.get_username()}")
+            messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
+
+        return self.perform(request, queryset, RUN_NOW, begin)
+
+    @action(description="Run now", url_path="run", icon="play_arrow", permissions=["change"])
+    def run_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.run_selected)
+
+    @action(description="Schedule it", url_path="schedule", icon="schedule", permissions=["change"])
+    def schedule(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The way to the form of a schedule for this pipeline; it changes nothing."""
+        pipeline = self.get_object(request, object_id)
+        try:
+            form = reverse("admin:pipelines_schedule_add")
+        except NoReverseMatch:
+            pipeline = None
+        if pipeline is None:
+            messages.error(request, "There is no form for schedules.")
+            return HttpResponseRedirect(reverse("admin:pipelines_pipeline_changelist"))
+        chosen = {"target_type": "pipeline", "pipeline": pipeline.pk, "tenant": pipeline.tenant_id}
+        return HttpResponseRedirect(f"{form}?{urlencode(chosen)}")
+
+    @action(description="Its runs", url_path="runs", icon="play_circle", permissions=["view"])
+    def runs(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        pipeline = self.get_object(request, object_id)
+        chosen = urlencode({"q": pipeline.key, "tenant": pipeline.tenant.slug} if pipeline else {})
+        return HttpResponseRedirect(f"{reverse('admin:pipelines_pipelinerun_changelist')}?{chosen}")
 
 
 @admin.register(PipelineVersion)
-class PipelineVersionAdmin(RecordAdmin):
+class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
     list_display = ("title", "tenant", "created_by", "created_at", "digest")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant", "pipeline")
     search_fields = ("pipeline__key", "tenant__slug")
     fields = ("pipeline_link", "tenant", "number", "picture", "text", "digest", "created_by", "created_at")
     readonly_fields = fields
+    actions = ("restore_selected",)
+    actions_detail = ("restore",)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        is_newest = found and found.number == found.pipeline.latest
+        return [] if not found or is_newest else super().get_actions_detail(request, object_id)
+
+    @admin.action(description="Make it the newest again", permissions=["view"])
+    def restore_selected(
+        self, request: HttpRequest, queryset: QuerySet[PipelineVersion]
+    ) -> HttpResponse | None:
+        actor = f"user:{request.user.get_username()}"
+        return self.perform(request, queryset, RESTORE, lambda version, notes: _restore(version, actor=actor))
+
+    @action(description="Make it the newest again", url_path="restore", icon="history", permissions=["view"])
+    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.restore_selected)
 
     @display(description="Version")
     def title(self, version: PipelineVersion) -> str:
@@ -136,3 +242,26 @@ class PipelineVersionAdmin(RecordAdmin):
     @display(description="Definition")
     def text(self, version: PipelineVersion) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_yaml(version.definition))
+
+
+def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
+    """Name the schedules that would start a pipeline that is switched off."""
+    if pipeline.enabled:
+        return
+    schedules = Schedule.objects.for_tenant(pipeline.tenant_id).filter(pipeline_id=pipeline.pk, enabled=True)
+    if names := list(schedules.order_by("name").values_list("name", flat=True)[:NAMED]):
+        messages.warning(
+            request, f"{pipeline} is switched off and still needed by schedules: {', '.join(names)}."
+        )
+
+
+def _restore(version: PipelineVersion, *, actor: str) -> None:
+    """Checked like any other definition: a role that it needs may be gone by now."""
+    versions.save(version.tenant_id, version.definition, actor=actor, expected=version.pipeline.latest)
+
+
+def _uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None

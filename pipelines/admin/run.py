@@ -133,7 +133,7 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
 
 @admin.register(StepRun)
 class StepRunAdmin(RecordAdmin):
-    list_display = ("step", "run_link", "tenant", "state", "round", "settled_at")
+    list_display = ("step", "branch", "run_link", "tenant", "state", "reason", "round", "settled_at")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant", "run")
     search_fields = ("step", "tenant__slug")

@@ -38,7 +38,9 @@ class DatasetSerializer(Shown):
 
     id = serializers.UUIDField()
     name = serializers.CharField()
-    source = serializers.CharField(help_text=f"One of {', '.join(Source)}.")
+    source = serializers.CharField(  # type: ignore[assignment]  # a member of the object
+        help_text=f"One of {', '.join(Source)}."
+    )
     location = serializers.CharField(help_text="The address of the rows, for the source api.")
     description = serializers.CharField()
     fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]  # a member of the object
@@ -98,16 +100,18 @@ class DatasetBodySerializer(DatasetPatchSerializer):
     """A dataset. What is left out is emptied, but for its rows."""
 
     name = Text(help_text="As in the address.", **OPTIONAL)
-    source = OneOf(choices=list(Source), help_text="As it is.", **OPTIONAL)
-    fields = Fields(help_text="A field `id` tells the rows apart.")  # type: ignore[assignment]
+    source = OneOf(choices=list(Source), help_text="As it is.", **OPTIONAL)  # type: ignore[assignment]
+    fields = Fields(help_text="A field `id` tells the rows apart.")
 
 
 class NewDatasetSerializer(DatasetPatchSerializer):
     """A dataset to be made."""
 
     name = Text(trim_whitespace=False, help_text=f"For data sources: {ABOUT_TABLES}.")
-    source = OneOf(choices=list(Source), help_text="Where the rows are; db if left out.", **OPTIONAL)
-    fields = Fields(help_text="A field `id` tells the rows apart.")  # type: ignore[assignment]
+    source = OneOf(  # type: ignore[assignment]
+        choices=list(Source), help_text="Where the rows are; db if left out.", **OPTIONAL
+    )
+    fields = Fields(help_text="A field `id` tells the rows apart.")
     rows = Rows(help_text="The first rows.", **OPTIONAL)
 
 

@@ -53,7 +53,7 @@ class FileParser(MultiPartParser):
             faults.append((FILE, "is given more than once"))
         if faults:
             raise InvalidRequest(faults)
-        file = form.files[FILE]
+        file: Any = form.files[FILE]
         raw = _within(file.read(limit + 1), limit)
         kind = _kind_of(file)
         return _plain(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}

@@ -35,7 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is to be read. Rows come in the order of the key, or where there is none in the order they have."""
+    """What is to be read. Rows come in the order that their source keeps them in, which is the same each time."""
 
     source: Source
     name: str

@@ -43,20 +43,22 @@ class Filled:
         return bool(self.added or self.updated or self.removed)
 
 
-def fill(tenant_id: UUID, dataset_id: UUID, given: Given, *, replace: bool = False) -> Filled:
-    """Add the rows, or change those with the same `id`; with `replace`, remove all others.
+def fill(
+    tenant_id: UUID, dataset_id: UUID, given: Given, *, replace: bool = False, dry_run: bool = False
+) -> Filled:
+    """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only tells what would be.
 
     Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `DatasetNotFound` and, where rows are not kept here, `RowsElsewhere`.
     """
     with tenant_scope(tenant_id):
         dataset = locked(tenant_id, dataset_id)
-        done = put(dataset, given, replace=replace)
-        if done.changed:
+        done = put(dataset, given, replace=replace, dry_run=dry_run)
+        if done.changed and not dry_run:
             raise_version(dataset)
         return dataclasses.replace(done, version=dataset.version)
 
 
-def put(dataset: Dataset, given: Given, *, replace: bool = False) -> Filled:
+def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool = False) -> Filled:
     """As `fill`, for who holds the dataset's row already and raises its version."""
     refuse_elsewhere(dataset)
     refuse_too_many(given)
@@ -68,7 +70,7 @@ def put(dataset: Dataset, given: Given, *, replace: bool = False) -> Filled:
     number = place.number() + len(added) - len(gone)
     _refuse_full(dataset, number)
     fresh = {key: row for key, row in keyed.items() if before.get(key) != row}
-    if fresh or gone:
+    if (fresh or gone) and not dry_run:
         place.write(fresh, gone)
     return Filled(len(added), len(fresh) - len(added), len(gone), number, dataset.version)
 

@@ -10,6 +10,7 @@ import orjson
 import redis
 from django.conf import settings
 
+from pipelines import keys
 from pipelines.exceptions import SourceUnavailable
 from tenants import redis as connections
 
@@ -17,7 +18,7 @@ from tenants import redis as connections
 def kept(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
     """The rows, or None when there are none any more. Raises `SourceUnavailable`."""
     try:
-        found: Any = connections.client().get(_key(tenant_id, name))
+        found: Any = connections.client().get(keys.rows_of(tenant_id, name))
     except redis.RedisError as error:
         raise _silent(name) from error
     if found is None:
@@ -30,20 +31,16 @@ def keep(tenant_id: UUID, name: str, rows: Sequence[dict[str, Any]]) -> None:
     """Instead of what was there, for ORCHESTRATOR_DATASET_CACHE_SECONDS from now. Raises `SourceUnavailable`."""
     seconds = int(settings.ORCHESTRATOR_DATASET_CACHE_SECONDS)
     try:
-        connections.client().set(_key(tenant_id, name), orjson.dumps(list(rows)), ex=seconds)
+        connections.client().set(keys.rows_of(tenant_id, name), orjson.dumps(list(rows)), ex=seconds)
     except redis.RedisError as error:
         raise _silent(name) from error
 
 
 def drop(tenant_id: UUID, name: str) -> None:
     try:
-        connections.client().delete(_key(tenant_id, name))
+        connections.client().delete(keys.rows_of(tenant_id, name))
     except redis.RedisError as error:
         raise _silent(name) from error
-
-
-def _key(tenant_id: UUID, name: str) -> str:
-    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}rows:{tenant_id}:{name}"
 
 
 def _silent(name: str) -> SourceUnavailable:

@@ -7,7 +7,8 @@ nothing inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from django.conf import settings
 
 from agents import outbound
 from agents.exceptions import AgentError
-from pipelines.data_sources import Query, RowError, Source, matches, read_row
+from pipelines.data_sources import Query, RowError, Source, Table, matches, read_row
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
 from pipelines.tables import cache, folder, relations
@@ -27,7 +28,8 @@ from tenants.context import tenant_scope
 
 MOST_VALUES_PER_ROW = 200  # of JSON; a table has a hundred fields at most
 
-Numbered = Iterator[tuple[str, Mapping[str, Any]]]  # rows with what a person calls their place
+LINE = "line"  # of a CSV, whose values are texts
+Numbered = Generator[tuple[str, Mapping[str, Any]]]  # rows with what a person calls their place
 
 
 def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
@@ -49,15 +51,20 @@ def typed_rows(dataset: Dataset) -> Iterator[Row]:
         settings.ORCHESTRATOR_DATASET_ROWS,
     )
     try:
-        for number, (place, raw) in enumerate(_READERS[Source(dataset.source)](dataset), 1):
-            if number > most:
-                raise SourceUnavailable(f"{name} has more than {most:,} rows.")
-            try:
-                yield read_row(raw, table, as_text=place.startswith("line"))
-            except RowError as error:
-                raise SourceUnavailable(f"{name}, {place}: {error}.") from error
+        with closing(_READERS[Source(dataset.source)](dataset)) as found:
+            for number, (place, raw) in enumerate(found, 1):
+                if number > most:
+                    raise SourceUnavailable(f"{name} has more than {most:,} rows.")
+                yield _typed(raw, table, f"{name}, {place}", as_text=place.startswith(LINE))
     except (BadTable, folder.NoSuchFile) as error:
         raise SourceUnavailable(f"{name}: {error}.") from error
+
+
+def _typed(raw: Mapping[str, Any], table: Table, place: str, *, as_text: bool) -> Row:
+    try:
+        return read_row(raw, table, as_text=as_text)
+    except RowError as error:
+        raise SourceUnavailable(f"{place}: {error}.") from error
 
 
 def _from_address(dataset: Dataset) -> Numbered:
@@ -81,7 +88,8 @@ def _from_file(dataset: Dataset) -> Numbered:
     most = settings.ORCHESTRATOR_DATA_SOURCE_BYTES
     with folder.opened(dataset.tenant_id, dataset.name, largest=most) as (file, suffix):
         if suffix == ".csv":
-            yield from ((f"line {line}", row) for line, row in lines_of(file))
+            with closing(lines_of(file)) as rows_:
+                yield from ((f"{LINE} {line}", row) for line, row in rows_)
         else:
             yield from _objects(file.read(most + 1))
 

@@ -124,6 +124,7 @@ def test_a_bulk_of_a_hundred_is_one_transaction_and_one_redis_call(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
+    configuration.settings_for(acme.pk, "qa")
 
     with counted(monkeypatch) as counts:
         engine.submit(acme, count=100)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as short
 from hypothesis import strategies as st
 
-from pipelines import tables
+from pipelines import datasets, tables
 from pipelines.data_sources import (
     FieldType,
     Operator,
@@ -28,6 +28,7 @@ from pipelines.data_sources import (
 )
 from pipelines.data_sources.query import Comparison
 from pipelines.data_sources.shapes import Options
+from pipelines.datasets import Given
 from pipelines.datasets.checking import storable
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset, DatasetRow
@@ -81,6 +82,20 @@ def test_values_of_a_dataset_are_those_of_the_rows_that_fulfil_the_conditions(te
     assert values(tenant, "db:ticker:all:id?enabled=true").count == 3
     assert list(values(tenant, "db:ticker:off:id,enabled")) == [{"id": "off", "enabled": False}]
     assert list(values(tenant, 'db:ticker:all:id?filter={"enabled":{"$exists":false}}')) == ["unknown"]
+
+
+def test_rows_that_come_later_are_there_the_next_time_and_those_that_no_longer_fit_are_not(
+    tenant: Tenant,
+) -> None:
+    made = dataset_of(tenant, rows=tickers(2))
+    found = values(tenant, "db:ticker:all:id?enabled=true")
+    assert list(found) == ["T00000", "T00001"]
+
+    datasets.fill(
+        tenant.pk, made.pk, Given([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
+    )
+
+    assert list(found) == ["T00001", "NEW"]
 
 
 def test_one_key_alone_is_a_literal_and_reads_nothing(tenant: Tenant) -> None:
@@ -206,7 +221,7 @@ def _comparison(draw: Any, pool: Any) -> Comparison:
     return Comparison(kind.value, operator, draw(value if operator in ordered else st.none() | value))
 
 
-@short(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@short(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situation=_situations())
 def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) -> None:
     raw, comparisons = situation
@@ -223,3 +238,26 @@ def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) ->
 
     assert found == [place for place, row in enumerate(rows) if matches(row, comparisons)]
     assert tables.values_of(tenant.pk, query).count == len(found)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"$in": [9007199254740993, 0.1]}, {"$in": [9007199254740992.0, 5, None]}, {"$nin": [0.1, 1152921504606846976]},
+        {"$eq": 9007199254740993}, {"$gt": 9007199254740992.0}, {"$lte": 0.1}, {"$eq": 1152921504606846976.0}, {"$ne": 0.1},
+    ],
+)  # fmt: skip
+def test_numbers_are_compared_by_their_digits_and_not_as_floats(
+    tenant: Tenant, condition: dict[str, Any]
+) -> None:
+    numbers = [2**53, 2**53 + 1, 0.1, 0.5, 5, 2**60, -0.0, None]
+    rows = [{"id": str(place), "price": storable(number)} for place, number in enumerate(numbers)]
+    dataset_of(tenant, rows=rows)
+    query = resolve(
+        parse(f'db:ticker:all:id?filter={{"price":{json.dumps(condition)}}}'), tables.catalogue_of(tenant.pk)
+    )
+
+    found = list(tables.values_of(tenant.pk, query))
+
+    assert found == [row["id"] for row in rows if matches(row, query.comparisons)]
+    assert 0 < len(found) < len(rows)

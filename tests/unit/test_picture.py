@@ -349,3 +349,30 @@ def test_every_text_stands_out_from_its_ground(theme: str) -> None:
         for ink in (tone, "ink", "mute"):
             low, high = sorted((ground, luminance(colours[ink])))
             assert (high + 0.05) / (low + 0.05) >= 4.5, (tone, ink)
+
+
+def test_a_step_that_was_fanned_out_is_one_box_with_the_sum_of_its_branches() -> None:
+    definition = pipeline(agent("list"), agent("write", "list", for_each="steps.list.data"))
+    states = {"list": StepPicture("done"), "write": StepPicture("active", href="/branches")}
+
+    svg = draw(definition, states, title="T", counts={"write": {"failed": 2, "active": 0, "done": 1_498}})
+
+    first, many = boxes_in(svg)
+    assert "\u00d7" not in first.words
+    assert "\u00d7 1,500" in many.words
+    assert "2 failed \u00b7 1,498 done" in many.words
+    assert many.tone == "bad"
+    assert '<a href="/branches">' in svg
+    assert "write \u00b7 writer \u00b7 2 failed \u00b7 1,498 done" in svg
+
+
+def test_a_step_whose_condition_was_not_met_is_told_from_one_that_was_skipped() -> None:
+    definition = pipeline(agent("a"), agent("b", "a", when="true"))
+
+    unmet, skipped = (
+        draw(definition, {"b": StepPicture(status)}, title="T") for status in ("condition_unmet", "skipped")
+    )
+
+    assert "Condition not met" in unmet
+    assert "Condition not met" not in skipped
+    assert LOOKS["condition_unmet"][1] != LOOKS["skipped"][1], "by its glyph as well"

@@ -1,0 +1,167 @@
+"""The platform's settings of scheduling: one field per key, empty for the default, with who changed what in the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectMultipleWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from agents import scheduler_settings
+from agents.models import PlatformConfig
+from agents.scheduler_settings import KEY, KEYS, Key, SchedulerSettings, SettingsInvalid
+from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
+from agents.scheduler_settings.reading import put
+from agents.scheduler_settings.values import member
+from tenants.admin.bases import KeptAdmin
+
+DEFAULTS = SchedulerSettings()
+NONE_OF_THEM = "none"
+TRUTHS = {"true": True, "false": False}
+
+
+def _field(key: Key) -> forms.Field:
+    """An empty field stands for the default."""
+    default = getattr(DEFAULTS, key.attribute)
+    told = (
+        ", ".join(default)
+        if isinstance(default, tuple)
+        else str(default).lower()
+        if isinstance(default, bool)
+        else default
+    )
+    shared: dict[str, Any] = {
+        "required": False,
+        "label": key.path,
+        "help_text": f"{key.meaning} Default: {told}.",
+    }
+    empty = ("", f"default ({told})")
+    if isinstance(default, bool):
+        choices = [empty, *((text, text) for text in TRUTHS)]
+        return forms.TypedChoiceField(
+            choices=choices,
+            coerce=TRUTHS.__getitem__,
+            empty_value=None,
+            widget=UnfoldAdminSelectWidget,
+            **shared,
+        )
+    if isinstance(default, tuple):
+        choices = [*((name, name) for name in CHANNELS), (NONE_OF_THEM, "none of them")]
+        return forms.MultipleChoiceField(choices=choices, widget=UnfoldAdminSelectMultipleWidget, **shared)
+    if default in BACKOFFS:
+        choices = [empty, *((name, name) for name in BACKOFFS)]
+        return forms.ChoiceField(choices=choices, widget=UnfoldAdminSelectWidget, **shared)
+    if isinstance(default, int):
+        return forms.IntegerField(widget=UnfoldAdminIntegerFieldWidget, **shared)
+    return forms.CharField(
+        max_length=100, widget=UnfoldAdminTextInputWidget(attrs={"placeholder": told}), **shared
+    )
+
+
+class SchedulerSettingsForm(forms.ModelForm):
+    """The nested form as a flat one."""
+
+    seen = forms.IntegerField(widget=forms.HiddenInput)
+
+    class Meta:
+        model = PlatformConfig
+        fields: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields |= {key.attribute: _field(key) for key in KEYS}
+        self.initial["seen"] = self.instance.version
+        for key in KEYS:
+            value = member(self.instance.value, key.parts)
+            if isinstance(value, bool):
+                value = str(value).lower()
+            self.initial[key.attribute] = [NONE_OF_THEM] if value == [] else value
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if values.get("seen") != scheduler_settings.row().version:
+            raise ValidationError(
+                "Somebody else has changed the settings meanwhile. Read them again and decide anew."
+            )
+        wanted: dict[str, Any] = {}
+        for key in KEYS:
+            if (value := _given(values.get(key.attribute))) is not None:
+                put(wanted, key.parts, value)
+        try:
+            values["wanted"] = scheduler_settings.read(wanted)
+        except SettingsInvalid as error:
+            attributes = {key.path: key.attribute for key in KEYS}
+            for path, message in error.faults:
+                self.add_error(attributes.get(path), message)
+        return values
+
+
+def _given(value: Any) -> Any:
+    if value in ("", None, []):
+        return None
+    if isinstance(value, list):
+        return [name for name in value if name != NONE_OF_THEM]
+    return value
+
+
+def _made() -> None:
+    PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
+
+
+@admin.register(PlatformConfig)
+class PlatformConfigAdmin(KeptAdmin):
+    """There is one row, which is there as soon as somebody looks for it."""
+
+    form = SchedulerSettingsForm
+    list_display = ("key", "version", "updated_at", "updated_by")
+    fieldsets = (
+        (None, {"fields": ("seen", "enabled", "timezone", "check_interval_ms")}),
+        (
+            "HTTP client",
+            {
+                "fields": (
+                    "http_timeout_ms",
+                    "max_concurrent_requests",
+                    "max_retries",
+                    "backoff",
+                    "backoff_delay_ms",
+                    "max_sockets",
+                    "keep_alive",
+                )
+            },
+        ),
+        ("Batches", {"fields": ("batch_size", "stagger_delay_ms")}),
+        ("Monitoring", {"fields": ("monitoring_enabled", "notify_on_failure", "notification_channels")}),
+        ("Last change", {"fields": ("version", "updated_at", "updated_by")}),
+    )
+    readonly_fields = ("version", "updated_at", "updated_by")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        return self.form  # its fields are none of the model's
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        _made()
+        return super().changelist_view(request, extra_context)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        _made()
+        return super().get_object(request, object_id, from_field)
+
+    def save_model(self, request: HttpRequest, obj: PlatformConfig, form: Any, change: bool) -> None:
+        saved = scheduler_settings.save(
+            form.cleaned_data["wanted"],
+            actor=f"user:{request.user.get_username()}",
+            expected_version=form.cleaned_data["seen"],
+        )
+        obj.version = saved.version

@@ -1,0 +1,117 @@
+"""Settings of the platform as a whole, which platform admins change while it runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents import scheduler_settings
+from agents.api.documentation import IF_MATCH, operation
+from agents.models import PlatformConfig
+from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
+from tenants.api.permissions import PlatformPermission
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantView
+from tenants.models import Role
+
+#: Members of the answer that are no settings: what was read can be put back.
+SHOWN_ONLY = ("own", "version", "updated_at", "updated_by")
+
+
+class RetryConfigSerializer(serializers.Serializer[Any]):
+    max_retries = serializers.IntegerField(required=False)
+    backoff = serializers.CharField(required=False, help_text=f"One of {', '.join(BACKOFFS)}.")
+    delay = serializers.IntegerField(required=False, help_text="ms")
+
+
+class ConnectionPoolSerializer(serializers.Serializer[Any]):
+    max_sockets = serializers.IntegerField(required=False)
+    keep_alive = serializers.BooleanField(required=False)
+
+
+class HttpClientSerializer(serializers.Serializer[Any]):
+    timeout = serializers.IntegerField(required=False, help_text="ms")
+    max_concurrent_requests = serializers.IntegerField(required=False)
+    retry_config = RetryConfigSerializer(required=False)
+    connection_pool = ConnectionPoolSerializer(required=False)
+
+
+class BatchProcessingSerializer(serializers.Serializer[Any]):
+    batch_size = serializers.IntegerField(required=False)
+    stagger_delay = serializers.IntegerField(required=False, help_text="ms")
+
+
+class MonitoringSerializer(serializers.Serializer[Any]):
+    enabled = serializers.BooleanField(required=False)
+    notify_on_failure = serializers.BooleanField(required=False)
+    notification_channels = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text=f"Of {', '.join(CHANNELS)}."
+    )
+
+
+class SchedulerSettingsSerializer(serializers.Serializer[Any]):
+    """The settings of scheduling. Put, what is left out has its default; the specification's spelling (`checkInterval`) is understood."""
+
+    enabled = serializers.BooleanField(required=False)
+    timezone = serializers.CharField(required=False)
+    check_interval = serializers.IntegerField(required=False, help_text="ms")
+    http_client = HttpClientSerializer(required=False)
+    default_batch_processing = BatchProcessingSerializer(required=False)
+    monitoring = MonitoringSerializer(required=False)
+
+
+class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
+    """What is in force. `own` names what was set; all else are defaults."""
+
+    own = serializers.ListField(child=serializers.CharField())
+    version = serializers.IntegerField(
+        help_text="Raised by every change; the ETag. 0 while nothing was ever set."
+    )
+    updated_at = serializers.DateTimeField(allow_null=True)
+    updated_by = serializers.CharField()
+
+
+class SchedulerSettingsView(Versioned, TenantView):  # type: ignore[misc]  # `request` is the view's
+    queryset = PlatformConfig.objects
+    permission_classes = (PlatformPermission,)
+    pagination_class = None
+    reject_duplicate_keys = True
+    scope = "agents"
+    required_role: ClassVar[dict[str, Role]] = {"put": Role.ADMIN}
+
+    @operation("The settings of scheduling in force", answer=SchedulerSettingsShownSerializer)
+    def get(self, request: Request) -> Response:
+        return Response(_shown(scheduler_settings.row()))
+
+    @operation(
+        "Replace the settings of scheduling",
+        request=SchedulerSettingsSerializer,
+        answer=SchedulerSettingsShownSerializer,
+        refusals=(400, 412),
+        parameters=(IF_MATCH,),
+    )
+    def put(self, request: Request) -> Response:
+        """In force within two seconds in every process. Schedules and pipelines have addresses of their own."""
+        expected = scheduler_settings.row().version
+        self.check_if_match(expected)
+        is_conditional = "If-Match" in request.headers
+        body: Any = request.data
+        given = {name: value for name, value in body.items() if name not in SHOWN_ONLY}
+        saved = scheduler_settings.save(
+            given, actor=self.principal.actor, expected_version=expected if is_conditional else None
+        )
+        return Response(_shown(saved))
+
+
+def _shown(row: PlatformConfig) -> dict[str, Any]:
+    in_force = scheduler_settings.settings_of(row.value)
+    return {
+        **scheduler_settings.nested(in_force),
+        "own": [key.path for key in scheduler_settings.KEYS if key.attribute in in_force.explicit],
+        "version": row.version,
+        "updated_at": row.updated_at if row.version else None,
+        "updated_by": row.updated_by,
+    }

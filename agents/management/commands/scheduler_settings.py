@@ -1,0 +1,52 @@
+"""`manage.py scheduler_settings [--show] [--set PATH=VALUE]... [--unset PATH]...`: the platform's settings of scheduling."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from agents import scheduler_settings
+from agents.scheduler_settings import SettingsInvalid
+from agents.scheduler_settings.reading import key_at, value_of
+
+
+class Command(BaseCommand):
+    help = (
+        "Show the platform's settings of scheduling, or change some. Every process obeys within two seconds."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--show", action="store_true", help="as JSON, with the defaults (also without any option)"
+        )
+        parser.add_argument(
+            "--set", dest="given", action="append", default=[], metavar="PATH=VALUE",
+            help="such as http_client.timeout=120000 or monitoring.notification_channels='[\"slack\"]'",
+        )  # fmt: skip
+        parser.add_argument(
+            "--unset", action="append", default=[], metavar="PATH", help="back to the default"
+        )
+
+    def handle(self, *args: Any, given: list[str], unset: list[str], **options: Any) -> None:
+        try:
+            members: dict[str, Any] = {key_at(path).path: None for path in unset}
+            for text in given:
+                path, equals, value = text.partition("=")
+                if not equals:
+                    raise CommandError(f"{text!r} is not of the form PATH=VALUE")
+                members[key_at(path.strip()).path] = value_of(value.strip())
+            if members:
+                scheduler_settings.change(members, actor=f"command:{getpass.getuser()}")
+        except SettingsInvalid as error:
+            raise CommandError(str(error)) from error
+        self._show()
+
+    def _show(self) -> None:
+        row = scheduler_settings.row()
+        in_force = scheduler_settings.settings_of(row.value)
+        self.stdout.write(json.dumps(scheduler_settings.nested(in_force), indent=2))
+        by = f", changed by {row.updated_by} at {row.updated_at:%Y-%m-%d %H:%M:%SZ}" if row.version else ""
+        self.stderr.write(f"version {row.version}{by}")

@@ -1,0 +1,188 @@
+"""Datasets in the admin: declared in a form, filled from a file that is looked at first, their rows listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import transaction
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+
+from pipelines import datasets
+from pipelines.admin import dataset_upload
+from pipelines.data_sources import Source
+from pipelines.datasets import Declaration
+from pipelines.definition.faults import DefinitionError
+from pipelines.exceptions import PipelineError
+from pipelines.models import Dataset, DatasetRow
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, as_json, page_of
+from tenants.context import APP, tenant_scope
+
+FIRST_ROWS = 20
+
+
+class DatasetForm(forms.ModelForm):
+    """Says what would be refused before it is: saving is tried and taken back."""
+
+    def clean_fields(self) -> Any:
+        fields = self.cleaned_data["fields"]
+        if not isinstance(fields, dict):
+            raise forms.ValidationError('This is an object: {"id": "string", "enabled": "boolean"}.')
+        return fields
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        # Changing rows in Redis could not be taken back.
+        if not self.errors and (self.instance._state.adding or self.instance.source == Source.DB):
+            try:
+                self._try(values)
+            except DefinitionError as error:
+                for fault in error.faults:
+                    self._add(fault.path, fault.message)
+            except PipelineError as error:
+                self.add_error(None, str(error))
+        return values
+
+    def _try(self, values: Mapping[str, Any]) -> None:
+        tenant_id = self.instance.tenant_id or values["tenant"].pk
+        with tenant_scope(tenant_id):
+            save(self.instance, tenant_id, values)
+            transaction.set_rollback(True, using=APP)
+
+    def _add(self, path: str, message: str) -> None:
+        name = path.partition(".")[0].partition("[")[0]
+        if name in self.fields and name == path:
+            self.add_error(name, message)
+        else:
+            field = (
+                name
+                if name in self.fields
+                else "fields"
+                if name == "rows" and "fields" in self.fields
+                else None
+            )
+            self.add_error(field, f"{path}: {message}")
+
+
+def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset:
+    """As the API does it."""
+    source = values["source"] if dataset._state.adding else dataset.source
+    fault = datasets.fault_of_location(source, values["location"])
+    if dataset._state.adding:
+        given = {name: values[name] for name in ("name", "fields", "source", "location", "description")}
+        return datasets.create(tenant_id, Declaration(**given, location_fault=fault))
+    given = {name: values[name] for name in ("fields", "location", "description")}
+    return datasets.change(tenant_id, dataset.pk, **given, location_fault=fault)
+
+
+@admin.register(Dataset)
+class DatasetAdmin(PlatformAdmin):
+    form = DatasetForm
+    list_display = ("name", "tenant", "source", "fields_in_words", "number", "updated_at")
+    list_filter = (TenantFilter, "source")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    fields = ("tenant", "name", "source", "location", "description", "fields", "version", "first_rows")
+    actions_detail = ("upload",)
+    ordering = ("tenant", "name")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).annotate(stored=Count("rows"))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Dataset | None = None) -> tuple[str, ...]:
+        # Schedules say its source and name.
+        return ("tenant", "name", "source", "version", "first_rows") if obj else ("version", "first_rows")
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        return {}  # deleting many at once would not ask what reads them
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        if found is None or found.source not in (Source.DB, Source.CACHE):
+            return []
+        offered: list[Any] = super().get_actions_detail(request, object_id)
+        return offered
+
+    @display(description="Fields")
+    def fields_in_words(self, dataset: Dataset) -> str:
+        return ", ".join(f"{name} {kind}" for name, kind in dataset.fields.items())
+
+    @display(description="Rows")
+    def number(self, dataset: Any) -> Any:
+        return dataset.stored if dataset.source == Source.DB else NOTHING
+
+    @display(description="First rows")
+    def first_rows(self, dataset: Dataset) -> SafeString:
+        if dataset._state.adding or dataset.source != Source.DB:
+            return NOTHING
+        rows = dataset.rows.order_by("id")[:FIRST_ROWS]
+        names = list(dataset.fields)
+        shown = [[row.data.get(name) for name in names] for row in rows]
+        table = render_to_string("admin/pipelines/dataset/rows.html", {"rows": shown, "names": names})
+        address = f"{reverse('admin:pipelines_datasetrow_changelist')}?dataset={dataset.pk}"
+        return format_html('{} <a class="text-link" href="{}">All rows</a>', SafeString(table), address)
+
+    def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: bool) -> None:
+        saved = save(obj, obj.tenant_id, form.cleaned_data)
+        obj.pk = saved.pk
+        obj._state.adding = False
+        obj.refresh_from_db()
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        found = self.get_object(request, object_id)
+        reading = datasets.schedules_reading(found) if found is not None else []
+        if reading:
+            messages.error(request, f"Not deleted: it is read by the schedules {', '.join(reading[:10])}.")
+            return HttpResponseRedirect(page_of(Dataset, object_id))
+        return super().delete_view(request, object_id, extra_context)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        # Not row by row: there may be a hundred thousand, and they are nobody else's.
+        told = [f"{dataset}, with its {dataset.rows.count():,} rows" for dataset in objs]
+        return told, {"datasets": len(told)}, set(), []
+
+    def delete_model(self, request: HttpRequest, obj: Dataset) -> None:
+        datasets.delete(obj.tenant_id, obj.pk)
+
+    @action(description="Upload rows", url_path="upload", icon="upload", permissions=["change"])
+    def upload(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        found = self.get_object(request, object_id)
+        if found is None or found.source not in (Source.DB, Source.CACHE):
+            return HttpResponseRedirect(reverse("admin:pipelines_dataset_changelist"))
+        context = {**self.admin_site.each_context(request), "opts": self.opts}
+        return dataset_upload.page(request, found, context, done=self._uploaded)
+
+    def _uploaded(self, request: HttpRequest, dataset: Dataset, told: str) -> HttpResponse:
+        self.log_change(request, dataset, told)
+        messages.success(request, told)
+        return HttpResponseRedirect(page_of(Dataset, dataset.pk))
+
+
+@admin.register(DatasetRow)
+class DatasetRowAdmin(RecordAdmin):
+    list_display = ("key", "dataset_name", "tenant", "shown")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant", "dataset")
+    search_fields = ("=key", "dataset__name", "tenant__slug")
+    fields = ("dataset", "tenant", "key", "shown")
+    ordering = ("pk",)
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        return lookup == "dataset" or super().lookup_allowed(lookup, value, request)
+
+    @display(description="Dataset")
+    def dataset_name(self, row: DatasetRow) -> str:
+        return row.dataset.name
+
+    @display(description="Row")
+    def shown(self, row: DatasetRow) -> SafeString:
+        return format_html('<pre class="orc-output">{}</pre>', as_json(row.data))

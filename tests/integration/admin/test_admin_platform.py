@@ -1,0 +1,95 @@
+"""The platform's settings of scheduling in the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from agents import scheduler_settings
+from agents.scheduler_settings import KEYS
+from tests.forms import forms_of
+
+PAGE = "/admin/agents/platformconfig/scheduler/change/"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(database: None) -> Any:
+    scheduler_settings.forget()
+    yield
+    scheduler_settings.forget()
+
+
+def form(root: Client) -> Any:
+    assert PAGE.encode() in root.get(reverse("admin:agents_platformconfig_changelist")).content
+    found = forms_of(root.get(PAGE))["platformconfig_form"]
+    found.action = PAGE  # it is sent to where it came from
+    return found
+
+
+def test_there_is_a_field_for_every_key_with_its_default_beside_it(root: Client) -> None:
+    shown = form(root)
+    page = root.get(PAGE).content.decode()
+
+    for key in KEYS:
+        assert key.attribute in shown.fields or f'name="{key.attribute}"' in page, key.path
+        assert key.path in page
+    assert "Default: America/New_York." in page
+    assert "Default: 300000." in page
+    assert "Default: email, slack." in page
+
+
+def test_what_is_saved_holds_and_who_saved_it_is_on_record(root: Client) -> None:
+    saved = form(root).send(
+        root,
+        timezone="Europe/Rome",
+        keep_alive="false",
+        batch_size="5",
+        backoff="linear",
+        notification_channels=["slack"],
+    )
+
+    assert saved.status_code == 302, saved.content
+    now = scheduler_settings.current()
+    assert (now.timezone, now.keep_alive, now.batch_size, now.backoff) == ("Europe/Rome", False, 5, "linear")
+    assert now.notification_channels == ("slack",)
+    assert now.explicit == {"timezone", "keep_alive", "batch_size", "backoff", "notification_channels"}
+    assert scheduler_settings.row().updated_by == "user:root"
+    entry = LogEntry.objects.get()
+    assert (entry.user.username, "batch_size" in entry.change_message.lower()) == ("root", True)
+
+    assert form(root).send(root, batch_size="", notification_channels=["none"]).status_code == 302
+    now = scheduler_settings.current()
+    assert (now.batch_size, now.notification_channels, now.backoff) == (10, (), "linear")
+    assert form(root).send(root).status_code == 302
+    assert scheduler_settings.current().notification_channels == ()
+
+
+def test_faults_stand_beside_their_fields_and_nothing_is_saved(root: Client) -> None:
+    refused = form(root).send(root, timezone="Mars", max_sockets="0", check_interval_ms="1")
+
+    page = refused.content.decode()
+    assert refused.status_code == 200
+    for told in ("must be the name of a time zone", "from 1 to 10,000", "from 1,000 to"):
+        assert told in page
+    assert scheduler_settings.row().value == {}
+
+
+def test_who_has_not_seen_the_last_change_is_asked_to_look_again(root: Client) -> None:
+    old = form(root)
+    scheduler_settings.save({"enabled": False}, actor="somebody")
+
+    refused = old.send(root, batch_size="5")
+
+    assert b"Somebody else has changed the settings meanwhile" in refused.content
+    assert scheduler_settings.row().value == {"enabled": False}
+
+
+def test_the_row_is_neither_added_nor_deleted(root: Client) -> None:
+    form(root)
+
+    assert root.get("/admin/agents/platformconfig/add/").status_code == 403
+    assert root.post("/admin/agents/platformconfig/scheduler/delete/", {"post": "yes"}).status_code == 403

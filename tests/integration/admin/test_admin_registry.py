@@ -1,0 +1,219 @@
+"""The registry in the admin: agents checked by the API's rules, versions by buttons, and nothing deleted that is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpResponse
+from django.test import Client
+
+from agents import deployments
+from agents.models import Agent, AgentVersionDeployment
+from pipelines import versions
+from tenants.context import system_scope
+from tenants.models import Membership, Tenant
+from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.registry import registered
+
+
+@pytest.fixture(autouse=True)
+def scribe(database: None) -> Iterator[Agent]:
+    with registered("scribe", health="healthy", health_failures=1) as agent:
+        yield agent
+
+
+@pytest.fixture
+def flow(tenant: Tenant) -> None:
+    steps = [{"id": "a", "agent_role": "scribe"}]
+    versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": steps}, actor="test")
+
+
+def now() -> Agent:
+    with system_scope():
+        return Agent.objects.get(role="scribe")
+
+
+def save(browser: Client, agent: Agent, **fields: str) -> HttpResponse:
+    form = browser.get(page_of(agent)).context["adminform"].form
+    sent = {name: value for name, value in form.initial.items() if value is not None and value is not False}
+    sent |= {"options": "{}", "retry": "{}", "input_schema": "null"} | no_inlines("deployments")
+    return browser.post(
+        page_of(agent), {name: value for name, value in (sent | fields).items() if value != ""}
+    )
+
+
+def deploy(version: str, environment: str = "staging") -> AgentVersionDeployment:
+    return deployments.deploy("scribe", version, environment, actor="test")
+
+
+def in_production() -> str:
+    found = deployments.in_production("scribe")
+    return found.version if found else ""
+
+
+def test_an_agent_is_changed_without_touching_what_is_known_of_its_health(
+    scribe: Agent, root: Client
+) -> None:
+    assert save(root, scribe, name="Better", retry='{"max_attempts": 2}').status_code == 302
+
+    changed = now()
+    assert (changed.name, changed.retry, changed.revision) == ("Better", {"max_attempts": 2}, 2)
+    assert (changed.health, changed.health_failures) == ("healthy", 1)
+
+
+def test_of_two_who_edit_an_agent_at_once_the_second_is_told(scribe: Agent, root: Client) -> None:
+    assert save(root, scribe, name="Mine", seen_revision="1").status_code == 302
+
+    page = save(root, scribe, name="Theirs", seen_revision="1")
+
+    assert "changed since this page was opened" in words(page)
+    assert now().name == "Mine"
+
+
+def test_another_endpoint_makes_its_health_unknown(scribe: Agent, root: Client, settings: Any) -> None:
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
+
+    assert save(root, scribe, endpoint="http://127.0.0.1:9/").status_code == 302
+
+    assert (now().health, now().health_failures, now().health_due_at) == ("unknown", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("retry", '{"tries": 3}', "tries: is not a member of this object"),
+        ("retry", '{"max_attempts": 0}', "max_attempts: Ensure this value is greater than or equal to 1."),
+        ("input_schema", '{"type": "nonsense"}', "is not a valid JSON Schema: type"),
+        ("input_schema", '{"$ref": "https://example.com/s"}', "is not a usable JSON Schema"),
+        ("endpoint", "http://10.0.0.1/", "https"),
+        ("health_url", "http://169.254.169.254/", "https"),
+        ("auth", '{"type": "bearer", "token": ""}', "token: "),
+        ("auth", '{"type": "oauth"}', "type: must be one of"),
+    ],
+)
+def test_settings_that_could_not_work_are_refused_at_their_field(
+    field: str, value: str, fault: str, scribe: Agent, root: Client
+) -> None:
+    page = save(root, scribe, **{field: value})
+
+    assert page.status_code == 200
+    assert any(fault in error for error in page.context["adminform"].form.errors[field]), page.context[
+        "errors"
+    ]
+    assert now().revision == 1
+
+
+def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent, root: Client) -> None:
+    made = {"agent": "scribe", "version": "1.0.0", "environment": "production"}
+    assert root.post(f"{list_of(AgentVersionDeployment)}add/", made).status_code == 302
+    made |= {"version": "1.1.0", "environment": "staging"}
+    assert root.post(f"{list_of(AgentVersionDeployment)}add/", made).status_code == 302
+    staged = deployments.history("scribe")[0]
+    assert (staged.deployed_by, in_production()) == ("user:root", "1.0.0")
+
+    page = root.get(page_of(scribe)).content.decode()
+    promote = f"/admin/agents/agentversiondeployment/{staged.pk}/promote/"
+    assert promote in page
+    assert "This version serves all tenants" in words(root.get(promote))
+    assert in_production() == "1.0.0", "a link changes nothing"
+    act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
+    assert in_production() == "1.1.0"
+    again = act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
+    assert "1.1.0 is in production already" in told(again)[-1]
+
+    assert "Roll back" in words(root.get("/admin/agents/agent/scribe/roll-back/"))
+    act(root, Agent, "roll_back_selected", scribe, confirmed="1")
+    assert in_production() == "1.0.0"
+    refused = act(root, Agent, "roll_back_selected", scribe, confirmed="1")
+    assert "No version of 'scribe' was in production before" in told(refused)[-1]
+    shown = words(root.get(page_of(scribe)))
+    assert re.search(r"1\.1\.0 formerly production .* by user:root Bring into production", shown)
+
+
+@pytest.mark.parametrize("version", ["1.0", "latest", "01.0.0"])
+def test_a_version_that_is_not_semantic_is_not_deployed(version: str, scribe: Agent, root: Client) -> None:
+    page = root.post(
+        f"{list_of(AgentVersionDeployment)}add/",
+        {"agent": "scribe", "version": version, "environment": "staging"},
+    )
+
+    assert "must be a semantic version" in page.content.decode()
+
+
+def test_what_was_deployed_is_not_edited_and_not_deleted(scribe: Agent, root: Client) -> None:
+    row = deploy("1.0.0")
+
+    assert root.post(page_of(row), {"version": "9.9.9"}).status_code == 403
+    assert root.post(f"{page_of(row).removesuffix('change/')}delete/", {"post": "yes"}).status_code == 403
+    assert root.get(f"{list_of(Agent)}scribe/deploy/")["Location"].endswith(
+        "/agentversiondeployment/add/?agent=scribe"
+    )
+
+
+def test_check_now_asks_a_worker(scribe: Agent, root: Client) -> None:
+    with system_scope():
+        Agent.objects.filter(role="scribe").update(health_due_at="2030-01-01T00:00:00Z")
+
+    act(root, Agent, "check_selected", scribe, confirmed="1")
+
+    assert (now().health_due_at, now().health) == (None, "healthy")
+
+
+def test_an_agent_that_is_needed_cannot_be_deleted_and_is_switched_off_with_a_warning(
+    scribe: Agent, flow: None, root: Client
+) -> None:
+    address = f"{list_of(Agent)}scribe/delete/"
+    assert "pipeline flow (acme)" in words(root.get(address))
+    root.post(address, {"post": "yes"})
+    assert now().enabled
+
+    assert "pipeline flow acme" in words(root.get(page_of(scribe)))
+    form = root.get(page_of(scribe)).context["adminform"].form
+    sent = {
+        "name": "Scribe",
+        "adapter": "http",
+        "tenant_concurrency": "5",
+        "options": "{}",
+        "retry": "{}",
+        "input_schema": "null",
+    }
+    answer = root.post(page_of(scribe), sent | no_inlines("deployments"))
+    assert form.instance.enabled
+    assert answer.status_code == 302
+    assert "scribe is switched off and still needed by pipeline flow (acme)." in told(answer)
+    assert not now().enabled
+
+
+def test_one_that_nothing_needs_is_deleted_with_its_versions(scribe: Agent, root: Client) -> None:
+    deploy("1.0.0", "production")
+
+    answer = root.post(f"{list_of(Agent)}scribe/delete/", {"post": "yes"})
+
+    assert answer.status_code == 302
+    with system_scope():
+        assert not Agent.objects.filter(role="scribe").exists()
+        assert not AgentVersionDeployment.objects.filter(agent_id="scribe").exists()
+
+
+def test_the_list_shows_version_and_health(scribe: Agent, root: Client) -> None:
+    deploy("2.0.0", "production")
+
+    assert "scribe Scribe Http 2.0.0 unknown" in words(root.get(f"{list_of(Agent)}?q=scribe"))
+
+
+@pytest.mark.parametrize(
+    "address", ["scribe/change/", "scribe/roll-back/", "scribe/check-now/", "scribe/delete/", ""]
+)
+def test_staff_of_a_tenant_sees_nothing_of_it(address: str, scribe: Agent, tenant: Tenant) -> None:
+    mia = User.objects.create_user("mia", is_staff=True)
+    with system_scope():
+        Membership.objects.create(tenant=tenant, user=mia, role="admin")
+    browser = Client()
+    browser.force_login(mia)
+
+    assert browser.get(f"{list_of(Agent)}{address}").status_code == 403
+    assert browser.post(f"{list_of(Agent)}{address}", {}).status_code == 403

@@ -1,0 +1,207 @@
+"""Hostile texts where data sources, names and addresses are expected: refused with a fault, and nothing of theirs reaches SQL."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from pipelines import datasets, tables
+from pipelines.data_sources import (
+    DataSourceError,
+    Operator,
+    ParamsError,
+    check,
+    looks_like,
+    parse,
+    read_params,
+    resolve,
+)
+from pipelines.data_sources.query import Comparison
+from pipelines.datasets import Declaration, Given
+from pipelines.tables import relations
+from tenants.context import APP
+from tenants.models import Tenant
+
+FIELDS = {"id": "string", "enabled": "boolean", "price": "integer"}
+
+#: Each is no valid data source, wherever in it the hostile part stands.
+REFUSED = [
+    # SQL
+    "db:ticker; DROP TABLE pipelines_dataset:all:id",
+    "db:ticker'--:all:id",
+    "db:pg_catalog.pg_user:all:usename",
+    "db:ticker:' OR '1'='1:id",
+    "db:ticker:1 OR 1=1:id",
+    "db:ticker:1;SELECT pg_sleep(10):id",
+    "db:ticker:all:id FROM tenants_apitoken",
+    "db:ticker:all:id,secret_hash",
+    "db:ticker:all:(SELECT 1)",
+    "db:ticker:all:*",
+    "db:ticker:all:id?enabled=true OR 1=1",
+    "db:ticker:all:id?enabled=true'--",
+    "db:ticker:all:id?1=1",
+    "db:ticker:all:id?price=1%20OR%201=1",
+    "db:ticker:all:id?price=1;DROP TABLE x",
+    "db:ticker:all:id?limit=1%20OFFSET%205",
+    "db:ticker:all:id?limit=-1",
+    "db:ticker:all:id?batchSize=1e9",
+    # Lookups that follow relations or patterns
+    "db:ticker:all:id__in",
+    "db:ticker:all:dataset__tenant__slug",
+    "db:ticker:all:id?id__startswith=A",
+    "db:ticker:all:id?tenant__api_tokens__secret_hash__regex=.",
+    "db:ticker:all:id?pk=1",
+    "db:ticker:all:id?tenant_id=00000000-0000-0000-0000-000000000000",
+    "db:ticker__rows:all:id",
+    # JSON operators
+    'db:ticker:all:id?filter={"$where":"sleep(1000)"}',
+    'db:ticker:all:id?filter={"id":{"$regex":".*"}}',
+    'db:ticker:all:id?filter={"id":{"$gt":""},"id":{"$ne":null}}',
+    'db:ticker:all:id?filter={"$or":[{"id":"a"},{"id":"b"}]}',
+    'db:ticker:all:id?filter={"id":{"$eq":{"$gt":""}}}',
+    'db:ticker:all:id?filter={"id__in":["a"]}',
+    'db:ticker:all:id?filter={"price":{"$in":["1 OR 1=1"]}}',
+    'db:ticker:all:id?filter={"enabled":{"$gt":false}}',
+    'db:ticker:all:id?filter={"__proto__":{"polluted":true}}',
+    'db:ticker:all:id?filter={"price":1e999}',
+    'db:ticker:all:id?filter={"price":NaN}',
+    "db:ticker:all:id?filter=" + "[" * 3_000,
+    # Paths
+    "file:../../etc/passwd:all:id",
+    "file:..%2f..%2fetc%2fpasswd:all:id",
+    "file:/etc/passwd:all:id",
+    "file:ticker.csv:all:id",
+    "file:ticker\x00:all:id",
+    "cache:orchestrator\\:tokens:all:id",
+    "api:169.254.169.254:all:id",
+    # Formulas, templates, commands
+    "db:ticker:=cmd|'/C calc'!A0:id",
+    "db:ticker:{{7*7}}:id",
+    "db:ticker:${jndi.ldap}:id",
+    "db:ticker:$(reboot):id",
+    "db:ticker:`id`:id",
+    "db:ticker:<script>alert(1)</script>:id",
+    "db:ticker:%00:id",
+    "db:ticker:%ff:id",
+    "db:ticker:\u202e:id",
+    "DB:ticker:all:id",
+    "db:ticker:all:id?" + "&".join(f"f{number}=1" for number in range(300)),
+    "db:" + "a" * 5_000 + ":all:id",
+]
+
+#: Valid, and hostile only to who would put them into a query: they are compared as text.
+HARMLESS = [
+    "'",
+    '"',
+    "%",
+    "_",
+    "\\",
+    "' OR '1'='1",
+    "1; DROP TABLE x",
+    "%s",
+    "{}",
+    "$1",
+    "\ufeff",
+    "😀",
+    "NULL",
+    "true",
+]
+
+
+@pytest.fixture
+def ticker(tenant: Tenant) -> Tenant:
+    rows = [{"id": f"T{number}", "enabled": True, "price": number} for number in range(3)]
+    datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Given(rows)))
+    return tenant
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+def test_what_is_refused_asks_the_database_nothing_and_is_quick(ticker: Tenant, text: str) -> None:
+    catalogue = tables.catalogue_of(ticker.pk)
+
+    with CaptureQueriesContext(connections[APP]) as asked:
+        started = time.perf_counter()
+        with pytest.raises(DataSourceError) as refused:
+            resolve(parse(text), catalogue)
+        took = time.perf_counter() - started
+
+    assert len(asked) == 0
+    assert refused.value.faults
+    assert took < 0.05
+
+
+def test_parameters_with_any_of_them_are_refused_by_their_paths() -> None:
+    params = {f"p{number}": text for number, text in enumerate(REFUSED) if looks_like(text)}
+
+    with pytest.raises(ParamsError) as refused:
+        read_params(params)
+
+    assert len({fault.path for fault in refused.value.faults}) > 40
+
+
+def test_what_looks_hostile_is_compared_as_text_and_is_a_parameter(ticker: Tenant) -> None:
+    rows = [
+        {"id": f"H{number}" if number % 2 else text, "enabled": None, "price": None}
+        for number, text in enumerate(HARMLESS)
+    ]
+    datasets.create(ticker.pk, Declaration("odd", FIELDS, rows=Given(rows)))
+    catalogue = tables.catalogue_of(ticker.pk)
+
+    for number, text in enumerate(HARMLESS):
+        encoded = "".join(f"%{byte:02X}" for byte in text.encode())
+        found = list(tables.values_of(ticker.pk, resolve(parse(f"db:odd:{encoded}:id,price"), catalogue)))
+        assert found == ([] if number % 2 else [{"id": text, "price": None}]), text
+
+
+def test_the_text_of_every_statement_is_ours_alone(ticker: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statement before its parameters are put in: it names no field and holds no value."""
+    texts: list[str] = []
+    run = relations._run
+
+    def noted(query: Any, text: Any, parameters: Any) -> Any:
+        texts.append(text.as_string())
+        return run(query, text, parameters)
+
+    monkeypatch.setattr(relations, "_run", noted)
+    text = 'db:ticker:SENTINEL:id,price?enabled=true&filter={"price":{"$in":[424242,null]},"id":{"$ne":"MARKER"}}'
+    values = tables.values_of(ticker.pk, resolve(parse(text), tables.catalogue_of(ticker.pk)))
+
+    assert (list(values), values.count) == ([], 0)
+    assert len(texts) == 2
+    for statement in texts:
+        assert not [
+            part
+            for part in ("SENTINEL", "MARKER", "424242", "enabled", "price", "ticker")
+            if part in statement
+        ]
+
+
+def test_a_comparison_of_a_field_that_no_catalogue_has_makes_no_statement(ticker: Tenant) -> None:
+    query = resolve(parse("db:ticker:all:id"), tables.catalogue_of(ticker.pk))
+    forged = replace(query, comparisons=(Comparison("id) OR (true", Operator.EQ, "x"),))
+
+    with CaptureQueriesContext(connections[APP]) as asked, pytest.raises(KeyError):
+        list(tables.values_of(ticker.pk, forged))
+
+    assert not [each for each in asked if "pipelines_datasetrow" in each["sql"]]
+
+
+def test_hostile_names_and_values_of_rows_are_refused_or_kept_as_text(ticker: Tenant, api: Any) -> None:
+    client = api()
+    place = "/api/v1/datasets/ticker/rows/"
+
+    for name in ("id; DROP TABLE x", "id__in", "$where", "__proto__", "tenant_id"):
+        refused = client.post(place, {"rows": [{"id": "x", name: 1}]})
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_rows"), name
+    kept = client.generic("POST", place, 'id,price\n"=HYPERLINK(""http://x"")",1\n@SUM(1),2\n', "text/csv")
+    assert kept.status_code == 200, kept.content
+    shown = [row["key"] for row in client.get(place).json()["results"]]
+    assert shown[-2:] == ['=HYPERLINK("http://x")', "@SUM(1)"]
+    for name in ("../../x", "ticker/../user", "ticker%2f..", "t' OR '1'='1"):
+        assert client.get(f"/api/v1/datasets/{name}/").status_code == 404
+    assert check(parse("db:ticker:all:id"), tables.catalogue_of(ticker.pk)) == []
