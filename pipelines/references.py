@@ -1,4 +1,6 @@
-"""What refers to agents and pipelines: schedules, newest versions of pipelines, and deliverables to their planner. Over all tenants, for the platform's admins.
+"""What refers to agents and pipelines: schedules, newest versions of pipelines, and deliverables to their planner.
+
+Over all tenants, for the platform's admins.
 
 Only what is switched on counts, of tenants that are active: nothing else would start anything.
 """
