@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,9 @@ class NewActivity:
     @property
     def assignee_type(self) -> str:
         return "agent" if self.agent_role else "human"
+
+
+_COLUMNS = tuple(each.name for each in fields(NewActivity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
 
 
 def _row(item: NewActivity) -> dict[str, Any]:
-    row = asdict(item)
+    row = {name: getattr(item, name) for name in _COLUMNS}  # not `asdict`, which copies all parameters
     max_attempts = item.max_attempts or item.retry.get("max_attempts")
     return row | {
         "assignee_type": item.assignee_type,

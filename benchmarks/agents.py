@@ -18,3 +18,10 @@ def fifty_milliseconds(request: AgentRequest) -> Completed:
     """Waits as an agent that asks somebody else would."""
     time.sleep(0.05)
     return Completed(Output(data=ONE_KILOBYTE))
+
+
+def listing(request: AgentRequest) -> Completed:
+    """As `one_kilobyte`; the first step answers with as many items as the parameter `width` says."""
+    if request.pipeline_step == "first":
+        return Completed(Output(data=list(range(request.params["width"]))))
+    return Completed(Output(data=ONE_KILOBYTE))

@@ -225,6 +225,22 @@ def fan_out(folder: Path, scale: float) -> Figures:
         return {"fan-out and join s": time.perf_counter() - began}
 
 
+def for_each(folder: Path, scale: float) -> Figures:
+    """As `fan_out`, but one step over the 1,000 items of the first one's list."""
+    tenant, width = _tenant("for-each", agent="listing"), int(1000 * scale)
+    each = {"id": "each", "agent_role": ROLE, "for_each": "steps.first.data"}
+    _pipeline(tenant, "each", [{"id": "first", "agent_role": ROLE}, each, {"id": "join", "agent_role": ROLE}])
+    with setting.our_workers(folder / "ours.log"):
+        _wait_for_workers(2)
+        began = time.perf_counter()
+        run = start_run(tenant.pk, "each", NewRun(params={"width": width}), actor="bench")
+        setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0)
+        seconds = time.perf_counter() - began
+    with tenant_scope(tenant.pk):
+        done = Activity.objects.filter(tenant=tenant, pipeline_run_id=run.pk, status="done").count()
+    return {"for_each and join s": seconds, "activities done": float(done)}
+
+
 def keyed(folder: Path, scale: float) -> Figures:
     """10 keys of 100 activities of 50 ms, at most 2 of a key at once. The ideal is 2.5 s."""
     tenant, each = (
@@ -346,6 +362,7 @@ ALL: dict[str, Callable[[Path, float], Figures]] = {
     "submission": submission,
     "burst": burst,
     "fan_out": fan_out,
+    "for_each": for_each,
     "keyed": keyed,
     "backlog": backlog,
     "killed": killed,

@@ -1,17 +1,18 @@
 """Steps that have waited too long for what they depend on: they fail, and their run goes on by its rules.
 
-The time begins when the first of a step's dependencies starts, and lasts as long as the step's `dependency_timeout_seconds` says. What
-people take does not count: while one of them is asked, and anew from the last answer that was given in the run.
+The time begins when the work of the first of a step's dependencies begins, and lasts as long as the step's
+`dependency_timeout_seconds` says. What people take does not count: while one of them is asked, and anew from the last answer that was
+given in the run. The time on a step's row is when to look, and never too late.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, Min, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities.models import Activity
@@ -88,19 +89,31 @@ def _slow(run: PipelineRun, plan: Compiled, step: str) -> list[str]:
 
 
 def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> datetime | None:
-    """Until when the step may wait because people were asked."""
+    """Until when the step may wait since nothing it waits for has begun, or because people were asked."""
     patience = timedelta(seconds=_seconds(plan, step))
-    steps = StepRun.objects.for_tenant(run.tenant_id).filter(
-        run_id=run.pk, step__in=plan.graph.ancestors_of(step), status=StepState.ACTIVE
-    )
-    at_work = [found for found in steps.values_list("activity_id", flat=True) if found is not None]
-    if _with_people(run.tenant_id, at_work):
+    begun = _first_start(run, plan.graph.dependencies_of(step))
+    if begun is None or _with_people(run.tenant_id, _at_work(run, plan.graph.ancestors_of(step))):
         return now + patience
-    answered = Activity.objects.for_tenant(run.tenant_id).filter(
-        pipeline_run_id=run.pk, assignee_type="human"
+    answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
+    answered = answers.aggregate(last=Max("finished_at"))["last"]
+    until: datetime = max(begun, answered or begun) + patience
+    return until if until > now else None
+
+
+def _first_start(run: PipelineRun, steps: Iterable[str]) -> datetime | None:
+    """When the work of one of these steps began first. What only waits for a worker has not begun."""
+    done_by = StepRun.objects.for_tenant(run.tenant_id).filter(run_id=run.pk, step__in=list(steps))
+    activities = Activity.objects.for_tenant(run.tenant_id).filter(pk__in=done_by.values("activity_id"))
+    begun: datetime | None = activities.aggregate(first=Min("started_at"))["first"]
+    return begun
+
+
+def _at_work(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:
+    """The activities of those of these steps that are under way."""
+    active = StepRun.objects.for_tenant(run.tenant_id).filter(
+        run_id=run.pk, step__in=list(steps), status=StepState.ACTIVE
     )
-    last = answered.aggregate(last=Max("finished_at"))["last"]
-    return last + patience if last is not None and last + patience > now else None
+    return [found for found in active.values_list("activity_id", flat=True) if found is not None]
 
 
 def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:

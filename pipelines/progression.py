@@ -10,6 +10,7 @@ Otherwise it is marked, and `undecided` goes on from there: no transaction waits
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,8 @@ from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.sql import Statement
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent / "sql"
 _SETTLE, _SETTLE_BRANCH = (Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch"))
@@ -219,6 +222,14 @@ def fail(run: Any, step: str, code: str, message: str) -> int:
     error = {"code": code, "message": message}
     failed = _end(run, [step], StepState.FAILED, error=error)
     if failed:
+        facts = {
+            "action": "step_failed",
+            "tenant": str(run.tenant_id),
+            "run": str(run.id),
+            "step": step,
+            "code": code,
+        }
+        logger.info("Step failed without an activity", extra=facts)
         tally.run_changed(run)
     return failed
 

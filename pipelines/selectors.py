@@ -113,7 +113,8 @@ def _branches(
         return found
     items = dict(done_by.filter(branch__gt=0).values_list("pk", KeyTransform("item", "params")))
     for row in rows:
-        item, status = items.get(row.activity_id), statuses.get(row.activity_id)
+        activity_id = row.activity_id
+        item, status = (items.get(activity_id), statuses.get(activity_id)) if activity_id else (None, None)
         found[row.run_id, row.step].append(BranchShown(row, item, status))
     return found
 

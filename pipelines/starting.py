@@ -91,7 +91,7 @@ def fan_out(
 def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
     """How many seconds the steps that depend on one of these wait for all that they depend on."""
     return {
-        dependent: plan.step(dependent).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS
+        dependent: float(plan.step(dependent).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS)
         for step in steps
         for dependent in plan.graph.dependents_of(step)
     }

@@ -102,6 +102,24 @@ def test_a_pipeline_step_takes_7_statements_in_2_transactions(
     assert dict(counts) == {"statements": 12 * 7, "transactions": 24, "scripts": 13}
 
 
+def test_a_fan_out_is_a_handful_of_statements_and_each_branch_costs_less_than_a_step(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [
+        {"id": "each", "agent_role": "qa", "for_each": "params.numbers"},
+        {"id": "join", "agent_role": "qa"},
+    ]
+    versions.save(acme.pk, {"key": "fan", "name": "Fan", "steps": steps}, actor="test")
+    with counted(monkeypatch) as begun:
+        start_run(acme.pk, "fan", NewRun(params={"numbers": list(range(100))}), actor="test")
+    with counted(monkeypatch) as counts:
+        engine.drain()
+
+    assert (begun["statements"], begun["transactions"]) == (9, 1)  # as many for a thousand items
+    # Five for each branch. The join, the run's end, and settings that are asked for again each second come on top.
+    assert counts["statements"] < 100 * 5 + 50
+
+
 def test_a_bulk_of_a_hundred_is_one_transaction_and_one_redis_call(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

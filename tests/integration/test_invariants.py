@@ -169,6 +169,15 @@ MORE_DAMAGE = {
         "I10",
         "UPDATE pipelines_steprun SET activity_id = %(twice)s WHERE step = 'sign-off'",
     ),
+    "a step has branches that nobody made": (
+        "I29",
+        "UPDATE pipelines_steprun SET branches = 1, unsettled_branches = 1, activity_id = NULL WHERE step = 'sign-off'",
+    ),
+    "a branch belongs to a step that counts none": (
+        "I29",
+        "INSERT INTO pipelines_steprun (tenant_id, run_id, step, branch, position, status, round)"
+        " SELECT tenant_id, run_id, step, 1, position, 'active', 1 FROM pipelines_steprun WHERE step = 'sign-off'",
+    ),
     "a run says that it has ended while steps are open": (
         "I29",
         "UPDATE pipelines_pipelinerun SET status = 'completed', finished_at = now()",

@@ -1,0 +1,117 @@
+"""Branches of a fan-out that settle at the same moment, and whatever else happens to their step meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from activities import approvals, cancellation, invariants
+from pipelines.cancellation import cancel_run
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.flows import BROKEN, Flow, step
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+Start = Callable[..., Flow]
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+@pytest.fixture
+def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
+    """`start(step, step, ...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
+    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
+    assert invariants.check() == []
+
+
+def approved(flow: Flow, count: int) -> list[Callable[[], object]]:
+    """What settles each of the branches, to be done at once."""
+    waiting = flow.activities(step="write", link_kind=None)
+    assert len(waiting) == count
+    return [lambda pk=found.pk: approvals.approve(flow.tenant.pk, pk, actor="ann") for found in waiting]  # type: ignore[misc]
+
+
+def write(count: int) -> dict[str, object]:
+    return step("write", for_each=str(list(range(count))), requires_approval=True)
+
+
+def test_branches_that_settle_at_once_start_the_join_once(start: Start) -> None:
+    for _ in range(3):
+        flow = start(write(6), step("join", "write")).drain(write=None)
+
+        outcomes = at_once(*approved(flow, 6))
+
+        assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert flow.row("write").unsettled_branches == 0
+        assert len(flow.activities(step="join")) == 1
+        flow.drain()
+        assert flow.outcome == ("completed", 0)
+
+
+def test_branches_of_two_steps_that_settle_at_once_start_their_join_once(start: Start) -> None:
+    other = step("read", for_each="[1, 2]", requires_approval=True)
+    flow = start(write(2), other, step("join", "write", "read")).drain(write=None)
+    reading = flow.activities(step="read", link_kind=None)
+
+    outcomes = at_once(
+        *approved(flow, 2),
+        *(lambda pk=found.pk: approvals.approve(flow.tenant.pk, pk, actor="bob") for found in reading),  # type: ignore[misc]
+    )
+
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert len(flow.activities(step="join")) == 1
+
+
+def test_a_branch_that_is_tried_again_while_the_last_one_settles_is_waited_for(
+    start: Start, acme: Tenant
+) -> None:
+    for _ in range(3):
+        flow = start(
+            step("plan"),
+            step("write", "plan", for_each="[1, 2]"),
+            step("join", "write"),
+        ).deliver(2, write=BROKEN)
+        (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
+
+        at_once(
+            lambda pk=failed.pk: cancellation.retry(acme.pk, pk, actor="ann"),  # type: ignore[misc]
+            lambda flow=flow: flow.deliver(1),  # type: ignore[misc]
+        )
+        flow.drain(write=None)
+
+        assert flow.branches("write") == ["done", "done"]
+        assert flow.states["join"] == "done"
+        assert flow.outcome == ("completed", 0)
+
+
+def test_a_run_that_is_cancelled_while_its_branches_settle_starts_nothing_more(
+    start: Start, acme: Tenant
+) -> None:
+    flow = start(write(4), step("join", "write")).drain(write=None)
+
+    at_once(*approved(flow, 4), lambda: cancel_run(acme.pk, flow.id, actor="ann"))
+
+    status = flow.run.status
+    assert status == "cancelled"
+    assert {found.status for found in flow.activities(step="join")} <= {"cancelled"}
+
+
+def test_the_same_end_told_twice_counts_once(start: Start, acme: Tenant) -> None:
+    from pipelines import progression
+    from tenants.context import tenant_scope
+
+    flow = start(write(2), step("join", "write")).drain(write=None)
+    first, _ = flow.activities(step="write", link_kind=None)
+    approvals.approve(acme.pk, first.pk, actor="ann")
+
+    with tenant_scope(acme.pk):
+        progression.advance(flow.engine.get(acme, first.pk))
+
+    assert flow.row("write").unsettled_branches == 1
+    assert flow.states == {"write": "active", "join": "pending"}

@@ -1,0 +1,372 @@
+"""Steps that are done once for each item of a list, and the step that joins what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from activities import approvals, cancellation, invariants, outputs, people, reassignment
+from console import evidence
+from pipelines import undecided
+from pipelines.cancellation import cancel_run
+from pipelines.exceptions import ReservedParams
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.flows import BROKEN, Flow, step
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+Start = Callable[..., Flow]
+TOPICS = ["bees", "hives", "honey"]
+WRITE = step("write", "plan", for_each="steps.plan.data.topics")
+PLAN = {"topics": TOPICS}
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+@pytest.fixture
+def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
+    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
+    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
+    assert invariants.check() == []
+
+
+def written(request: Any) -> Any:
+    return {"about": request.params["item"]}
+
+
+def broken_about(*items: str) -> Callable[[Any], Any]:
+    return lambda request: BROKEN if request.params["item"] in items else written(request)
+
+
+def test_each_item_is_a_branch_and_the_join_gets_them_in_their_order(start: Start) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write"), params={"tone": "warm"}, defaults={"size": 3})
+
+    flow.drain(plan=PLAN, write=written)
+
+    assert flow.outcome == ("completed", 0)
+    assert [call.params for call in flow.told("write")] == [
+        {"tone": "warm", "size": 3, "item": topic, "item_index": index} for index, topic in enumerate(TOPICS)
+    ]
+    assert [activity.branch for activity in flow.activities(step="write")] == [1, 2, 3]
+    assert all(call.input["data"] == PLAN for call in flow.told("write"))
+    (joined,) = [call.input for call in flow.told("join")]
+    assert joined["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert joined["steps"]["write"]["data"] == [{"about": topic} for topic in TOPICS]
+    assert joined["steps"]["write"]["content"] == ["write: done"] * 3
+    assert joined["steps"]["write"]["refs"] == [
+        str(activity.output_ref) for activity in flow.activities(step="write")
+    ]
+
+
+def test_the_prompt_of_a_join_tells_each_part_once(start: Start) -> None:
+    flow = start(step("plan"), WRITE, step("join", "plan", "write"))
+
+    flow.drain(plan=PLAN, write=written)
+
+    (prompt,) = [call.prompt for call in flow.told("join")]
+    assert [prompt.count(f'"about": "{topic}"') for topic in TOPICS] == [1, 1, 1]
+    places = [prompt.index(f"## Data of the step write, part {number}") for number in (1, 2, 3)]
+    assert places == sorted(places)
+    assert "## Data of the step plan" in prompt
+
+
+def test_an_empty_list_is_done_at_once_and_joined_as_an_empty_list(start: Start) -> None:
+    flow = start(
+        step("plan"),
+        WRITE,
+        step("join", "write"),
+        step("count", "write", when="len(steps.write.data) == 0 and steps.write.status == 'done'"),
+    )
+
+    flow.drain(plan={"topics": []})
+
+    assert flow.states == {"plan": "done", "write": "done", "join": "done", "count": "done"}
+    assert flow.outcome == ("completed", 0)
+    (joined,) = [call.input for call in flow.told("join")]
+    assert (joined["data"], joined["steps"]["write"]["data"]) == ({"write": []}, [])
+    assert flow.row("write").branches == 0
+
+
+def test_a_list_beyond_the_cap_fails_the_step_and_says_so(start: Start, settings: Any) -> None:
+    settings.ORCHESTRATOR_FAN_OUT_ITEMS = 2
+    flow = start(step("plan"), WRITE, step("join", "write"))
+
+    flow.drain(plan=PLAN)
+
+    assert flow.states == {"plan": "done", "write": "failed", "join": "skipped"}
+    assert flow.outcome == ("failed", 0)
+    assert flow.row("write").error == {
+        "code": "expression_error",
+        "message": "for_each: steps.plan.data.topics: character 1: a fan-out may have at most 2 members, but this list has 3",
+    }
+
+
+def test_what_is_no_list_fails_the_step(start: Start) -> None:
+    flow = start(step("plan"), WRITE).drain(plan={"topics": "bees"})
+
+    assert flow.outcome == ("failed", 0)
+    assert "a fan-out needs a list, but this is text" in flow.row("write").error["message"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "join", "outcome"),
+    [("fail", "skipped", "failed"), ("skip", "skipped", "completed"), ("continue", "done", "completed")],
+)
+def test_a_failed_branch_lets_the_others_end_and_then_fails_the_step(
+    start: Start, policy: str, join: str, outcome: str
+) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write", on_upstream_failure=policy))
+
+    flow.drain(plan=PLAN, write=broken_about("hives"))
+
+    assert flow.branches("write") == ["done", "failed", "done"]
+    assert flow.states == {"plan": "done", "write": "failed", "join": join}
+    assert flow.outcome == (outcome, 0)
+    if join == "done":
+        (joined,) = [call.input for call in flow.told("join")]
+        assert joined["data"] == {"write": [{"about": "bees"}, None, {"about": "honey"}]}
+        assert joined["steps"]["write"]["refs"][1] is None
+
+
+def test_a_failed_branch_that_is_tried_again_revives_its_run(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write")).drain(plan=PLAN, write=broken_about("hives"))
+    (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
+
+    cancellation.retry(acme.pk, failed.pk, actor="ann")
+    between = flow.states, flow.outcome
+    flow.drain(plan=PLAN, write=written)
+
+    assert between == ({"plan": "done", "write": "active", "join": "pending"}, ("running", 2))
+    assert flow.states == {"plan": "done", "write": "done", "join": "done"}
+    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert flow.outcome == ("completed", 0)
+
+
+def test_a_branch_that_is_tried_again_while_others_are_under_way_changes_no_more_than_itself(
+    start: Start, acme: Tenant
+) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write"))
+    flow.deliver(2, plan=PLAN, write=BROKEN)
+    (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
+    before = flow.row("write").unsettled_branches, flow.row("write").failed_branches
+
+    cancellation.retry(acme.pk, failed.pk, actor="ann")
+    after = flow.row("write").unsettled_branches, flow.row("write").failed_branches
+    flow.drain(plan=PLAN, write=written)
+
+    assert (before, after) == ((2, 1), (3, 0))
+    assert flow.branches("write") == ["done"] * 3
+    assert flow.outcome == ("completed", 0)
+
+
+def test_each_branch_is_approved_or_sent_back_by_itself(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), {**WRITE, "requires_approval": True}, step("join", "write"))
+    flow.drain(plan=PLAN, write=lambda request: {**written(request), "round": request.wake_reason})
+    first, second, third = flow.activities(step="write", link_kind=None)
+
+    approvals.approve(acme.pk, first.pk, actor="ann")
+    approvals.reject(acme.pk, second.pk, actor="ann", notes="again")
+    approvals.approve(acme.pk, third.pk, actor="ann")
+    flow.drain()
+    (revision,) = flow.activities(step="write", link_kind="revision_of")
+    between = flow.states["write"], flow.row("write", 2)
+    approvals.approve(acme.pk, revision.pk, actor="ann")
+    flow.drain()
+
+    assert (revision.branch, revision.round, revision.params["item"]) == (2, 2, "hives")
+    assert (between[0], between[1].activity_id, between[1].round) == ("active", revision.pk, 2)
+    assert flow.told("join")[0].input["data"]["write"] == [
+        {"about": "bees", "round": "new_task"},
+        {"about": "hives", "round": "rejection"},
+        {"about": "honey", "round": "new_task"},
+    ]
+    assert flow.outcome == ("completed", 0)
+
+
+def test_a_gate_behind_a_fan_out_is_one_question_and_sends_every_branch_back(
+    start: Start, acme: Tenant
+) -> None:
+    gate = step("sign-off", "write", human_role="editor", is_approval_gate=True)
+    flow = start(step("plan"), WRITE, gate, step("join", "sign-off"))
+    flow.drain(plan=PLAN, write=lambda request: {**written(request), "why": request.wake_reason})
+    asked = flow.only(step="sign-off")
+
+    approvals.reject(acme.pk, asked.pk, actor="ann", notes="warmer")
+    between = flow.states, flow.outcome, flow.row("write").unsettled_branches
+    flow.drain()
+    approvals.approve(acme.pk, flow.only(step="sign-off", round=2).pk, actor="ann")
+    flow.drain()
+
+    assert len(asked.input["refs"]["write"]) == 3
+    assert [source.title for source in evidence.sources_of(asked, None)] == [
+        "Result of write, part 1",
+        "Result of write, part 2",
+        "Result of write, part 3",
+    ]
+    assert between == (
+        {"plan": "done", "write": "active", "sign-off": "pending", "join": "pending"},
+        ("running", 3),
+        3,
+    )
+    # What the gate was asked about goes on behind it.
+    assert flow.told("join")[0].input["data"] == {
+        "write": [{"about": topic, "why": "rejection"} for topic in TOPICS]
+    }
+    assert flow.outcome == ("completed", 0)
+
+
+def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
+    flow = start(
+        step("plan"),
+        step("check", "plan", human_role="editor", for_each="steps.plan.data.topics"),
+        step("join", "check"),
+    ).drain(plan=PLAN)
+
+    for activity in flow.activities(step="check"):
+        people.complete(acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}})
+    flow.drain()
+
+    assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
+
+
+def test_a_gate_for_each_item_that_refuses_fails_its_branch(start: Start, acme: Tenant) -> None:
+    gate = step("ok", "plan", human_role="editor", is_approval_gate=True, for_each="steps.plan.data.topics")
+    flow = start(step("plan"), gate, step("join", "ok", on_upstream_failure="continue")).drain(plan=PLAN)
+    first, second, third = flow.activities(step="ok")
+
+    approvals.approve(acme.pk, first.pk, actor="ann")
+    approvals.reject(acme.pk, second.pk, actor="ann", notes="no")
+    approvals.approve(acme.pk, third.pk, actor="ann")
+    flow.drain()
+
+    assert flow.branches("ok") == ["done", "failed", "done"]
+    assert flow.outcome == ("completed", 0)
+
+
+def test_a_branch_goes_on_with_its_heir(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write"))
+    flow.drain(plan=PLAN, write=broken_about("hives"))
+    (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
+
+    heir = reassignment.reassign(acme.pk, failed.pk, actor="ann", reason="better", agent_role="dev")
+    flow.drain(plan=PLAN, write=written)
+
+    assert (heir.branch, flow.row("write", 2).activity_id) == (2, heir.pk)
+    assert flow.outcome == ("completed", 0)
+    assert flow.told("join")[0].input["data"]["write"][1] == {"about": "hives"}
+
+
+def test_a_cancelled_branch_counts_as_failed(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), {**WRITE, "requires_approval": True}).drain(plan=PLAN, write=written)
+    first, second, third = flow.activities(step="write", link_kind=None)
+
+    cancellation.cancel(acme.pk, second.pk, actor="ann")
+    approvals.approve(acme.pk, first.pk, actor="ann")
+    approvals.approve(acme.pk, third.pk, actor="ann")
+
+    assert flow.branches("write") == ["done", "failed", "done"]
+    assert flow.outcome == ("failed", 0)
+
+
+def test_a_cancelled_run_cancels_its_branches(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write"))
+    flow.deliver(2, plan=PLAN, write=written)
+
+    cancel_run(acme.pk, flow.id, actor="ann")
+    flow.engine.drain()
+
+    assert flow.run.status == "cancelled"
+    assert {activity.status for activity in flow.activities(step="write")} <= {"cancelled", "done", "failed"}
+    assert not flow.activities(step="join")
+
+
+def test_a_condition_about_the_item_leaves_items_out(start: Start) -> None:
+    flow = start(step("plan"), {**WRITE, "when": "item != 'hives'"}, step("join", "write"))
+
+    flow.drain(plan=PLAN, write=written)
+
+    assert [(call.params["item"], call.params["item_index"]) for call in flow.told("write")] == [
+        ("bees", 0),
+        ("honey", 2),
+    ]
+    assert flow.told("join")[0].input["data"] == {"write": [{"about": "bees"}, {"about": "honey"}]}
+
+
+def test_a_condition_about_an_item_that_has_no_value_fails_the_step_and_names_the_item(start: Start) -> None:
+    flow = start(step("plan"), {**WRITE, "when": "item > 3"}).drain(plan={"topics": [4, "x"]})
+
+    assert flow.outcome == ("failed", 0)
+    assert flow.row("write").error["message"].startswith("when: item > 3: item 1: character 6: ")
+
+
+def test_a_condition_about_the_whole_comes_before_the_list(start: Start) -> None:
+    flow = start(step("plan"), {**WRITE, "when": "steps.plan.data != null"}, step("join", "write"))
+
+    flow.drain(plan=None)
+
+    assert flow.states == {"plan": "done", "write": "skipped", "join": "skipped"}
+    assert flow.row("write").reason == "condition"
+
+
+def test_the_first_step_may_fan_out_over_a_parameter(start: Start) -> None:
+    flow = start(step("write", for_each="params.topics"), step("join", "write"), params={"topics": TOPICS})
+
+    flow.drain(write=written)
+
+    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert flow.outcome == ("completed", 0)
+
+
+def test_a_fan_out_may_follow_a_fan_out(start: Start) -> None:
+    flow = start(
+        step("plan"), WRITE, step("read", "write", for_each="steps.write.data"), step("join", "read", "write")
+    )
+
+    flow.drain(plan=PLAN, write=written, read=lambda request: request.params["item"]["about"].upper())
+
+    assert flow.told("join")[0].input["data"] == {
+        "read": ["BEES", "HIVES", "HONEY"],
+        "write": [{"about": topic} for topic in TOPICS],
+    }
+    # A branch is told its item, not the whole list once more.
+    assert all(call.input is None for call in flow.told("read"))
+
+
+def test_the_list_may_have_moved_to_mongodb(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write", when="len(steps.write.data) == 3"))
+    with monkeypatch.context() as moved:
+        moved.setattr(outputs, "at_hand", lambda tenant_id, ids: {})
+        flow.drain(plan=PLAN, write=written)
+        outputs.copy_waiting()
+        assert flow.row("write").reason == "evaluating"
+        undecided.decide_waiting()
+        flow.drain()
+        outputs.copy_waiting()
+        undecided.decide_waiting()
+        flow.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+
+
+def test_a_run_may_not_be_given_what_the_items_are_given(start: Start) -> None:
+    with pytest.raises(ReservedParams, match="its own item"):
+        start(step("write", for_each="params.topics"), params={"topics": TOPICS, "item": 1})
+
+
+def test_a_step_of_a_fan_out_has_its_own_retry_and_timeout_for_each_branch(start: Start) -> None:
+    retry = {"max_attempts": 2, "strategy": "fixed", "base_seconds": 0}
+    flow = start(step("plan"), {**WRITE, "retry": retry, "timeout_seconds": 7}).drain(
+        plan=PLAN, write=written
+    )
+
+    assert {(found.max_attempts, found.timeout_seconds) for found in flow.activities(step="write")} == {
+        (2, 7)
+    }

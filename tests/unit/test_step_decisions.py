@@ -1,0 +1,82 @@
+"""What a step's `when` and `for_each` say together, and which steps they may look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines import conditions
+from pipelines.conditions import Decision, Item
+from pipelines.definition import StepDefinition
+from pipelines.graph import Graph, UpstreamFailure
+
+NAMES: dict[str, Any] = {"params": {"least": 2}, "steps": {"plan": {"data": [1, 2, 3], "status": "done"}}}
+
+
+def decided(when: str | None = None, for_each: str | None = None, most: int = 10) -> Decision:
+    return conditions.decide(StepDefinition("s", when=when, for_each=for_each), NAMES, most=most)
+
+
+@pytest.mark.parametrize(
+    ("when", "for_each", "expected"),
+    [
+        (None, None, Decision()),
+        ("true", None, Decision()),
+        ("false", None, Decision(starts=False)),
+        (None, "steps.plan.data", Decision(items=[Item(0, 1), Item(1, 2), Item(2, 3)])),
+        ("item >= params.least", "steps.plan.data", Decision(items=[Item(1, 2), Item(2, 3)])),
+        ("item > 9", "steps.plan.data", Decision(items=[])),
+        ("false", "steps.nothing.data", Decision(starts=False)),
+        ("true", "[]", Decision(items=[])),
+    ],
+)
+def test_the_condition_comes_first_unless_it_is_about_the_items(
+    when: str | None, for_each: str | None, expected: Decision
+) -> None:
+    assert decided(when, for_each) == expected
+
+
+@pytest.mark.parametrize(
+    ("when", "for_each", "error"),
+    [
+        ("1", None, "when: 1: character 1: a condition must be true or false, but this is a number"),
+        (
+            None,
+            "params.least",
+            "for_each: params.least: character 1: a fan-out needs a list, but this is a number",
+        ),
+        ("item", "[true, 1]", "when: item: item 1: character 1: a condition must be true or false"),
+        (None, "[1, 2, 3, 4]", "at most 3 members, but this list has 4"),
+    ],
+)
+def test_an_expression_without_a_value_is_told_with_its_text_and_its_place(
+    when: str | None, for_each: str | None, error: str
+) -> None:
+    found = decided(when, for_each, most=3)
+
+    assert not found.starts
+    assert error in (found.error or "")
+
+
+def test_conditions_about_many_items_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "PATIENCE_SECONDS", -1.0)
+
+    assert decided("item > 1", "steps.plan.data").error == "when: item > 1: this takes too long for 3 items"
+
+
+def test_a_step_reads_what_both_expressions_name() -> None:
+    step = StepDefinition(
+        "s", when="steps.a.status == 'done' and item", for_each="steps.b.data + steps.b.content"
+    )
+
+    assert conditions.parts_read(step) == {("a", "status"), ("b", "data"), ("b", "content")}
+
+
+def test_what_comes_before_and_after_a_step_is_found_however_far() -> None:
+    dependencies = {"a": (), "b": ("a",), "c": ("b",), "x": (), "d": ("c", "x")}
+    graph = Graph(dependencies, dict.fromkeys(dependencies, UpstreamFailure.FAIL))
+
+    assert graph.ancestors_of("d") == {"a", "b", "c", "x"}
+    assert graph.descendants_of("a") == {"b", "c", "d"}
+    assert (graph.ancestors_of("a"), graph.descendants_of("d")) == (set(), set())
