@@ -1,4 +1,6 @@
-"""What refers to agents and pipelines: schedules, and the newest versions of pipelines. Over all tenants, for the platform's admins.
+"""What refers to agents and pipelines: schedules, newest versions of pipelines, and deliverables to their planner.
+
+Over all tenants, for the platform's admins.
 
 Only what is switched on counts, of tenants that are active: nothing else would start anything.
 """
@@ -11,15 +13,19 @@ from django.db.models import F, QuerySet
 
 from agents.models import Agent
 from agents.references import Broken, Reference, Source
-from pipelines.models import PipelineVersion, Schedule
+from pipelines.models import Deliverable, PipelineVersion, Schedule
+from pipelines.models.deliverable import DeliverableState
+from pipelines.periods import planner
 from tenants.context import SYSTEM
 
 
 def of(role: str) -> list[Reference]:
-    """Enabled schedules and pipelines that need this agent."""
+    """Enabled schedules and pipelines that need this agent, and active deliverables if it plans them."""
     schedules = _schedules().filter(agent_role=role)
     versions = _newest_versions().filter(definition__contains={"steps": [{"agent_role": role}]})
+    planned = _deliverables() if role == planner.ROLE else ()
     return [
+        *(_of_deliverable(deliverable) for deliverable in planned),
         *(_of_schedule(schedule, role) for schedule in schedules),
         *(_of_version(version, role) for version in versions),
     ]
@@ -28,7 +34,12 @@ def of(role: str) -> list[Reference]:
 def broken() -> list[Broken]:
     """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
-    return [*_broken_schedules(agents), *_broken_steps(agents)]
+    unplanned = _deliverables() if (fault := _fault(agents, planner.ROLE)) else ()
+    return [
+        *(Broken(_of_deliverable(deliverable), fault) for deliverable in unplanned),
+        *_broken_schedules(agents),
+        *_broken_steps(agents),
+    ]
 
 
 def _broken_schedules(agents: dict[str, bool]) -> Iterator[Broken]:
@@ -68,6 +79,19 @@ def _newest_versions() -> QuerySet[PipelineVersion]:
         "tenant__slug", "pipeline__key"
     )
     return found
+
+
+def _deliverables() -> QuerySet[Deliverable]:
+    rows = Deliverable.objects.using(SYSTEM).filter(status=DeliverableState.ACTIVE, tenant__is_active=True)
+    found: QuerySet[Deliverable] = rows.select_related("tenant").order_by("tenant__slug", "key")
+    return found
+
+
+def _of_deliverable(deliverable: Deliverable) -> Reference:
+    return Reference(
+        "deliverable", deliverable.key, deliverable.tenant_id, deliverable.tenant.slug, planner.ROLE, "pipelines.deliverable",
+        str(deliverable.pk),
+    )  # fmt: skip
 
 
 def _of_schedule(schedule: Schedule, role: str) -> Reference:

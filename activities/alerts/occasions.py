@@ -38,7 +38,8 @@ def tell_of_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
             tenant_id,
             AlertKind.AGENT_HEALTH,
             title,
-            body=f"{agent.health_detail}\nIt is needed by: {references.in_words(needs_it)}",
+            # Not why: the reason names the endpoint, which is the platform's own affair.
+            body=f"It is needed by: {references.in_words(needs_it)}. The agent's page in the admin says more.",
             severity=Severity.WARNING if away else Severity.INFO,
             facts={"role": agent.role, "health": agent.health, "checked_at": agent.health_checked_at},
             dedup_key=f"agent_health:{agent.role}:{agent.health}:{agent.health_checked_at:%Y%m%dT%H%M%S.%f}",

@@ -190,6 +190,16 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
         needing = [str(found) for agent in objs for found in references.to(agent.role)]
         return gone, counts, set(), [*protected, *needing]
 
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        try:
+            response: HttpResponse = super().delete_view(request, object_id, extra_context)
+        except RegistryError as error:
+            messages.error(request, str(error))  # Something came to need it since the page was shown.
+            return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
+        return response
+
     def delete_model(self, request: HttpRequest, obj: Agent) -> None:
         removal.remove(obj.role, revision=obj.revision)
         configuration.forget()

@@ -7,8 +7,9 @@ from typing import Any
 
 from rest_framework import serializers
 
-from agents import adapters, input_schemas, outbound, semantic_versions
+from agents import input_schemas, outbound, semantic_versions
 from agents.api.settings_bodies import (
+    ADAPTERS,
     DAY,
     LONGEST_INSTRUCTIONS,
     MOST_AT_ONCE,
@@ -27,7 +28,7 @@ class AgentChangeSerializer(StrictSerializer):
 
     name = Text(max_length=100, **OPTIONAL)
     description = Text(max_length=10_000, allow_blank=True, **OPTIONAL)
-    adapter = OneOf(choices=list(adapters.names()), **OPTIONAL)
+    adapter = OneOf(choices=list(ADAPTERS), **OPTIONAL)
     endpoint = Text(
         max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL
     )

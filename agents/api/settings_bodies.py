@@ -16,6 +16,9 @@ MOST_ATTEMPTS = 50
 MOST_AT_ONCE = 100_000
 LONGEST_INSTRUCTIONS = 50_000  # characters
 
+#: The adapters that there are, by the names under which agents choose them.
+ADAPTERS = tuple(adapters.names())
+
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _INLINE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
@@ -101,7 +104,7 @@ class AgentSettingsSerializer(StrictSerializer):
         help_text="Activities with the same `group_key` at once; 1 if left out.",
         **OPTIONAL,
     )
-    adapter = OneOf(choices=list(adapters.names()), **OPTIONAL)
+    adapter = OneOf(choices=list(ADAPTERS), **OPTIONAL)
     endpoint = Text(
         max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL
     )

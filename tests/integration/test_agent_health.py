@@ -116,6 +116,10 @@ def test_an_agent_that_goes_away_and_comes_back_is_told_of_once_each(
     assert (second.health, third.health, third.health_failures) == ("unhealthy", "unhealthy", 3)
     assert "could not be reached" in third.health_detail
     assert alerts(tenant) == [("The agent scribe cannot be reached", "warning")]
+    with tenant_scope(tenant.pk):
+        told = Alert.objects.get()
+    assert "pipeline flow (acme)" in told.body
+    assert str(port) not in f"{told.body} {told.facts}", "tenants are told no addresses"
 
     with agent_server(port):
         back = looked_at()

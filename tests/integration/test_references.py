@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from agents import references
 from agents.models import Agent, AgentConfig
 from pipelines import versions
-from pipelines.models import Pipeline, Schedule
+from pipelines.models import Deliverable, Pipeline, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
@@ -61,6 +61,14 @@ def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
         "schedule Weekly refresh (globex)",
         "activities 2 open (acme)",
     }
+
+
+def test_active_deliverables_need_their_planner(tenant: Tenant, other_tenant: Tenant) -> None:
+    for owner, status in ((tenant, "active"), (other_tenant, "ended")):
+        with tenant_scope(owner.pk):
+            Deliverable.objects.create(tenant=owner, key="report", name="Report", status=status)
+
+    assert [str(found) for found in references.to("activity-planner")] == ["deliverable report (acme)"]
 
 
 def test_only_the_newest_version_of_an_enabled_pipeline_counts(tenant: Tenant, flow: Pipeline) -> None:

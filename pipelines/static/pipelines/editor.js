@@ -113,6 +113,7 @@
         const found = FAULT_OF_STEP.exec(path);
         const item = found ? list.children[Number(found[1])] : null;
         const within = item ?? head;
+        item?.ensure?.();
         const key = found ? found[2] : path.split(/[.[]/)[0];
         const spot = within.querySelector(`[data-faults="${key}"]`) ?? item?.querySelector('[data-faults=""]');
         if (spot) spot.textContent += `${spot.textContent ? " " : ""}${path}: ${message}.`;
@@ -144,6 +145,7 @@
       data.steps.push({ id: `step-${count}`, agent_role: config.roles[0] });
       build();
       changed();
+      list.lastElementChild.ensure();
       list.lastElementChild.firstElementChild.open = true;
       list.lastElementChild.querySelector("input").focus();
     }
@@ -183,9 +185,14 @@
       name();
       const fields = make("div", { class: "orc-grid" });
       const fill = () => fields.replaceChildren(...fieldsOf(step, noted, () => { fill(); noted(); }));
-      fill();
       const rest = make("p", { class: "orc-error", "data-faults": "" });
-      return make("li", {}, make("details", { open: data.steps.length <= OPEN_BELOW }, summary, rest, fields));
+      const open = data.steps.length <= OPEN_BELOW;
+      // Filled when it is first looked at: a pipeline may have two thousand steps.
+      const ensure = () => { if (!fields.childElementCount) fill(); };
+      if (open) ensure();
+      const item = make("li", {}, make("details", { open, on: { toggle: ensure } }, summary, rest, fields));
+      item.ensure = ensure;
+      return item;
     }
 
     function fieldsOf(step, noted, again) {
