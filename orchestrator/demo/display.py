@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from orchestrator.demo.asking import Campaign
+from orchestrator.demo.scheduling import Weekly
 from orchestrator.demo.story import Agency, work_of
 
 _STYLES = {
@@ -62,6 +63,36 @@ def campaign_table(campaign: Campaign) -> Table:
 def campaign_live(campaign: Campaign) -> Group:
     """What is redrawn during the second act."""
     return Group(campaign_table(campaign), *campaign.log)
+
+
+def plan_of(weekly: Weekly) -> Panel:
+    """What the schedule would do, before it does anything."""
+    plan = weekly.preview
+    times = "\n".join(f"  {at}" for at in plan["fires_at"])
+    text = (
+        f"{plan['in_words']}\nnext times (UTC):\n{times}\n"
+        f"each time: {plan['jobs']} jobs in {plan['batches']} batches, from {weekly.rows} rows"
+    )
+    return Panel(text, title="Schedule: what would happen", title_align="left", expand=False)
+
+
+def jobs_table(weekly: Weekly) -> Table:
+    """Every job of the execution: what row it is about, when it may start, how it stands."""
+    rows = Table(title="Schedule: a job for every row", title_justify="left", expand=False)
+    for heading in ("row", "not before", "status"):
+        rows.add_column(heading, no_wrap=True)
+    for activity in weekly.jobs:
+        status, text = activity["status"], str(activity["params"].get("text", ""))
+        begins = (activity["not_before"] or activity["created_at"])[11:21]
+        rows.add_row(
+            text.partition("\n")[0].lstrip("# ")[:48], begins, f"[{_STYLES.get(status, 'white')}]{status}[/]"
+        )
+    return rows
+
+
+def weekly_live(weekly: Weekly) -> Group:
+    """What is redrawn during the third act."""
+    return Group(jobs_table(weekly), f"execution: {weekly.execution.get('status', 'beginning')}")
 
 
 def output_of(console: Console, title: str, text: str) -> None:

@@ -12,9 +12,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.live import Live
 
-from orchestrator.demo import asking, display, story
+from orchestrator.demo import asking, display, scheduling, story
 from orchestrator.demo.asking import Campaign
 from orchestrator.demo.client import ApiClient, ApiRefused
+from orchestrator.demo.scheduling import Weekly
 from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
 from orchestrator.local.stack import Addresses, LocalStack, stop_servers
@@ -29,7 +30,10 @@ LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
 
 
 class Command(BaseCommand):
-    help = "Run a content pipeline for two tenants and a campaign of agents that ask people, on a text, and show what came of it."
+    help = (
+        "Run a content pipeline for two tenants, a campaign of agents that ask people, and a schedule over a table, "
+        "on a text, and show what came of it."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -57,6 +61,7 @@ class Command(BaseCommand):
                 campaign = _campaign(agencies[0], text)
                 _play_campaign(console, campaign)
                 _tell_campaign(console, campaign)
+                _play_schedule(console, agencies[0], text)
                 _tell_results(console, agencies, home.path / "demo", addresses)
         except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
@@ -127,6 +132,14 @@ def _tell_campaign(console: Console, campaign: Campaign) -> None:
             display.output_of(
                 console, f"{activity['name']} · {activity['status']}", output.get("content") or ""
             )
+
+
+def _play_schedule(console: Console, agency: Agency, text: str) -> None:
+    weekly = Weekly(agency.operator)
+    scheduling.begin(weekly, text)
+    console.print(display.plan_of(weekly))
+    with Live(display.weekly_live(weekly), console=console, refresh_per_second=8) as screen:
+        scheduling.follow(weekly, lambda: screen.update(display.weekly_live(weekly)))
 
 
 def _tell_results(console: Console, agencies: list[Agency], folder: Path, addresses: Addresses) -> None:
