@@ -10,14 +10,8 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Schedule, ScheduleExecution
 from pipelines.models.schedule import ExecutionStatus, Overlap
 from pipelines.schedules import executions, expanding
+from pipelines.schedules.errors import ScheduleNotFound
 from tenants.context import current_tenant, tenant_scope
-
-
-class ScheduleNotFound(PipelineError):
-    """No such schedule in this tenant."""
-
-    code: ClassVar[str] = "not_found"
-    status: ClassVar[int] = 404
 
 
 class ExecutionUnderWay(PipelineError):

@@ -185,7 +185,7 @@ def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant
     first = PeriodicTask.objects.get(task=beat.CHECK_TASK)
     before = (first.name, first.interval.every, first.queue)
 
-    PlatformConfig.objects.create(key=scheduler_settings.KEY, value={"check_interval_ms": 5_000})
+    PlatformConfig.objects.create(key=scheduler_settings.KEY, value={"check_interval": 5_000})
     scheduler_settings.forget()
     tasks.check_schedules()
 

@@ -82,7 +82,7 @@ def test_what_is_fired_late_within_the_check_interval_is_on_time_even_without_ca
 
 def test_the_check_interval_decides_what_is_late(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, catch_up={"up_to": 0})
-    configure(check_interval_ms=600_000)
+    configure(check_interval=600_000)
 
     fire(schedule, NOON + HOUR + timedelta(minutes=10))
 
