@@ -24,8 +24,9 @@ from console.consequences import About, Consequence, Place
 from console.deeds import Offer
 from console.differences import Difference
 from console.evidence import Reader, Text
-from console.inbox import Timing, who_asks
+from console.inbox_rows import who_asks
 from console.rounds import Expense, Round
+from console.waiting_times import Timing
 from console.wording import KINDS, band, did, dollars, kind_of, named, outcome
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
