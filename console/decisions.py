@@ -26,7 +26,7 @@ from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.states import LinkKind
 from console.deeds import Deed, offered
-from console.item import OPEN
+from console.facts import OPEN
 from console.wording import named, outcome
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal
