@@ -52,6 +52,7 @@ def _failed_work(item: Activity) -> UUID:
     return item.parent_id
 
 
+#: By the name of the deed.
 PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
     "approve": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _take_up,
     "withdraw": _withdraw, "retry": _retry, "cancel": _cancel,
