@@ -19,10 +19,12 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console import decisions
 from console.acting import acting, own_tenants, tenants_that_ask
 from console.containment import contained, contained_with_scripts
-from console.decisions import Refused, Result
-from console.inbox import View, inbox
+from console.decisions import Result
+from console.inbox import inbox
+from console.inbox_view import View
 from console.item import Item, item
 from console.overview import overview
+from console.refusals import Refused
 from tenants.models import Tenant
 from tenants.principals import Principal
 

@@ -18,8 +18,9 @@ from activities import families
 from activities.models import Activity
 from activities.states import SETTLED, Status
 from pipelines.models import PipelineRun, ScheduleExecution, ScheduleJob
+from pipelines.models.execution import ExecutionStatus
 from pipelines.models.run import RunState
-from pipelines.models.schedule import ExecutionStatus, JobState
+from pipelines.models.schedule_job import JobState
 
 OPEN = (JobState.WAITING, JobState.ENQUEUED)
 ENDED = (ExecutionStatus.SUCCESS, ExecutionStatus.PARTIAL, ExecutionStatus.FAILED)

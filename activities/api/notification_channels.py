@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
-from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
@@ -18,12 +17,23 @@ from activities.alerts.raising import try_channel
 from activities.alerts.targets import InvalidTarget
 from activities.api.alerts import AlertSerializer
 from activities.api.decisions import EmptySerializer
-from activities.exceptions import ActivityError
+from activities.api.notification_channel_bodies import (
+    ChangedChannelSerializer,
+    NewChannelSerializer,
+    NotificationChannelSerializer,
+    NotificationChannelWithSecretSerializer,
+)
+from activities.api.notification_channel_faults import (
+    NotificationChannelNameTaken,
+    NotificationChannelOff,
+    NotWebhook,
+    TargetUnreadable,
+    TooManyNotificationChannels,
+)
 from activities.models import NotificationChannel
-from activities.models.alert import AlertKind, ChannelKind
+from activities.models.alert import ChannelKind
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown
-from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from agents.api.strict import read
 from agents.exceptions import ConfigurationError
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
@@ -34,77 +44,6 @@ from tenants.models import Role
 
 ADDRESS = "/api/v1/notification-channels/"
 MOST_CHANNELS = 50  # of a tenant
-ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
-
-
-class NotificationChannelNameTaken(ActivityError):
-    """Another channel of the tenant has this name."""
-
-    code = "already_exists"
-
-
-class NotificationChannelOff(ActivityError):
-    """The channel is switched off, so nothing is sent there."""
-
-    code = "notification_channel_off"
-
-
-class TooManyNotificationChannels(ActivityError):
-    """Every alert goes to each of them, so there may be only so many."""
-
-    code = "too_many_notification_channels"
-
-
-class TargetUnreadable(ActivityError):
-    """The key that sealed the target is gone. A new target can be put."""
-
-    code = "target_unreadable"
-
-
-class NotWebhook(ActivityError):
-    """Only webhooks are signed."""
-
-    code = "not_a_webhook"
-
-
-class NotificationChannelSerializer(Shown):
-    """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
-
-    id = serializers.UUIDField()
-    kind = serializers.CharField()
-    name = serializers.CharField()
-    target = serializers.CharField(source="target_shown")
-    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
-    enabled = serializers.BooleanField()
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
-    created_at = serializers.DateTimeField()
-
-
-class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
-    secret = serializers.CharField(
-        allow_null=True,
-        help_text="Verifies what is sent to a webhook. Shown here and nowhere else; null for other kinds.",
-    )
-
-
-class ChangedChannelSerializer(StrictSerializer):
-    """All of a channel but its kind. A target that is left out stays as it is."""
-
-    name = Text(max_length=100)
-    target = Text(max_length=2_000, help_text=ABOUT_TARGETS, **OPTIONAL)
-    kinds = serializers.ListField(
-        child=OneOf(choices=AlertKind.values),
-        help_text="Kinds of alerts. Empty or left out: all.",
-        **OPTIONAL,
-    )
-    enabled = Flag(**OPTIONAL)
-
-
-class NewChannelSerializer(ChangedChannelSerializer):
-    """A new channel."""
-
-    kind = OneOf(choices=ChannelKind.values)
-    target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
 
 
 class NotificationChannelFilter(django_filters.FilterSet):

@@ -5,7 +5,8 @@ from activities.api import details, queues, run_callbacks, skills, tools
 from activities.api.activities import ActivityViewSet
 from activities.api.alerts import AlertViewSet
 from activities.api.approvals import ApprovalViewSet
-from activities.api.dead_letters import DeadLetterGroups, DeadLetterViewSet
+from activities.api.dead_letter_groups import DeadLetterGroups
+from activities.api.dead_letters import DeadLetterViewSet
 from activities.api.inbox import InboxViewSet
 from activities.api.notification_channels import NotificationChannelViewSet
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db.models import OuterRef, QuerySet, Subquery
-from drf_spectacular.utils import extend_schema_field
-from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import configuration, credentials, health, references, registry, removal
+from agents import configuration, health, registry, removal
 from agents.api.channels import NothingSerializer
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.registry_bodies import (
@@ -24,12 +22,11 @@ from agents.api.registry_bodies import (
     defaults,
     refuse_unusable,
 )
-from agents.api.shown import Shown
+from agents.api.registry_shown import AgentSerializer, PlatformAgentSerializer
+from agents.api.sealing import sealed
 from agents.api.strict import read
-from agents.exceptions import AgentExists, ConfigurationError
+from agents.exceptions import AgentExists
 from agents.models import Agent, AgentVersionDeployment
-from agents.routing import queue_of
-from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantViewSet
@@ -39,63 +36,6 @@ ADDRESS = "/api/v1/agents/"
 ADDRESSES = ("endpoint", "health_url")
 PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # of credentials: leave what is stored
-
-
-class AgentSerializer(Shown):
-    """A role of the registry, with what holds where a tenant sets nothing else. Endpoints and credentials are the platform's."""
-
-    role = serializers.CharField()
-    name = serializers.CharField()
-    description = serializers.CharField()
-    adapter = serializers.CharField()
-    model = serializers.CharField()
-    queue = serializers.SerializerMethodField(
-        help_text="The name that `celery -A orchestrator worker -Q` takes."
-    )
-    version = serializers.CharField(allow_null=True, help_text="The version in production.")
-    input_schema = serializers.DictField(allow_null=True, help_text="JSON Schema of an activity's `params`.")
-    tenant_concurrency = serializers.IntegerField(help_text="How many may run at once for one tenant.")
-    max_concurrency = serializers.IntegerField(
-        allow_null=True, help_text="How many may run at once for all tenants."
-    )
-    timeout_seconds = serializers.IntegerField(allow_null=True)
-    retry = serializers.DictField()
-    enabled = serializers.BooleanField()
-    paused = serializers.BooleanField()
-    health = serializers.CharField(
-        help_text="unknown, healthy or unhealthy; information, work is sent all the same."
-    )
-    health_checked_at = serializers.DateTimeField(allow_null=True)
-    revision = serializers.IntegerField(help_text="Raised by every change; the ETag.")
-    created_at = serializers.DateTimeField()
-
-    def get_queue(self, agent: Agent) -> str:
-        return queue_of(agent.role)
-
-
-class PlatformAgentSerializer(AgentSerializer):
-    """A role of the registry as platform admins see it."""
-
-    endpoint = serializers.CharField()
-    auth = serializers.SerializerMethodField(
-        help_text="Whether credentials are stored. They are never shown."
-    )
-    options = serializers.DictField()
-    instructions = serializers.CharField()
-    health_url = serializers.CharField()
-    health_detail = serializers.CharField()
-    health_failures = serializers.IntegerField(help_text="In a row.")
-    warnings = serializers.SerializerMethodField(
-        help_text="What needs this agent although it is switched off."
-    )
-
-    @extend_schema_field({"type": "object", "properties": {"set": {"type": "boolean"}}})
-    def get_auth(self, agent: Agent) -> dict[str, bool]:
-        return {"set": bool(agent.auth_sealed)}
-
-    @extend_schema_field({"type": "array", "items": {"type": "string"}})
-    def get_warnings(self, agent: Agent) -> list[str]:
-        return [] if agent.enabled else [f"still needed by {found}" for found in references.to(agent.role)]
 
 
 CHANGE: dict[str, Any] = {"answer": PlatformAgentSerializer, "refusals": (404,)}
@@ -240,23 +180,3 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
     def _as_seen(self, agent: Agent) -> dict[str, Any]:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
         return dict(kind(agent).data)
-
-
-def sealed(agent: Agent, auth: Mapping[str, Any] | None) -> str:
-    """What to store of credentials as they were sent. Raises `InvalidRequest` when there are none to keep."""
-    if auth is None:
-        return ""
-    context = credentials.agent_context(agent.role)
-    if not auth.get("set"):
-        return credentials.seal(
-            {name: value for name, value in auth.items() if name != "set"}, context=context
-        )
-    try:
-        kind = (
-            credentials.unseal(agent.auth_sealed, context=context).get("type") if agent.auth_sealed else None
-        )
-    except ConfigurationError:
-        kind = None
-    if kind != auth["type"]:
-        raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
-    return agent.auth_sealed

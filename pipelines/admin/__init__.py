@@ -5,6 +5,7 @@ from pipelines.admin import (  # noqa: F401  # each registers its models
     dataset,
     deliverable,
     executions,
+    period,
     pipeline,
     run,
     schedule,

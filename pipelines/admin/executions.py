@@ -16,7 +16,8 @@ from unfold.enums import ActionVariant
 from activities.models import Activity
 from pipelines.exceptions import PipelineError
 from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, FiringState
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
 from pipelines.schedules import executions
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, as_json, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from unfold.decorators import action, display
 
 from pipelines import timing
+from pipelines.admin.acting import actor_of
 from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
 from pipelines.admin.schedule_form import ScheduleForm
 from pipelines.admin.schedule_preview import preview_of
@@ -179,7 +180,7 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: ScheduleForm, change: bool) -> None:
         """As the API does it: its transaction belongs to the tenant, the one around us to the platform."""
-        tenant, actor = form.tenant, _actor(request)
+        tenant, actor = form.tenant, actor_of(request)
         assert tenant is not None, "a form without a tenant is not valid"  # noqa: S101
         if change:
             saving.change(
@@ -191,7 +192,7 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
         obj.refresh_from_db()
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        saving.delete(obj.tenant_id, obj.pk, actor=_actor(request))
+        saving.delete(obj.tenant_id, obj.pk, actor=actor_of(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         for schedule in queryset:
@@ -211,7 +212,7 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
 
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
-        actor = _actor(request)
+        actor = actor_of(request)
         return self.perform(
             request, queryset, RUN, lambda row, notes: running.run_now(row.tenant_id, row.pk, actor=actor)
         )
@@ -224,13 +225,9 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
         word = "Enabled" if on else "Disabled"
         for schedule in queryset.exclude(enabled=on):
             try:
-                saving.set_enabled(schedule.tenant_id, schedule.pk, on, actor=_actor(request))
+                saving.set_enabled(schedule.tenant_id, schedule.pk, on, actor=actor_of(request))
             except PipelineError as refusal:
                 messages.warning(request, f"Skipped {schedule}: {refusal}")
                 continue
             self.log_change(request, schedule, f"{word}.")
             messages.success(request, f"{word}: {schedule}.")
-
-
-def _actor(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"

@@ -15,7 +15,9 @@ from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import read
 from pipelines.api.schedule_bodies import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
+from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions
 from pipelines.schedules.errors import ScheduleNotFound
 from tenants.api.views import TenantView

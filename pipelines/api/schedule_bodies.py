@@ -15,7 +15,10 @@ from agents.api.shown import Shown
 from agents.api.strict import OPTIONAL, Flag, Json, Member, Moment, OneOf, StrictSerializer, Text, Whole
 from pipelines.api.serializers import RUNS
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, JobState, Overlap, Repeat
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
+from pipelines.models.schedule import AfterOnce, Overlap, Repeat
+from pipelines.models.schedule_job import JobState
 from pipelines.schedules import given
 from pipelines.schedules.forecast import Forecast
 

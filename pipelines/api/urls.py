@@ -2,7 +2,8 @@ from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
 from pipelines.api import executions
-from pipelines.api.datasets import DatasetRows, DatasetViewSet
+from pipelines.api.dataset_rows import DatasetRows
+from pipelines.api.datasets import DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet
 from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet

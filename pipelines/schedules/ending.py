@@ -21,7 +21,9 @@ from agents.scheduler_settings import SchedulerSettings
 from pipelines.exceptions import PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
+from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions, targets
 from tenants.context import tenant_scope
 

@@ -23,7 +23,8 @@ from django.db import InterfaceError, OperationalError
 from pipelines import data_sources
 from pipelines.exceptions import PipelineError
 from pipelines.models import ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, JobState
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.schedule_job import JobState
 from pipelines.schedules import ending, executions, expansion, targets
 from pipelines.schedules.expansion import ExpansionError, Plan, Planned
 from tenants.context import tenant_scope

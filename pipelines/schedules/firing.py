@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -29,17 +27,13 @@ from django.db.models.functions import Now
 
 from agents import scheduler_settings
 from agents.models import PlatformConfig
-from pipelines import timing
-from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
-from pipelines.schedules import beat, executions, plans
-from pipelines.timing import Missed, Timing
-from tenants.context import APP, system_scope, tenant_scope
-from tenants.sql import Statement
+from pipelines.models import Schedule
+from pipelines.schedules.looking import look
+from pipelines.schedules.recording import record
+from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
-ACTOR = "schedule"
 PAGE = 200
 PORTION = 25
 TURN_SECONDS = 20.0  # Then what was fired is expanded. While schedules are due, the next hint is on its way.
@@ -47,15 +41,6 @@ MARGIN = timedelta(
     seconds=30
 )  # beyond the check interval, until a time that nobody has looked at counts as missed
 BACK_OFF = timedelta(minutes=5)  # before a schedule that cannot be fired is looked at again
-LISTED = 1_000  # times skipped in one row that get a record each; more of them share one
-INSTANT = timedelta(microseconds=1)
-
-MISSED = "The time had passed, and the schedule does not catch up on it."
-OVERLAPS = "The execution before is still under way."
-ANOTHER_WAITS = "Another execution waits for the one before already."
-REPLACED = "The schedule fired again."
-
-_MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedules")
 
 
 def due(now: datetime | None = None) -> QuerySet[Schedule]:
@@ -146,192 +131,5 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
         )
         # Skipping what is locked, so that several schedulers neither wait for each other nor for whoever edits a schedule.
         locked = rows.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
-        looks = [_look(schedule, now, earliest) for schedule in locked]
-        return _record(tenant_id, looks, now) if looks else []
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What has come of a schedule since the last look."""
-
-    schedule: Schedule
-    timing: Timing
-    until: datetime  # up to here everything is dealt with by this look
-    missed: Missed
-
-    @property
-    def key(self) -> UUID:
-        return self.schedule.pk
-
-
-def _look(schedule: Schedule, now: datetime, earliest: datetime) -> _Look:
-    """`earliest` is when a time may have come at the earliest to be on time."""
-    plan = plans.timing_of(schedule)
-    since = schedule.looked_until or _beginning(schedule)
-    until = _come(schedule, plan, since, now)
-    grace = _on_time(schedule, plan, since, until, earliest)
-    passed = timing.missed(plan, last=since, now=until, catch_up=plans.catch_up_of(schedule), grace=grace)
-    return _Look(schedule, plan, until, passed)
-
-
-def _beginning(schedule: Schedule) -> datetime:
-    """A time that was given has not passed unseen, however late the schedule was made; of others none is before it was made."""
-    if schedule.repeat == "once" and schedule.start_at is not None:
-        return schedule.start_at - INSTANT
-    return schedule.created_at
-
-
-def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> datetime:
-    """Up to where times have come: the jitter of the first one after that has not passed."""
-    if not schedule.jitter_seconds:
-        return now
-    earliest = max(since, now - timedelta(seconds=schedule.jitter_seconds))
-    for nominal in timing.times(plan, after=earliest, until=now):
-        if plans.jittered(schedule, nominal) > now:
-            return nominal - INSTANT
-    return now
-
-
-def _on_time(
-    schedule: Schedule, plan: Timing, since: datetime, until: datetime, earliest: datetime
-) -> timedelta:
-    """How far back from `until` the first time lies that came at `earliest` or later."""
-    after = max(since, earliest - timedelta(seconds=schedule.jitter_seconds) - INSTANT)
-    for nominal in timing.times(plan, after=after, until=until):
-        if plans.jittered(schedule, nominal) >= earliest:
-            return until - nominal + INSTANT
-    return timedelta()
-
-
-def _record(tenant_id: UUID, looks: Sequence[_Look], now: datetime) -> list[UUID]:
-    """Put on record what has come, with a handful of statements for all of it. Under the locks of the schedules."""
-    known, under_way = _on_record(tenant_id, looks), _under_way(tenant_id, looks)
-    firings: list[Firing] = []
-    begin: list[ScheduleExecution] = []
-    fired: set[UUID] = set()
-    for look in looks:
-        firings += _missed(look)
-        times = [nominal for nominal in look.missed.to_fire if (look.key, nominal) not in known]
-        for nominal, state, reason in _judged(look.schedule, times, under_way.get(look.key, [])):
-            firings.append(_firing(look, nominal, state, reason))
-            if state != FiringState.SKIPPED:
-                status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
-                begin.append(
-                    executions.new(look.schedule, nominal_at=nominal, status=status, created_by=ACTOR)
-                )
-                fired.add(look.key)
-    _replace(look.schedule for look in looks if look.key in fired)
-    # What was skipped may be on record when somebody turned `looked_until` back; what is fired cannot be.
-    Firing.objects.bulk_create(firings, ignore_conflicts=True, batch_size=500)
-    ScheduleExecution.objects.bulk_create(begin, batch_size=500)
-    _move_on(tenant_id, looks, fired, now)
-    return [execution.pk for execution in begin if execution.status == ExecutionStatus.RUNNING]
-
-
-def _on_record(tenant_id: UUID, looks: Sequence[_Look]) -> set[tuple[UUID, datetime]]:
-    """Those of the times that are on record. There are some only when somebody has turned `looked_until` back."""
-    times = {nominal for look in looks for nominal in look.missed.to_fire}
-    if not times:
-        return set()
-    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=[look.key for look in looks])
-    return set(rows.filter(nominal_at__in=times).values_list("schedule_id", "nominal_at"))
-
-
-def _under_way(tenant_id: UUID, looks: Sequence[_Look]) -> dict[UUID, list[str]]:
-    """The statuses of executions that have not ended, for schedules to which these matter."""
-    found: dict[UUID, list[str]] = {}
-    asked = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
-    if asked:
-        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
-            schedule_id__in=asked, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
-        )
-        for schedule_id, status in rows.values_list("schedule_id", "status"):
-            found.setdefault(schedule_id, []).append(status)
-    return found
-
-
-def _judged(
-    schedule: Schedule, times: Sequence[datetime], under_way: Sequence[str]
-) -> Iterator[tuple[datetime, FiringState, str]]:
-    """What overlapping allows for each of the times that came since the last look, in order."""
-    busy, waits = ExecutionStatus.RUNNING in under_way, ExecutionStatus.QUEUED in under_way
-    for number, nominal in enumerate(times, 1):
-        if schedule.overlap == Overlap.ALLOW or (not busy and schedule.overlap != Overlap.CANCEL_RUNNING):
-            yield nominal, FiringState.FIRED, ""
-            busy = True
-        elif schedule.overlap == Overlap.CANCEL_RUNNING:
-            is_last = number == len(times)
-            yield nominal, *((FiringState.FIRED, "") if is_last else (FiringState.SKIPPED, REPLACED))
-        elif schedule.overlap == Overlap.QUEUE_ONE and not waits:
-            yield nominal, FiringState.QUEUED, ""
-            waits = True
-        else:
-            yield (
-                nominal,
-                FiringState.SKIPPED,
-                OVERLAPS if schedule.overlap == Overlap.SKIP else ANOTHER_WAITS,
-            )
-
-
-def _replace(fired: Iterable[Schedule]) -> None:
-    """Call off what is under way where the schedule says so."""
-    for schedule in fired:
-        if schedule.overlap == Overlap.CANCEL_RUNNING:
-            for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
-                executions.call_off(execution, actor=ACTOR, reason=REPLACED)
-
-
-def _missed(look: _Look) -> list[Firing]:
-    """Each missed time by itself; a long row of them, as after a month without power, as one record."""
-    count = look.missed.skipped_count
-    if count <= LISTED:
-        return [_firing(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.skipped()]
-    to_fire = look.missed.to_fire
-    row = _firing(look, next(look.missed.skipped()), FiringState.SKIPPED, MISSED)
-    row.last_at, row.count = _latest(look.timing, to_fire[0] - INSTANT if to_fire else look.until), count
-    return [row]
-
-
-def _latest(plan: Timing, until: datetime) -> datetime:
-    """The last time up to `until`, found without going through all before it. There is one."""
-    span = timedelta(minutes=1)
-    while True:
-        found = list(timing.times(plan, after=until - span, until=until))
-        if found:
-            return found[-1]
-        span *= 2
-
-
-def _firing(look: _Look, nominal: datetime, state: str, reason: str) -> Firing:
-    tenant_id = look.schedule.tenant_id
-    return Firing(tenant_id=tenant_id, schedule_id=look.key, nominal_at=nominal, state=state, reason=reason)
-
-
-def _move_on(tenant_id: UUID, looks: Sequence[_Look], fired: Collection[UUID], now: datetime) -> None:
-    """Note up to where everything is on record, and when to look again. A schedule that is over ticks no more."""
-    following = {look.key: plans.next_of(look.schedule, after=look.until) for look in looks}
-    _MOVE_ON.run(
-        {
-            "tenant": tenant_id,
-            "now": now,
-            "ids": [look.key for look in looks],
-            "until": [look.until for look in looks],
-            "next": [following[look.key] for look in looks],
-            "fired": [look.key in fired for look in looks],
-        },
-        using=APP,
-    )
-    for look in looks:
-        if following[look.key] is None:
-            _lay_down(look.schedule, fired=look.key in fired)
-
-
-def _lay_down(schedule: Schedule, *, fired: bool) -> None:
-    """Nothing follows any more. A time that was only skipped stays on record, so then the schedule does, too."""
-    if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
-        beat.forget(schedule)
-        schedule.delete()
-        return
-    if schedule.repeat == "once":
-        Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(enabled=False)
-    beat.stop(schedule)
+        looks = [look(schedule, now, earliest) for schedule in locked]
+        return record(tenant_id, looks, now) if looks else []

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from pipelines.exceptions import PipelineError
 from pipelines.models import Schedule, ScheduleExecution
-from pipelines.models.schedule import ExecutionStatus, Overlap
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.schedule import Overlap
 from pipelines.schedules import executions, expanding
 from pipelines.schedules.errors import ScheduleNotFound
 from tenants.context import current_tenant, tenant_scope

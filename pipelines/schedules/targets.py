@@ -13,7 +13,7 @@ from agents import configuration, input_schemas
 from agents.exceptions import AgentError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import JobState
+from pipelines.models.schedule_job import JobState
 from pipelines.submission import NewRun, start_runs
 from tenants.identifiers import uuid7
 

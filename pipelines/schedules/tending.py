@@ -19,7 +19,8 @@ from django.db.models.functions import Coalesce, Now
 
 from pipelines.jobs import OPEN
 from pipelines.models import ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, JobState
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.schedule_job import JobState
 from pipelines.schedules import beat, ending, executions, expanding, firing
 from tenants.context import system_scope
 

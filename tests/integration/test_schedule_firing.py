@@ -14,7 +14,7 @@ from activities import relay
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.schedules import firing, running, tending
+from pipelines.schedules import firing, looking, recording, records, running, tending
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -119,7 +119,7 @@ def test_after_six_hours_of_outage_the_policy_decides_and_every_skipped_time_is_
     assert len(executions(tenant)) == expected
     with tenant_scope(tenant.pk):
         reasons = set(Firing.objects.filter(state="skipped").values_list("reason", flat=True))
-    assert reasons == {firing.MISSED}
+    assert reasons == {records.MISSED}
 
 
 def test_an_outage_that_ends_on_the_hour_fires_that_hour_whatever_the_policy(tenant: Tenant) -> None:
@@ -256,7 +256,7 @@ def test_a_time_that_had_passed_when_the_schedule_was_made_is_caught_up_on_or_sk
     tenant: Tenant, up_to: int, expected: str
 ) -> None:
     schedule = make_schedule(
-        tenant, repeat="once", start_at=NOON, looked_until=NOON - firing.INSTANT, catch_up={"up_to": up_to}
+        tenant, repeat="once", start_at=NOON, looked_until=NOON - looking.INSTANT, catch_up={"up_to": up_to}
     )
 
     fire(schedule, NOON + 10 * HOUR)
@@ -271,7 +271,7 @@ def test_a_schedule_that_goes_after_its_one_time_leaves_its_execution_which_stil
     engine: Engine, tenant: Tenant
 ) -> None:
     schedule = make_schedule(
-        tenant, repeat="once", start_at=NOON, looked_until=NOON - firing.INSTANT, after_once="delete"
+        tenant, repeat="once", start_at=NOON, looked_until=NOON - looking.INSTANT, after_once="delete"
     )
 
     fire(schedule, NOON)
@@ -344,7 +344,7 @@ def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_n
 ) -> None:
     schedule = make_schedule(tenant)
     with monkeypatch.context() as patched:
-        patched.setattr(firing, "_move_on", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(recording, "move_on", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             firing.fire(tenant.pk, schedule.pk, now=NOON + HOUR)
 

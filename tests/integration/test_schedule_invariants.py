@@ -13,7 +13,7 @@ from activities import invariants, states
 from agents import scheduler_settings
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
-from pipelines.schedules import executions, firing
+from pipelines.schedules import executions, looking
 from tenants.models import Tenant
 from tests.damage import past_all_guards
 from tests.engine import Engine
@@ -48,7 +48,7 @@ def work(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
             repeat="once",
             start_at=NOON,
             after_once="delete",
-            looked_until=NOON - firing.INSTANT,
+            looked_until=NOON - looking.INSTANT,
         ),
         NOON,
     )

@@ -16,7 +16,7 @@ from agents.exceptions import PermanentAgentError
 from agents.models import PlatformConfig
 from pipelines.models import DatasetRow, Firing, PipelineRun, ScheduleExecution
 from pipelines.schedules import executions as at_work
-from pipelines.schedules import expanding, firing, tending
+from pipelines.schedules import expanding, firing, overlapping, tending
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -83,7 +83,7 @@ def test_what_waits_for_a_person_is_under_way_so_the_next_time_is_skipped(
     assert statuses(tenant) == ["running"]
     assert states(schedule) == ["fired", "skipped"]
     with tenant_scope(tenant.pk):
-        assert Firing.objects.get(state="skipped").reason == firing.OVERLAPS
+        assert Firing.objects.get(state="skipped").reason == overlapping.OVERLAPS
 
 
 @pytest.mark.parametrize("status", ["awaiting_approval", "blocked"])
@@ -126,7 +126,7 @@ def test_a_new_time_calls_off_what_is_under_way(engine: Engine, tenant: Tenant) 
 
     assert statuses(tenant) == ["cancelled", "success"]
     old = executions(tenant)[0]
-    assert (old.jobs_failed, old.metadata["cancelled"]["reason"]) == (1, firing.REPLACED)
+    assert (old.jobs_failed, old.metadata["cancelled"]["reason"]) == (1, overlapping.REPLACED)
     assert old.finished_at is not None
     assert len(engine.agent.calls) == 1
     assert states(schedule) == ["fired", "fired"]

@@ -12,7 +12,7 @@ from django.db import OperationalError
 
 from activities import approvals, cancellation, people
 from activities.decision_rules import Voter
-from console import decisions
+from console import performing
 from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import forms_of
@@ -105,7 +105,7 @@ def test_what_the_database_gave_up_asks_for_another_try(
     def met(*args: Any, **kwargs: Any) -> None:
         raise OperationalError("given up") from error("given up")
 
-    monkeypatch.setattr(decisions.api, "decide", met)
+    monkeypatch.setattr(performing.api, "decide", met)
 
     answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
 

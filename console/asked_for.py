@@ -1,0 +1,77 @@
+"""What people of a tenant are asked for: found, counted, narrowed and put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Now
+
+from activities.models import Activity, ActivityEvent
+from activities.selectors import OPEN_FOR_PEOPLE
+from console.inbox_view import View
+from console.wording import NAMED_BY_LINK
+from pipelines.models import PipelineRun
+from tenants.principals import Principal
+
+MINE = "mine"
+SHOWN = (
+    "id", "tenant_id", "name", "status", "assignee_type", "link_kind", "is_approval_gate", "human_role", "priority", "created_at",
+    "due_at", "version", "decision_rules", "parent_id", "parent__agent_role", "pipeline_run_id",
+)  # fmt: skip
+_KIND = Case(
+    When(link_kind__in=NAMED_BY_LINK, then=F("link_kind")),
+    When(is_approval_gate=True, then=Value("gate")),
+    default=Value("task"),
+    output_field=models.CharField(),
+)
+
+
+def searched(principal: Principal, view: View) -> QuerySet[Any]:
+    rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(OPEN_FOR_PEOPLE)
+    for word in view.search.split():
+        rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
+    return rows.annotate(kind=_KIND)
+
+
+def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str], int]:
+    """How many there are by kind and human role: what every filter of the page would show."""
+    counted = rows.order_by().values("kind", "human_role").annotate(count=Count("pk"))
+    return {(row["kind"], row["human_role"]): row["count"] for row in counted}
+
+
+def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
+    roles = roles_looked_for(principal, view.role)
+    rows = rows if roles is None else rows.filter(human_role__in=roles)
+    return rows.filter(kind=view.kind) if view.kind else rows
+
+
+def roles_looked_for(principal: Principal, role: str) -> tuple[str, ...] | None:
+    """The human roles that are looked for; None for all. Who has no roles of their own is asked for everything."""
+    if role == MINE:
+        return principal.human_roles or None
+    return (role,) if role else None
+
+
+def ordered(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """What is overdue first, then by priority, then by age."""
+    overdue = Case(
+        When(due_at__lt=Now(), then=Value(0)), default=Value(1), output_field=models.IntegerField()
+    )
+    return rows.order_by(overdue, "priority", "created_at", "pk")
+
+
+def asking_actor() -> Subquery:
+    first = ActivityEvent.objects.filter(tenant_id=OuterRef("tenant_id"), activity_id=OuterRef("pk"), seq=1)
+    return Subquery(first.values("actor")[:1])
+
+
+def names_of_pipelines(tenant_id: UUID, page: Sequence[Any]) -> dict[UUID, str]:
+    """The names of the pipelines whose runs these items belong to."""
+    runs = PipelineRun.objects.for_tenant(tenant_id).filter(
+        pk__in={item.pipeline_run_id for item in page} - {None}
+    )
+    return dict(runs.values_list("pk", "version__pipeline__name"))

@@ -1,0 +1,158 @@
+"""How the months of deliverables go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+
+from activities.models import Activity
+from pipelines import periods
+from pipelines.admin.acting import actor_of
+from pipelines.admin.period_runs import RunInline
+from pipelines.exceptions import PipelineError
+from pipelines.models import DeliverablePeriod
+from pipelines.models.deliverable import PeriodState
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, as_json, badge, link_to
+from tenants.admin.deeds import Deed, DeedsAdmin
+
+PERIOD_LABELS = {
+    PeriodState.PLANNING.value: "warning",
+    PeriodState.ACTIVE.value: "info",
+    PeriodState.COMPLETED.value: "success",
+}
+ASK_AGAIN = Deed(
+    "ask_again_selected",
+    "Ask the planner again",
+    "Asked again",
+    "For periods whose planner came to no plan. What people were asked because of that is withdrawn.",
+    (PipelineError,),
+)
+CANCEL = Deed(
+    "cancel_selected",
+    "Cancel periods",
+    "Cancelled",
+    "These periods end, and with them their planner and every run of theirs that has not ended.",
+    (PipelineError,),
+    notes="Reason",
+    danger=True,
+)
+
+
+@admin.register(DeliverablePeriod)
+class DeliverablePeriodAdmin(DeedsAdmin, RecordAdmin):
+    list_display = ("month", "deliverable_link", "tenant", "state", "progress", "risk", "ended_at")
+    list_filter = (TenantFilter, "status", "at_risk")
+    list_select_related = ("tenant", "deliverable")
+    search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
+    ordering = ("-starts_on", "-pk")
+    stands_for = {
+        "planner_link": "planner_activity_id",
+        "faults": "plan_faults",
+        "plan_text": "plan",
+        "risk": "at_risk_reason",
+    }
+    fields = (
+        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "faults",
+        "plan_text", "created_at", "ended_at", "id",
+    )  # fmt: skip
+    readonly_fields = fields
+    inlines = (RunInline,)
+    actions = ("ask_again_selected", "cancel_selected")
+    actions_detail = ("ask_again", "cancel")
+
+    @display(description="Month", ordering="starts_on")
+    def month(self, period: DeliverablePeriod) -> str:
+        return f"{period.starts_on:%B %Y}"
+
+    @display(description="Deliverable")
+    def deliverable_link(self, period: DeliverablePeriod) -> SafeString:
+        return link_to(period.deliverable, period.deliverable_id, period.deliverable)
+
+    @display(description="Status")
+    def state(self, period: DeliverablePeriod) -> SafeString:
+        return badge(period.status, PERIOD_LABELS.get(period.status, ""))
+
+    @display(description="Progress")
+    def progress(self, period: DeliverablePeriod) -> SafeString:
+        if not period.planned:
+            return NOTHING
+        ended = period.completed + period.failed + period.cancelled
+        told = f"{period.completed} of {period.planned} completed"
+        told += f", {period.failed} failed" if period.failed else ""
+        told += f", {period.cancelled} cancelled" if period.cancelled else ""
+        return format_html(
+            '<progress max="{}" value="{}">{}</progress> {}', period.planned, ended, told, told
+        )
+
+    @display(description="At risk")
+    def risk(self, period: DeliverablePeriod) -> SafeString:
+        return (
+            format_html("{} {}", badge("at risk", "danger"), period.at_risk_reason)
+            if period.at_risk
+            else NOTHING
+        )
+
+    @display(description="Planner")
+    def planner_link(self, period: DeliverablePeriod) -> SafeString:
+        return link_to(Activity, period.planner_activity_id, period.planner_activity_id)
+
+    @display(description="What was wrong with the last plan")
+    def faults(self, period: DeliverablePeriod) -> SafeString:
+        told = ((fault["path"], fault["message"]) for fault in period.plan_faults)
+        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", told))
+
+    @display(description="Plan")
+    def plan_text(self, period: DeliverablePeriod) -> SafeString:
+        return format_html('<pre class="orc-output">{}</pre>', as_json(period.plan))
+
+    @admin.action(description="Ask the planner again", permissions=["view"])
+    def ask_again_selected(
+        self, request: HttpRequest, queryset: QuerySet[DeliverablePeriod]
+    ) -> HttpResponse | None:
+        actor = actor_of(request)
+        return self.perform(
+            request,
+            queryset,
+            ASK_AGAIN,
+            lambda row, notes: periods.ask_again(row.tenant_id, row.pk, actor=actor),
+        )
+
+    @admin.action(description="Cancel", permissions=["view"])
+    def cancel_selected(
+        self, request: HttpRequest, queryset: QuerySet[DeliverablePeriod]
+    ) -> HttpResponse | None:
+        actor = actor_of(request)
+        return self.perform(
+            request,
+            queryset,
+            CANCEL,
+            lambda row, reason: periods.cancel_period(row.tenant_id, row.pk, actor=actor, reason=reason),
+        )
+
+    @action(description="Ask the planner again", url_path="ask-again", icon="replay", permissions=["view"])
+    def ask_again(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.ask_again_selected)
+
+    @action(
+        description="Cancel the period",
+        url_path="cancel",
+        icon="cancel",
+        permissions=["view"],
+        variant=ActionVariant.DANGER,
+    )
+    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, self.cancel_selected)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        if found is None or found.status in (PeriodState.COMPLETED, PeriodState.CANCELLED):
+            return []
+        offered: list[Any] = super().get_actions_detail(request, object_id)
+        return [each for each in offered if found.status == PeriodState.PLANNING or each.path != "ask-again"]
