@@ -371,7 +371,7 @@ def test_a_failed_execution_is_told_once_over_the_channels_that_the_settings_nam
 ) -> None:
     for kind in ("slack", "email", "webhook"):
         channel(tenant, kind)
-    configure(notification_channels=["email"])
+    configure(monitoring={"notification_channels": ["email"]})
     schedule = make_schedule(tenant)
     engine.agent.behaviour = failing
     fire(schedule, FIRST)
@@ -391,11 +391,11 @@ def test_a_failed_execution_is_told_once_over_the_channels_that_the_settings_nam
     assert told(tenant) == ["email", "webhook"]
 
 
-@pytest.mark.parametrize("settings", [{"monitoring_enabled": False}, {"notify_on_failure": False}])
+@pytest.mark.parametrize("settings", [{"enabled": False}, {"notify_on_failure": False}])
 def test_nobody_is_told_when_the_settings_say_so(
     engine: Engine, tenant: Tenant, settings: dict[str, bool]
 ) -> None:
-    configure(**settings)
+    configure(monitoring=settings)
     engine.agent.behaviour = failing
     fire(make_schedule(tenant), FIRST)
     engine.drain()
