@@ -108,8 +108,9 @@ def begin(
 ) -> Lease:
     """Register this process and keep beating until it ends."""
     global _lease
-    _lease = lease = Lease(roles=roles, concurrency=concurrency, watched=watched, check=check)
-    lease.register()
+    lease = Lease(roles=roles, concurrency=concurrency, watched=watched, check=check)
+    lease.register()  # Whoever works without being known has its runs taken away at once.
+    _lease = lease
     threading.Thread(target=_keep_beating, args=(lease,), name="heartbeat", daemon=True).start()
     if watched:
         threading.Thread(target=_watch, args=(lease,), name="watchdog", daemon=True).start()

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, signals
@@ -16,6 +19,14 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 app = Celery("orchestrator")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+logger = logging.getLogger(__name__)
+
+START_PATIENCE_SECONDS = (
+    60.0  # for PostgreSQL: a restart takes some seconds, and whoever watches processes starts the next one
+)
+START_PAUSE_SECONDS = 1.0
+NOT_STARTED = 71  # "system error" of sysexits.h
 
 DEFAULT_CONCURRENCY = (
     16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
@@ -27,6 +38,38 @@ SYSTEM_CONCURRENCY = (
 # The queues that the command line names, and the roles among them or among all; forked children inherit both.
 _asked: list[str] = []
 _roles: list[str] = []
+
+
+def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
+    """Do a step of the start; while PostgreSQL is away, again. If it cannot be done and is `vital`, the process ends.
+
+    Celery goes on after a handler that failed. That would leave a worker that takes messages while nobody knows of it, so that its runs
+    are taken away from it one after the other, or one that listens to the wrong queues.
+    """
+    from django.db import InterfaceError, OperationalError, close_old_connections
+
+    deadline = time.monotonic() + START_PATIENCE_SECONDS
+    while True:
+        try:
+            step()
+            return
+        except (OperationalError, InterfaceError) as error:
+            if time.monotonic() > deadline:
+                logger.critical(
+                    "Process not started", extra={"action": "start_failed", "reason": str(error).strip()}
+                )
+                raise SystemExit(NOT_STARTED) from error
+            logger.warning(
+                "PostgreSQL is away", extra={"action": "start_waits", "reason": str(error).strip()}
+            )
+            time.sleep(START_PAUSE_SECONDS)
+            close_old_connections()
+        except Exception as error:
+            if not vital:
+                logger.exception("A step of the start failed", extra={"action": "start_step_failed"})
+                return
+            logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
+            raise SystemExit(NOT_STARTED) from error
 
 
 @signals.celeryd_init.connect
@@ -57,11 +100,14 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     from agents import configuration
     from agents.routing import consumed, roles_of
 
-    queues = instance.app.amqp.queues
-    for name in consumed(_asked, configuration.known_roles()):
-        if name not in queues.consume_from:
-            queues.select_add(name)
-    _roles[:] = roles_of(queues.consume_from)
+    def choose() -> None:
+        queues = instance.app.amqp.queues
+        for name in consumed(_asked, configuration.known_roles()):
+            if name not in queues.consume_from:
+                queues.select_add(name)
+        _roles[:] = roles_of(queues.consume_from)
+
+    _surely(choose)
 
 
 @signals.worker_ready.connect
@@ -70,7 +116,7 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     from activities import keeper, workers
 
     if not _forks(sender.controller):
-        workers.begin(roles=list(_roles), concurrency=sender.controller.concurrency)
+        _surely(lambda: workers.begin(roles=list(_roles), concurrency=sender.controller.concurrency))
     keeper.begin()
 
 
@@ -79,7 +125,7 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     """A forked child runs agents one at a time under a lease of its own."""
     from activities import workers
 
-    workers.begin(roles=list(_roles), concurrency=1)
+    _surely(lambda: workers.begin(roles=list(_roles), concurrency=1))
 
 
 @signals.worker_shutting_down.connect
@@ -107,10 +153,13 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from pipelines import monthly
     from pipelines.schedules import beat
 
+    def mend() -> None:
+        monthly.mend()
+        beat.mend()
+        references.warn_of_broken()
+
     keeper.begin()
-    monthly.mend()
-    beat.mend()
-    references.warn_of_broken()
+    _surely(mend, vital=False)
 
 
 def _forks(worker: Any) -> bool:

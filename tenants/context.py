@@ -19,7 +19,7 @@ from uuid import UUID
 
 import psycopg
 from django.db import connections, transaction
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from tenants.exceptions import TenantScopeConflict
 
@@ -84,6 +84,9 @@ def _execute(
     raw: psycopg.Connection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
 ) -> None:
     result = raw.pgconn.exec_(sql.encode())
+    if raw.pgconn.status != ConnStatus.OK:
+        # What psycopg itself raises for a connection that is lost, and what those who wait for PostgreSQL to come back catch.
+        raise psycopg.OperationalError("the connection to PostgreSQL is lost")
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
 

@@ -126,6 +126,8 @@ def test_rows_without_a_value_have_their_place_in_an_ordering(api, write, orderi
 
 def test_a_page_is_found_through_the_index_however_deep_it_lies(tenant, write):
     write(*(f"n{number}" for number in range(3000)))
+    with connections["owner"].cursor() as statements:
+        statements.execute("ANALYZE activities_activity")
     ordering = ("-created_at", "-id")
     cursor = Cursor(ordering, (NOON + timedelta(seconds=500), uuid7()))
 

@@ -1,0 +1,106 @@
+"""A process starts as a whole or not at all: Celery itself goes on when a step of the start has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import OperationalError, connections
+
+from activities import leases, workers
+from activities.models import WorkerProcess
+from orchestrator import celery
+from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants.exceptions import RowSecurityMissing
+from tenants.models import Tenant
+
+
+@pytest.fixture(autouse=True)
+def no_lease(database: None) -> Iterator[None]:
+    leases.end()
+    yield
+    leases.end()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(celery, "START_PAUSE_SECONDS", 0.01)
+
+
+def begin() -> None:
+    workers.begin(roles=["qa"], concurrency=2)
+
+
+def known() -> int:
+    with system_scope():
+        return WorkerProcess.objects.filter(ended_at=None).count()
+
+
+def test_a_worker_that_starts_while_postgresql_is_away_is_known_once_it_is_back(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register, failures = leases.Lease.register, iter(range(2))
+
+    def away_at_first(lease: leases.Lease) -> None:
+        if next(failures, None) is not None:
+            raise OperationalError("the database system is starting up")
+        register(lease)
+
+    monkeypatch.setattr(leases.Lease, "register", away_at_first)
+
+    celery._surely(begin)
+
+    assert known() == 1
+    with system_scope():
+        assert WorkerProcess.objects.get(ended_at=None).pk == leases.current().worker_id
+
+
+def test_a_worker_that_cannot_become_known_ends_instead_of_taking_messages(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(lease: leases.Lease) -> None:
+        raise OperationalError("the database system is shutting down")
+
+    monkeypatch.setattr(celery, "START_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(leases.Lease, "register", away)
+
+    with pytest.raises(SystemExit) as ended:
+        celery._surely(begin)
+
+    assert ended.value.code == celery.NOT_STARTED
+    assert leases._lease is None
+
+
+def test_a_worker_does_not_start_on_a_database_that_does_not_keep_tenants_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unsafe(tables: list[str]) -> None:
+        raise RowSecurityMissing("table notes has no forced row-level security")
+
+    monkeypatch.setattr(workers.row_security, "refuse_unsafe_database", unsafe)
+
+    with pytest.raises(SystemExit):
+        celery._surely(begin)
+
+    assert known() == 0
+
+
+def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
+    def broken() -> None:
+        raise ValueError("a row that cannot be read")
+
+    celery._surely(broken, vital=False)
+
+
+def test_a_connection_that_is_lost_is_told_as_such_where_a_tenant_is_set(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    with pytest.raises(OperationalError), tenant_scope(tenant.pk):
+        pass
+
+    connections[APP].close()
+    connections[SYSTEM].close()
