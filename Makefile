@@ -18,7 +18,7 @@ up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOW
 	@$(RUN) manage.py up
 
 test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 	$(VENV)/bin/ruff check .
