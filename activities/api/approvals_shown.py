@@ -16,29 +16,6 @@ from agents.api.shown import Shown
 ADDRESS = "/api/v1/approvals/"
 
 
-class LinkedActivitySerializer(serializers.Serializer[Any]):
-    """An activity that the approval is about."""
-
-    activity = serializers.UUIDField()
-    name = serializers.CharField()
-    status = serializers.CharField(help_text="Of the activity, now.")
-    state = serializers.CharField(
-        help_text="waiting; woken by the decision; or skipped, as it waited no more."
-    )
-    reason = serializers.CharField(help_text="Why it was skipped.")
-    link = serializers.CharField()
-
-
-class VoteSerializer(serializers.Serializer[Any]):
-    """One person's word."""
-
-    by = serializers.CharField()
-    decision = serializers.CharField(help_text="approved or rejected")
-    chosen_option = serializers.CharField(allow_null=True)
-    notes = serializers.CharField()
-    at = serializers.DateTimeField()
-
-
 class ApprovalItemSerializer(Shown):
     """A question to people, with everything that hangs on the answer. Its id is that of its item in the inbox."""
 

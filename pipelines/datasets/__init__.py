@@ -2,6 +2,7 @@
 
 declaring    the table itself: its name, where its rows are, the types of its fields
 filling      its rows: added, changed, replaced and removed, all of a call or nothing
+places       where the rows are kept here: PostgreSQL or Redis
 checking     whether rows fit, with every fault by its path
 uploads      rows in a file: CSV or JSON
 """

@@ -17,7 +17,7 @@ from agents.exceptions import OutboundRefused
 from pipelines import tables
 from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
 from pipelines.data_sources.tables import TableError
-from pipelines.datasets import filling
+from pipelines.datasets import filling, places
 from pipelines.datasets.checking import Given, fitting
 from pipelines.definition.faults import Fault
 from pipelines.exceptions import DatasetExists, DatasetInUse, TooManyDatasets
@@ -164,7 +164,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
     if dataset.source != Source.DB:
         _empty(dataset)
         return
-    stored = list(filling.rows_of(dataset).order_by("id"))
+    stored = list(places.rows_of(dataset).order_by("id"))
     if stored and before.fields.get(before.key) != after.fields.get(after.key):
         message = "cannot come, go or change its type while there are rows, since it tells them apart"
         raise TableError([Fault(f"fields.{after.key}", message)])
@@ -175,13 +175,13 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
         if row.data != data:
             row.data = data
             different.append(row)
-    DatasetRow.objects.bulk_update(different, ("data",), batch_size=filling.BATCH)
+    DatasetRow.objects.bulk_update(different, ("data",), batch_size=places.BATCH)
 
 
 def _empty(dataset: Dataset) -> None:
     if dataset.source == Source.CACHE:
         cache.drop(dataset.tenant_id, dataset.name)
-    filling.rows_of(dataset).delete()
+    places.rows_of(dataset).delete()
 
 
 def _tables_in(params: Any) -> Iterator[tuple[str, str]]:

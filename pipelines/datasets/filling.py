@@ -7,7 +7,6 @@ Writers of one dataset wait for each other at its row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,16 +15,12 @@ from django.conf import settings
 from django.db.models import F
 from django.db.models.functions import Now
 
-from pipelines import tables
-from pipelines.data_sources import Source, Table
-from pipelines.datasets.checking import Given, Row, fitting, key_of, refuse_too_many
+from pipelines.data_sources import Source
+from pipelines.datasets.checking import Given, fitting, refuse_too_many
+from pipelines.datasets.places import place_of
 from pipelines.exceptions import DatasetFull, DatasetNotFound, RowsElsewhere
-from pipelines.models import Dataset, DatasetRow
-from pipelines.tables import cache
+from pipelines.models import Dataset
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
-
-BATCH = 1_000  # rows per statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool 
     """As `fill`, for who holds the dataset's row already and raises its version."""
     refuse_elsewhere(dataset)
     refuse_too_many(given)
-    place = _place_of(dataset)
+    place = place_of(dataset)
     keyed = place.with_keys(fitting(given, place.table), replace=replace)
     before = place.among(keyed)
     gone = [key for key in place.all_keys() if key not in keyed] if replace else []
@@ -80,7 +75,7 @@ def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
     with tenant_scope(tenant_id):
         dataset = locked(tenant_id, dataset_id)
         refuse_elsewhere(dataset)
-        place = _place_of(dataset)
+        place = place_of(dataset)
         if key not in place.among([key]):
             raise DatasetNotFound(f"The dataset {dataset.name!r} has no row {key!r}.")
         place.write({}, [key])
@@ -89,7 +84,7 @@ def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
 
 def number_of_rows(dataset: Dataset) -> int | None:
     """How many there are; None where that would mean to read them. In the caller's scope."""
-    return _place_of(dataset).number() if dataset.source in (Source.DB, Source.CACHE) else None
+    return place_of(dataset).number() if dataset.source in (Source.DB, Source.CACHE) else None
 
 
 def locked(tenant_id: UUID, dataset_id: UUID) -> Dataset:
@@ -131,104 +126,3 @@ def _refuse_full(dataset: Dataset, number: int) -> None:
         raise DatasetFull(
             f"{dataset.name} would have {number:,} rows; {most:,} is the most that it may have."
         )
-
-
-def rows_of(dataset: Dataset) -> Any:
-    return DatasetRow.objects.for_tenant(dataset.tenant_id).filter(dataset_id=dataset.pk)
-
-
-def _place_of(dataset: Dataset) -> _Place:
-    kind = _Cached if dataset.source == Source.CACHE else _Stored
-    return kind(dataset, tables.shape_of(dataset))
-
-
-class _Place:
-    """Where rows are, by their keys."""
-
-    def __init__(self, dataset: Dataset, table: Table) -> None:
-        self.dataset, self.table = dataset, table
-
-    def number(self) -> int:
-        raise NotImplementedError
-
-    def all_keys(self) -> list[str]:
-        """In the order of their rows."""
-        raise NotImplementedError
-
-    def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        """The rows that have one of these keys."""
-        raise NotImplementedError
-
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        raise NotImplementedError
-
-    def with_keys(self, rows: list[Row], *, replace: bool) -> dict[str, Row]:
-        """The rows by their keys. Without a field that tells them apart, the first replaces the first that is there."""
-        if self.table.has_key:
-            return {key_of(row, self.table): row for row in rows}
-        places = iter(self.all_keys() if replace else ())
-        return {next(places, None) or str(uuid7()): row for row in rows}
-
-
-class _Stored(_Place):
-    """Rows in PostgreSQL."""
-
-    def number(self) -> int:
-        return int(rows_of(self.dataset).count())
-
-    def all_keys(self) -> list[str]:
-        return list(rows_of(self.dataset).order_by("id").values_list("key", flat=True))
-
-    def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        own = rows_of(self.dataset)
-        return {
-            key: data
-            for some in _in_batches(list(keys))
-            for key, data in own.filter(key__in=some).values_list("key", "data")
-        }
-
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        for some in _in_batches(gone):
-            rows_of(self.dataset).filter(key__in=some).delete()
-        ids = sorted(uuid7() for _ in fresh)  # of one millisecond, they have no order by themselves
-        made = [
-            DatasetRow(id=id_, tenant_id=self.dataset.tenant_id, dataset=self.dataset, key=key, data=row)
-            for id_, (key, row) in zip(ids, fresh.items(), strict=True)
-        ]
-        DatasetRow.objects.bulk_create(
-            made,
-            batch_size=BATCH,
-            update_conflicts=True,
-            unique_fields=("dataset", "key"),
-            update_fields=("data",),
-        )
-
-
-class _Cached(_Place):
-    """Rows in Redis, all of them one value."""
-
-    def number(self) -> int:
-        return len(self._kept())
-
-    def all_keys(self) -> list[str]:
-        return list(self._kept())
-
-    def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        kept = self._kept()
-        return {key: kept[key] for key in keys if key in kept}
-
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        """If the transaction fails behind this, Redis has rows that nobody was promised, until they expire."""
-        left = self._kept()
-        for key in gone:
-            left.pop(key, None)
-        left.update(fresh)
-        cache.keep(self.dataset.tenant_id, self.dataset.name, list(left.values()))
-
-    def _kept(self) -> dict[str, Row]:
-        rows = cache.kept(self.dataset.tenant_id, self.dataset.name) or []
-        return {key_of(row, self.table) if self.table.has_key else str(n): row for n, row in enumerate(rows)}
-
-
-def _in_batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
