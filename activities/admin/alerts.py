@@ -22,7 +22,7 @@ from activities.alerts.targets import InvalidTarget
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind
-from tenants.admin.bases import RecordAdmin, TenantFilter, badge, is_superuser, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, is_superuser, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
 
@@ -81,7 +81,7 @@ class AlertAdmin(DeedsAdmin, RecordAdmin):
 
     @admin.action(description="Acknowledge", permissions=["view"])
     def acknowledge_selected(self, request: HttpRequest, queryset: QuerySet[Alert]) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(
             request,
             queryset,
@@ -216,7 +216,7 @@ class NotificationChannelAdmin(DeedsAdmin):
     def try_selected(
         self, request: HttpRequest, queryset: QuerySet[NotificationChannel]
     ) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(request, queryset, TRY, lambda channel, notes: _try(channel, actor))
 
     @action(description="Send a test", url_path="test", icon="send", permissions=["view"])

@@ -24,7 +24,7 @@ from activities.approvals import Question, questions
 from activities.decision_rules import Voter
 from activities.exceptions import ActivityError
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 APPROVE = Deed(
@@ -184,7 +184,7 @@ def _of(approval: Approval) -> Question:
 
 
 def _voter(request: HttpRequest) -> Voter:
-    return Voter(f"user:{request.user.get_username()}", identity=f"user:{request.user.pk}")
+    return Voter(actor_of(request), identity=f"user:{request.user.pk}")
 
 
 def _decide(do: Callable[..., Any], request: HttpRequest, approval: Approval, notes: str) -> Any:

@@ -24,7 +24,7 @@ from activities.admin.filters import RoleFilter
 from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityRun, DeadLetter, RepeatedSubmissions
 from activities.models.dead_letter import DeadLetterState
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
 
@@ -196,23 +196,19 @@ def _with_count(
 
 def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:
     with tenant_scope(letter.tenant_id):
-        done = deadletters.replay(letter.tenant_id, chooser(letter), actor=_name_of(request))
+        done = deadletters.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
     _refuse_nothing(done.count)
 
 
 def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
     with tenant_scope(letter.tenant_id):
-        done = deadletters.dismiss(letter.tenant_id, _itself(letter), actor=_name_of(request), reason=reason)
+        done = deadletters.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
     _refuse_nothing(done.count)
 
 
 def _refuse_nothing(count: int) -> None:
     if not count:
         raise DealtWith("It was dealt with before, or equal work is under way.")
-
-
-def _name_of(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"
 
 
 @admin.register(RepeatedSubmissions)

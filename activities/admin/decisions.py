@@ -18,6 +18,7 @@ from activities.exceptions import ActivityError
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from agents import configuration
+from tenants.admin.bases import actor_of
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 APPROVE = Deed(
@@ -196,18 +197,14 @@ def possible(activity: Activity) -> set[str]:
 
 
 def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, notes: str) -> Any:
-    voter = Voter(_name_of(request), identity=f"user:{request.user.pk}")
+    voter = Voter(actor_of(request), identity=f"user:{request.user.pk}")
     return do(activity.tenant_id, activity.pk, actor=voter, notes=notes)
 
 
 def _hand_on(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:
     kind, _, role = choice.partition(":")
     to = {"agent_role": role} if f"{kind}:" == AGENT else {"human_role": role}
-    return reassignment.reassign(activity.tenant_id, activity.pk, actor=_name_of(request), reason=notes, **to)
-
-
-def _name_of(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"
+    return reassignment.reassign(activity.tenant_id, activity.pk, actor=actor_of(request), reason=notes, **to)
 
 
 def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Activity, notes: str) -> Any:
@@ -215,6 +212,6 @@ def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Act
     return do(
         activity.tenant_id,
         activity.pk,
-        actor=_name_of(request),
+        actor=actor_of(request),
         **({words: notes} if words else {}),
     )

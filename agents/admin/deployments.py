@@ -12,14 +12,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
 from unfold.decorators import action, display
 
 from agents import configuration, deployments
 from agents.api.registry_bodies import fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import AgentVersionDeployment
-from tenants.admin.bases import NOTHING, badge, link_to
+from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 PROMOTE = Deed(
@@ -73,23 +72,14 @@ class _Shown:
         return format_html('<a class="text-link" href="{}">Bring into production</a>', address)
 
 
-class DeploymentInline(_Shown, TabularInline):
+class DeploymentInline(_Shown, ShownInline):
     """The versions of an agent, newest first."""
 
     model = AgentVersionDeployment
     fields = ("version_link", "where", "endpoint", "deployed_by", "deployed_at", "replaced", "promotion")
     readonly_fields = fields
-    extra = 0
     per_page = 20
-    hide_title = True
-    can_delete = False
     verbose_name_plural = "Versions"
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     @display(description="Version")
     def version_link(self, deployment: AgentVersionDeployment) -> SafeString:
@@ -125,7 +115,7 @@ class AgentVersionDeploymentAdmin(_Shown, DeedsAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         made = deployments.deploy(
-            obj.agent_id, obj.version, obj.environment, endpoint=obj.endpoint, actor=_actor(request)
+            obj.agent_id, obj.version, obj.environment, endpoint=obj.endpoint, actor=actor_of(request)
         )
         obj.pk = made.pk
         obj.refresh_from_db()
@@ -153,7 +143,7 @@ class AgentVersionDeploymentAdmin(_Shown, DeedsAdmin):
             request,
             queryset,
             PROMOTE,
-            lambda row, notes: deployments.promote(row.agent_id, row.pk, actor=_actor(request)),
+            lambda row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
         )
 
     @action(
@@ -164,7 +154,3 @@ class AgentVersionDeploymentAdmin(_Shown, DeedsAdmin):
     )
     def promote(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, self.promote_selected)
-
-
-def _actor(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"

@@ -21,7 +21,7 @@ from agents.scheduler_settings import KEY, KEYS, Key, SchedulerSettings, Setting
 from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
 from agents.scheduler_settings.reading import put
 from agents.scheduler_settings.values import member
-from tenants.admin.bases import KeptAdmin
+from tenants.admin.bases import KeptAdmin, actor_of
 
 DEFAULTS = SchedulerSettings()
 NONE_OF_THEM = "none"
@@ -161,7 +161,7 @@ class PlatformConfigAdmin(KeptAdmin):
     def save_model(self, request: HttpRequest, obj: PlatformConfig, form: Any, change: bool) -> None:
         saved = scheduler_settings.save(
             form.cleaned_data["wanted"],
-            actor=f"user:{request.user.get_username()}",
+            actor=actor_of(request),
             expected_version=form.cleaned_data["seen"],
         )
         obj.version = saved.version

@@ -23,7 +23,7 @@ from agents.api.registry_bodies import PLAIN, AgentChangeSerializer, fault_of_ad
 from agents.api.settings_bodies import AuthSerializer
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
-from tenants.admin.bases import NOTHING, badge, is_superuser
+from tenants.admin.bases import NOTHING, actor_of, badge, is_superuser
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.api.faults import flatten
 
@@ -212,7 +212,7 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
 
     @admin.action(description="Roll back to the version before", permissions=["change"])
     def roll_back_selected(self, request: HttpRequest, queryset: QuerySet[Agent]) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(
             request, queryset, ROLL_BACK, lambda agent, notes: deployments.roll_back(agent.role, actor=actor)
         )

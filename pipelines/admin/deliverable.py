@@ -13,12 +13,11 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from pipelines import deliverables, periods
-from pipelines.admin.acting import actor_of
 from pipelines.admin.deliverable_form import DeliverableForm
 from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
-from tenants.admin.bases import NOTHING, KeptAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, KeptAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 DELIVERABLE_LABELS = {DeliverableState.ACTIVE.value: "success", DeliverableState.PAUSED.value: "warning"}

@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
@@ -19,7 +18,16 @@ from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, S
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.schedules import executions
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, as_json, badge, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    RecordAdmin,
+    ShownInline,
+    TenantFilter,
+    actor_of,
+    as_json,
+    badge,
+    link_to,
+)
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 EXECUTION_LABELS = {
@@ -40,20 +48,6 @@ CANCEL = Deed(
     notes="Reason",
     danger=True,
 )
-
-
-class ShownInline(TabularInline):
-    """Rows that the engine writes."""
-
-    extra = 0
-    can_delete = False
-    hide_title = True
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class Told:
@@ -175,7 +169,7 @@ class ScheduleExecutionAdmin(Told, DeedsAdmin, RecordAdmin):
     def cancel_selected(
         self, request: HttpRequest, queryset: QuerySet[ScheduleExecution]
     ) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(
             request, queryset, CANCEL,
             lambda row, reason: executions.cancel(row.tenant_id, row.pk, actor=actor, reason=reason),

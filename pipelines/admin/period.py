@@ -14,12 +14,11 @@ from unfold.enums import ActionVariant
 
 from activities.models import Activity
 from pipelines import periods
-from pipelines.admin.acting import actor_of
 from pipelines.admin.period_runs import RunInline
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod
 from pipelines.models.deliverable import PeriodState
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, as_json, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, as_json, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 PERIOD_LABELS = {

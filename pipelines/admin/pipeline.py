@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.urls import NoReverseMatch, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
 from unfold.decorators import action, display
 
 from pipelines import versions
@@ -25,7 +24,16 @@ from pipelines.admin.writing import as_yaml
 from pipelines.definition import DefinitionError
 from pipelines.exceptions import PipelineError, VersionConflict
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, is_superuser, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    RecordAdmin,
+    ShownInline,
+    TenantFilter,
+    actor_of,
+    badge,
+    is_superuser,
+    link_to,
+)
 from tenants.admin.deeds import NAMED, Deed, DeedsAdmin
 
 RUN_NOW = Deed(
@@ -45,23 +53,14 @@ RESTORE = Deed(
 )
 
 
-class VersionInline(TabularInline):
+class VersionInline(ShownInline):
     """The versions, newest first."""
 
     model = PipelineVersion
     fields = ("version_link", "created_by", "created_at", "digest", "restoring")
     readonly_fields = fields
-    extra = 0
     per_page = 10
-    hide_title = True
-    can_delete = False
     verbose_name_plural = "Versions"
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     @display(description="Version")
     def version_link(self, version: PipelineVersion) -> SafeString:
@@ -141,7 +140,7 @@ class PipelineAdmin(DeedsAdmin):
     def save_model(self, request: HttpRequest, obj: Pipeline, form: PipelineForm, change: bool) -> None:
         """The version is saved first and by itself: its transaction belongs to the tenant, the one around us to the platform."""
         if form.is_changed:
-            version = form.save_version(obj.tenant_id, actor=f"user:{request.user.get_username()}")
+            version = form.save_version(obj.tenant_id, actor=actor_of(request))
             obj.pk = version.pipeline_id
             messages.info(request, f"Saved as version {version.number}.")
         elif change and "definition" in form.changed_data:
@@ -170,7 +169,7 @@ class PipelineAdmin(DeedsAdmin):
     @admin.action(description="Run now", permissions=["change"])
     def run_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> HttpResponse | None:
         def begin(pipeline: Pipeline, typed: str) -> None:
-            run = start(pipeline, typed, actor=f"user:{request.user.get_username()}")
+            run = start(pipeline, typed, actor=actor_of(request))
             messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
         return self.perform(request, queryset, RUN_NOW, begin)
@@ -220,7 +219,7 @@ class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
     def restore_selected(
         self, request: HttpRequest, queryset: QuerySet[PipelineVersion]
     ) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(request, queryset, RESTORE, lambda version, notes: _restore(version, actor=actor))
 
     @action(description="Make it the newest again", url_path="restore", icon="history", permissions=["view"])

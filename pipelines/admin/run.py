@@ -8,7 +8,6 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
@@ -18,7 +17,7 @@ from pipelines.admin.pictures import drawn
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
-from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 RUN_LABELS = {
@@ -39,23 +38,14 @@ CANCEL = Deed(
 )
 
 
-class StepInline(TabularInline):
+class StepInline(ShownInline):
     """The steps in the order of the definition."""
 
     model = StepRun
     fields = ("step", "branch", "state", "reason", "round", "activity_link", "settled_at")
     readonly_fields = fields
-    extra = 0
     per_page = 50
-    can_delete = False
-    hide_title = True
     verbose_name_plural = "Steps"
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     @display(description="Status")
     def state(self, step: StepRun) -> SafeString:
@@ -104,7 +94,7 @@ class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
 
     @admin.action(description="Cancel", permissions=["view"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[PipelineRun]) -> HttpResponse | None:
-        actor = f"user:{request.user.get_username()}"
+        actor = actor_of(request)
         return self.perform(
             request,
             queryset,

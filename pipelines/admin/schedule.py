@@ -17,7 +17,6 @@ from django.views.decorators.http import require_POST
 from unfold.decorators import action, display
 
 from pipelines import timing
-from pipelines.admin.acting import actor_of
 from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
 from pipelines.admin.schedule_form import ScheduleForm
 from pipelines.admin.schedule_preview import preview_of
@@ -25,7 +24,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import forecast, plans, running, saving
 from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, ScheduleExists
-from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
 LISTED_TIMES = 5

@@ -18,7 +18,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
+from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -106,6 +106,20 @@ class RecordAdmin(KeptAdmin):
         return queryset.filter(pk=wanted), False
 
 
+class ShownInline(TabularInline):
+    """Rows that the engine writes."""
+
+    extra = 0
+    can_delete = False
+    hide_title = True
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
 class TenantFilter(SimpleListFilter):
     """Rows of one tenant."""
 
@@ -119,6 +133,11 @@ class TenantFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(tenant__slug=self.value()) if self.value() else queryset
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Under which name a superuser of the admin is noted as who did something."""
+    return f"user:{request.user.get_username()}"
 
 
 def is_superuser(request: HttpRequest) -> bool:
