@@ -6,3 +6,6 @@ class TenantsConfig(AppConfig):
 
     def ready(self) -> None:
         from tenants import checks  # noqa: F401  # registers itself
+        from tenants.retention import own
+
+        own.connect()

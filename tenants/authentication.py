@@ -7,6 +7,7 @@ for a tenant.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from rest_framework import status
@@ -14,10 +15,17 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import APIException, AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from tenants import members, tokens
+from tenants import lockout, members, signing_in, tokens
+from tenants.audit import Actor
+from tenants.audit.origin import address_of
 from tenants.principals import Principal
 
+logger = logging.getLogger(__name__)
+
 __all__ = ("MemberAuthentication", "Principal", "TokenAuthentication")
+
+#: Headers in which clients of other systems say whose they are.
+TENANT_HEADERS = ("X-Tenant", "X-Tenant-Id", "X-Organization-Id", "X-Account-Id")
 
 # Addresses are written to logs, histories and Referer headers: a secret in one is already half lost.
 NAMES_OF_SECRETS = frozenset({"token", "access_token", "api_token", "api_key", "apikey", "authorization"})
@@ -31,6 +39,18 @@ class SecretInAddress(APIException):
     default_detail = "Send the token in the header Authorization, and replace this one: addresses are logged."
 
 
+class TooManyFailures(APIException):
+    """Too many secrets from this address, or like this one, opened nothing. Secrets that are good go on to open what they open."""
+
+    status_code = status.HTTP_429_TOO_MANY_REQUESTS
+    default_code = "too_many_failures"
+    default_detail = "Too many requests from here came with a secret that opens nothing. Try again later."
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__()
+        self.retry_after = retry_after
+
+
 class TokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer orc_...`."""
 
@@ -40,9 +60,11 @@ class TokenAuthentication(BaseAuthentication):
         if scheme.lower() != "bearer":
             return None
         try:
-            return tokens.principal_of(secret.strip()), None
+            principal = tokens.principal_of(secret.strip())
         except tokens.TokenRefused as refusal:
-            raise AuthenticationFailed(str(refusal), refusal.code) from refusal
+            raise refused(request, secret.strip(), str(refusal), refusal.code) from refusal
+        _note_foreign_tenant(request, principal)
+        return principal, None
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
@@ -62,6 +84,31 @@ class MemberAuthentication(SessionAuthentication):
             super().enforce_csrf(request)
         except PermissionDenied as refusal:
             raise PermissionDenied(str(refusal.detail), "csrf_failed") from refusal
+
+
+def _note_foreign_tenant(request: Request, principal: Principal) -> None:
+    """A token has one tenant. A request that names another changes nothing, but somebody will want to know."""
+    named = {request.headers.get(name, "") for name in TENANT_HEADERS} - {""}
+    if named - {principal.tenant, str(principal.tenant_id)}:
+        logger.warning(
+            "Request names another tenant than its token",
+            extra={"action": "foreign_tenant_named", "tenant": principal.tenant, "actor": principal.actor},
+        )
+
+
+def refused(request: Request, secret: str, detail: str, code: str, *, account: str = "") -> APIException:
+    """The answer to a secret that opens nothing: counted by address and by `account`, which is what it begins with if nothing else is
+    said, and written to the audit trail.
+
+    A good secret is never locked out: with 256 random bits there is nothing to guess, and whoever shares an address with somebody who
+    tries would be stopped with them.
+    """
+    beginning = secret[: tokens.SHOWN_CHARACTERS]
+    said = lockout.attempt("token", address_of(request._request), account or beginning)
+    if not said.allowed:
+        return TooManyFailures(said.retry_after)
+    signing_in.note("token.refused", Actor("nobody", "", beginning), outcome="failed")
+    return AuthenticationFailed(detail, code)
 
 
 def refuse_secret_in_address(request: Request) -> None:

@@ -5,12 +5,15 @@
 block ends, by success or error, PostgreSQL forgets the setting with the transaction; a reused connection carries nothing over.
 
 `system_scope` sends the ORM to the alias `system`, whose role sees every tenant. Only the modules named in the import
-rules may use it: recovery, the promoter, the checker, the admin of the platform.
+rules may use it: recovery, the promoter, the checker, superusers of the platform who said why.
+
+`admin_scope` is for a request of the admin, which shows rows of several tenants: the role of the alias `admin` sees the rows of
+those tenants that the request was given, and no code below can open the scope of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -21,14 +24,18 @@ import psycopg
 from django.db import connections, transaction
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-from tenants.exceptions import TenantScopeConflict
+from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
 
 APP = "default"
 SYSTEM = "system"
+ADMIN = "admin"
 OWNER = "owner"
 
 _tenant: ContextVar[UUID | None] = ContextVar("tenant", default=None)
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
+_in_sight: ContextVar[frozenset[UUID] | None] = ContextVar(
+    "tenants_in_sight", default=None
+)  # None: no admin's request
 
 
 def current_tenant() -> UUID | None:
@@ -53,6 +60,9 @@ def tenant_scope(tenant_id: UUID) -> Iterator[None]:
             raise TenantScopeConflict(f"{outer} is at work here, {tenant_id} was asked for")
         yield
         return
+    in_sight = _in_sight.get()
+    if in_sight is not None and tenant_id not in in_sight:
+        raise TenantOutOfSight(f"this request of the admin may not look at {tenant_id}")
     with transaction.atomic(using=APP):
         set_tenant(tenant_id)
         tenant_token, alias_token = _tenant.set(tenant_id), _alias.set(APP)
@@ -96,11 +106,38 @@ def system_scope() -> Iterator[None]:
     """Send the ORM to the role that sees every tenant. Not inside a `tenant_scope`."""
     if _tenant.get() is not None:
         raise TenantScopeConflict("the work of one tenant may not widen to all tenants")
-    token = _alias.set(SYSTEM)
+    token, sight_token = _alias.set(SYSTEM), _in_sight.set(None)
     try:
         yield
     finally:
+        _in_sight.reset(sight_token)
         _alias.reset(token)
+
+
+@contextmanager
+def admin_scope(*, reads: Collection[UUID], writes: Collection[UUID], platform: bool) -> Iterator[None]:
+    """A request of the admin: the ORM sees rows of the tenants in `reads`, and changes those in `writes`.
+
+    With `platform` it also sees and changes the tenants themselves. The setting is the connection's; it is put there by every request that
+    uses the connection, and a connection that was replaced meanwhile has none, so that it shows nothing.
+    """
+    _tell_admin_role(reads, writes, platform)
+    token, sight_token = _alias.set(ADMIN), _in_sight.set(frozenset(reads))
+    try:
+        yield
+    finally:
+        _in_sight.reset(sight_token)
+        _alias.reset(token)
+        _tell_admin_role((), (), False)
+
+
+def _tell_admin_role(reads: Collection[UUID], writes: Collection[UUID], platform: bool) -> None:
+    with connections[ADMIN].cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('app.admin_reads', %s, false), set_config('app.admin_writes', %s, false),"
+            " set_config('app.admin_platform', %s, false)",
+            [",".join(map(str, reads)), ",".join(map(str, writes)), "on" if platform else ""],
+        )
 
 
 class DatabaseRouter:

@@ -17,6 +17,12 @@ class TenantScopeConflict(TenantError):
     code = "tenant_scope_conflict"
 
 
+class TenantOutOfSight(TenantScopeConflict):
+    """The admin's request may not look at this tenant."""
+
+    code = "tenant_out_of_sight"
+
+
 class RowSecurityMissing(TenantError):
     """The database would not keep tenants apart, so the process refuses to start."""
 

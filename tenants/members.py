@@ -2,15 +2,17 @@
 
 A person acts for the tenants that they are a member of. The choice between several is theirs; a name that is
 not among them is answered alike whether such a tenant exists or not. Only a superuser may act for any tenant,
-and must name it.
+and must name it, and have said why (`tenants.break_glass`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 
+from tenants import break_glass
 from tenants.context import APP, system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role, Tenant
@@ -42,7 +44,14 @@ def principal_of(user: User, slug: str | None = None) -> Principal:
     if slug is None:
         raise _nothing_named(user, own)
     if user.is_superuser and (tenant := _any_tenant(slug)):
-        return _principal(user, tenant, Role.ADMIN)
+        glass = next(
+            (each for each in break_glass.broken_by(user) if each.opened_for in (None, tenant.pk)), None
+        )
+        if glass is not None:
+            return replace(_principal(user, tenant, Role.ADMIN), break_glass_id=glass.pk)
+        raise MembershipRefused(
+            f"You are not a member of the tenant {slug!r}. Break the glass in the admin first."
+        )
     raise MembershipRefused(f"You are not a member of a tenant {slug!r}.")
 
 
@@ -63,7 +72,7 @@ def _nothing_named(user: User, own: list[Membership]) -> MembershipRefused:
         )
     if user.is_superuser:
         return TenantNotNamed(
-            "You are no member of a tenant. As a superuser, name any tenant in the header X-Tenant."
+            "You are no member of a tenant. As a superuser, name any tenant in the header X-Tenant, after breaking the glass."
         )
     return MembershipRefused("You are not a member of any tenant. Ask an administrator to add you.")
 

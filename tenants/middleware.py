@@ -1,16 +1,23 @@
-"""What surrounds every request: its id, and the database role that the platform's admin works under."""
+"""What surrounds every request: its id, and what of the tenants' rows a request of the admin may see."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 
+import psycopg
 import structlog
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.views import defaults
 
-from tenants.context import system_scope
+from tenants import sight
+from tenants.audit import origin
+from tenants.exceptions import TenantOutOfSight
 from tenants.identifiers import uuid7
+
+logger = logging.getLogger(__name__)
 
 Next = Callable[[HttpRequest], HttpResponse]
 
@@ -32,28 +39,46 @@ class RequestIdMiddleware:
         offered = request.headers.get("X-Request-Id", "")
         request_id = offered if REQUEST_ID.fullmatch(offered) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+            origin.of_request(request, request_id),
+        ):
             response = self.get_response(request)
         response["X-Request-Id"] = request_id
         return response
 
 
-class PlatformAdminMiddleware:
-    """A superuser's request under /admin/ sees all tenants, through the role `system`. Nobody else gets in.
+class AdminMiddleware:
+    """A request under /admin/ sees the tenants of whoever signed in, and no others. People without any do not get in.
 
-    Who signed in is found out before, with the ordinary role; the answer's session is saved after, with the
-    same.
+    Who signed in is found out before, with the ordinary role; the answer's session is saved after, with the same.
     """
 
     def __init__(self, get_response: Next) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if not request.path.startswith(ADMIN) or not request.user.is_authenticated:
+        if (
+            not request.path.startswith(ADMIN)
+            or not request.user.is_authenticated
+            or request.path in ADMIN_DOOR
+        ):
             return self.get_response(request)
-        if request.user.is_superuser:
-            with system_scope():
-                return self.get_response(request)
-        if request.path in ADMIN_DOOR:
+        seen = sight.of(request.user)
+        if seen.is_empty:
+            raise PermissionDenied(
+                "Only superusers, and staff who are members of a tenant, may use the admin."
+            )
+        request.sight = seen  # type: ignore[attr-defined]
+        with seen.scope():
             return self.get_response(request)
-        raise PermissionDenied("Only superusers of the platform may use the admin.")
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """What the database kept from happening is a matter of permission, whoever forgot to ask before."""
+        kept = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
+        if request.path.startswith(ADMIN) and (kept or isinstance(error, TenantOutOfSight)):
+            logger.warning(
+                "The admin was kept from a row", extra={"action": "admin_refused", "path": request.path}
+            )
+            return defaults.permission_denied(request, PermissionDenied("This belongs to another tenant."))
+        return None

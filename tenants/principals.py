@@ -22,6 +22,7 @@ class Principal:
     token_id: UUID | None = None
     user_id: int | None = None
     is_platform_admin: bool = False  # may change the registry that all tenants share
+    break_glass_id: UUID | None = None  # through which a superuser who is no member acts
 
     is_authenticated: ClassVar[bool] = True
     is_active: ClassVar[bool] = True

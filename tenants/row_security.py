@@ -16,6 +16,37 @@ from tenants.exceptions import RowSecurityMissing
 # An empty string is what a transaction leaves behind that had set the tenant locally; it must read as "no tenant".
 CURRENT_TENANT = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 
+# What the admin's request may see and change: ids with commas between them, set by `tenants.context.admin_scope`.
+ADMIN_READS, ADMIN_WRITES = (
+    f"ANY(string_to_array(nullif(current_setting('app.admin_{what}', true), ''), ',')::uuid[])"
+    for what in ("reads", "writes")
+)
+
+
+def _admin_policies(table: str, column: str) -> str:
+    """The admin's role sees and changes the rows of its request's tenants. Nothing happens before the role is there, or twice."""
+    return f"""
+        IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin')
+           AND NOT EXISTS (SELECT FROM pg_policies WHERE tablename = {table} AND policyname = 'admin_reads') THEN
+            EXECUTE format('CREATE POLICY admin_reads ON %I FOR SELECT TO orchestrator_admin USING (%I = {_quoted(ADMIN_READS)})',
+                           {table}, {column});
+            EXECUTE format('CREATE POLICY admin_writes ON %I TO orchestrator_admin USING (%I = {_quoted(ADMIN_WRITES)}) '
+                           'WITH CHECK (%I = {_quoted(ADMIN_WRITES)})', {table}, {column}, {column});
+        END IF;"""  # noqa: S608 - names of tables from migrations
+
+
+def _quoted(expression: str) -> str:
+    return expression.replace("'", "''")
+
+
+# For the tables that were there before the role was.
+ADMIN_POLICIES_OF_ALL_TABLES = f"""DO $$ DECLARE isolated text; key text; BEGIN
+    FOR isolated IN SELECT tablename FROM pg_policies WHERE policyname = 'tenant_isolation' LOOP
+        key := CASE isolated WHEN 'tenants_tenant' THEN 'id' ELSE 'tenant_id' END;
+        {_admin_policies("isolated", "key")}
+    END LOOP;
+END $$"""  # noqa: S608 - as above
+
 
 class IsolateTenant(RunSQL):
     """Force row-level security on a table: rows of other tenants can neither be seen nor written."""
@@ -29,8 +60,11 @@ class IsolateTenant(RunSQL):
                 f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
                 f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
                 f"CREATE POLICY tenant_isolation ON {table} USING ({visible}) WITH CHECK ({own})",
+                f"""DO $$ BEGIN {_admin_policies(f"'{table}'", f"'{column}'")} END $$""",
             ],
             [
+                f"DROP POLICY IF EXISTS admin_reads ON {table}",
+                f"DROP POLICY IF EXISTS admin_writes ON {table}",
                 f"DROP POLICY tenant_isolation ON {table}",
                 f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",
                 f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",
@@ -50,36 +84,66 @@ class TenantKey(RunSQL):
         )
 
 
-_UNPROTECTED = """
-    SELECT c.relname FROM pg_class c
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = ANY(%s)
-      AND NOT (c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (
-        SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polwithcheck IS NOT NULL))
+# Of the tables that were named, and of all that have a column for the tenant: a table may be there that no model tells of. Policies
+# of one table are alternatives, so that each of them must ask whose the row is, for what is read and for what is written. Those of the
+# admin's role ask for what its request may see; those of roles that the application has no part in, such as the owner, open nothing to it.
+_TABLES = """
+    WITH policies AS (
+      SELECT p.polrelid AS relation, p.polpermissive AS opens,
+        EXISTS (SELECT FROM unnest(p.polroles) r WHERE CASE r WHEN 0 THEN true ELSE pg_has_role(current_user, r, 'USAGE') END) AS ours,
+        EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'orchestrator_admin' AND r.oid = ANY(p.polroles)) AS of_admin,
+        CASE p.polcmd WHEN 'a' THEN NULL ELSE coalesce(pg_get_expr(p.polqual, p.polrelid), '') END AS readers,
+        CASE WHEN p.polcmd IN ('r', 'd') THEN NULL ELSE coalesce(pg_get_expr(p.polwithcheck, p.polrelid), '') END AS writers
+      FROM pg_policy p
+    )
+    SELECT c.relname,
+      c.relrowsecurity AND c.relforcerowsecurity
+        AND EXISTS (SELECT FROM policies p WHERE p.relation = c.oid AND p.ours)
+        AND NOT EXISTS (SELECT FROM policies p WHERE p.relation = c.oid AND p.opens AND (
+          (p.ours AND NOT (coalesce(p.readers ~ %(readers)s, true) AND coalesce(p.writers ~ %(writers)s, true)))
+          OR (p.of_admin AND NOT (coalesce(p.readers ~ %(admin)s, true) AND coalesce(p.writers ~ %(admin)s, true))))) AS isolated,
+      pg_has_role(current_user, c.relowner, 'USAGE') AS owned,
+      has_table_privilege(c.oid, 'TRUNCATE') AS emptied
+    FROM pg_class c
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+      AND (c.relname = ANY(%(tables)s) OR EXISTS (SELECT FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped))
+    ORDER BY c.relname
 """
+_WRITERS = r"app\.tenant_id|^\(tenant_id IS NULL\)$"  # what is nobody's tells nothing of anybody
+_READERS = r"app\.(tenant_id|token_hash|user_id)"  # a request reads its own credential before it has a tenant
+
+_ADMIN = r"app\.admin_"
 
 
 def faults(tables: list[str]) -> list[str]:
-    """What would let one tenant see another: a bypassing role, or tables without a forced policy."""
-    found = []
+    """What would let one tenant see another: a bypassing role, or tables without a forced policy, named or not."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
-            "SELECT current_user, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user",
+            "SELECT current_user, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
         )
         user, bypasses = cursor.fetchone()
-        if bypasses:
-            found.append(
-                f"the role {user} bypasses row-level security; processes must run as orchestrator_app"
-            )
-        cursor.execute(_UNPROTECTED, [tables])
-        found += [f"table {name} has no forced row-level security" for (name,) in cursor.fetchall()]
         cursor.execute(
-            "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND pg_has_role(current_user, relowner, 'USAGE')",
-            [tables],
+            _TABLES,
+            {
+                "tables": tables,
+                "readers": _READERS,
+                "writers": _WRITERS,
+                "admin": _ADMIN,
+            },
         )
-        found += [
-            f"the application's role owns table {name} and could switch its policy off"
-            for (name,) in cursor.fetchall()
-        ]
+        rows = cursor.fetchall()
+    found = []
+    if bypasses:
+        found.append(f"the role {user} bypasses row-level security; processes must run as orchestrator_app")
+    found += [
+        f"table {name} has no forced row-level security" for name, isolated, _, _ in rows if not isolated
+    ]
+    for name, _, owned, emptied in rows:
+        if owned:
+            found.append(f"the application's role owns table {name} and could switch its policy off")
+        elif emptied:
+            found.append(f"the application's role may TRUNCATE table {name}, which no policy covers")
     return found
 
 

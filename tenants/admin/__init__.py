@@ -1,3 +1,12 @@
 """The admin of tenants, their members and tokens, and in `bases` and `deeds` what the admins of all apps share."""
 
-from tenants.admin import channels, members, tenant, tokens  # noqa: F401  # each registers its models
+from tenants.admin import (  # noqa: F401  # each registers its models
+    audit,
+    channels,
+    events,
+    members,
+    money,
+    retention,
+    tenant,
+    tokens,
+)

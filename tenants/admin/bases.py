@@ -1,7 +1,7 @@
 """What every admin of ours has in common.
 
-The admin is the platform's: superusers only, over all tenants. What the engine owns is shown and never edited; what people do to it goes
-through the same functions as the API.
+Staff see the tenants that they are members of, superusers besides what belongs to the platform. What the engine owns is shown and never
+edited; what people do to it goes through the same functions as the API.
 """
 
 from __future__ import annotations
@@ -22,33 +22,21 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from tenants import sight
+from tenants.admin.auditing import Audited
+from tenants.admin.permissions import BySight, PlatformOnly
 from tenants.models import Tenant
 
 NOTHING = SafeString("-")  # what a field shows that has nothing to show
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
-class SuperusersOnly:
-    """Mixed into an admin: whatever permissions others were given, they see nothing here."""
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return is_superuser(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
+class SuperusersOnly(Audited, PlatformOnly):
+    """Mixed into the admins of packages, whose rows belong to the platform."""
 
 
-class PlatformAdmin(SuperusersOnly, ModelAdmin):
-    """Rows that superusers make, change and delete."""
+class PlatformAdmin(Audited, BySight, ModelAdmin):
+    """Rows that are made, changed and deleted here: a tenant's by its admins, the platform's by superusers."""
 
     list_fullwidth = True
     list_per_page = 50
@@ -107,11 +95,14 @@ class RecordAdmin(KeptAdmin):
 
 
 class ShownInline(TabularInline):
-    """Rows that the engine writes."""
+    """Rows that the engine writes. Whoever sees the row that they belong to sees them."""
 
     extra = 0
     can_delete = False
     hide_title = True
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return not sight.of_request(request).is_empty
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -136,12 +127,8 @@ class TenantFilter(SimpleListFilter):
 
 
 def actor_of(request: HttpRequest) -> str:
-    """Under which name a superuser of the admin is noted as who did something."""
+    """Under which name somebody who uses the admin is noted as who did something."""
     return f"user:{request.user.get_username()}"
-
-
-def is_superuser(request: HttpRequest) -> bool:
-    return bool(request.user.is_active and request.user.is_superuser)
 
 
 def page_of(model: type[Model] | Model, key: object) -> str:

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from tenants import channels
-from tenants.admin.bases import TenantFilter, badge, is_superuser
+from tenants.admin.bases import TenantFilter, badge
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.exceptions import TenantError
 from tenants.models import Channel
@@ -64,7 +64,7 @@ class ChannelAdmin(DeedsAdmin):
         return (*self.readonly_fields, "tenant") if obj else self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)  # Nothing refers to it by a key.
+        return self.has_change_permission(request, obj)  # Nothing refers to it by a key.
 
     def save_model(self, request: HttpRequest, obj: Channel, form: Any, change: bool) -> None:
         obj.version += change

@@ -1,4 +1,4 @@
-"""Deeds: what superusers do to rows from a list or from a row's page. They are asked first, then told about each row.
+"""Deeds: what people do to rows from a list or from a row's page. They are asked first, then told about each row.
 
 A button is a link, and a link must change nothing: it leads to a page that says what would happen and to which rows. Only the form on
 that page acts. Rows are done one by one, each in its own transaction; one that cannot be done is skipped with the reason.
@@ -21,6 +21,7 @@ from django.urls import reverse
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from tenants.admin.bases import KeptAdmin, page_of
+from tenants.admin.permissions import may_write
 
 CONFIRMED, BACK = "confirmed", "back"  # fields of the page that asks
 NAMED = 20  # rows that a message names one by one
@@ -102,6 +103,9 @@ class DeedsAdmin(KeptAdmin):
     def _try(
         self, request: HttpRequest, row: Any, deed: Deed, do: Callable[[Any], object], notes: str
     ) -> bool:
+        if not may_write(request, row):
+            messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
+            return False
         try:
             do(row)
         except deed.refusals as refusal:

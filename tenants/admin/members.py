@@ -6,10 +6,12 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.http import HttpRequest
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter
+from tenants.admin.permissions import is_superuser
 from tenants.models import Membership
 
 
@@ -42,6 +44,13 @@ class MembershipAdmin(PlatformAdmin):
     list_select_related = ("tenant", "user")
     search_fields = ("user__username", "user__email", "tenant__slug")
     autocomplete_fields = ("tenant", "user")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may choose among all people of the platform sees who they are."""
+        return is_superuser(request) and super().has_add_permission(request, obj)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Membership | None = None) -> tuple[str, ...]:
+        return () if is_superuser(request) else ("tenant", "user")
 
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:

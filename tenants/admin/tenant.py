@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -19,8 +21,9 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from tenants import tokens
+from tenants import sight, tokens
 from tenants.admin.bases import KeptAdmin
+from tenants.admin.permissions import found, is_superuser, may_write
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Role, Tenant
 from tenants.signals import tenant_changed
@@ -81,6 +84,14 @@ class TenantAdmin(KeptAdmin):
     )
     actions_detail = ("create_token",)
 
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Superusers see and change which tenants there are; members see theirs."""
+        seen, obj = sight.of_request(request), found(Tenant, obj)
+        return is_superuser(request) or (seen.may_read(obj.pk) if obj else bool(seen.reads))
+
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         # People and programs name a tenant by its slug, so it stays what it is.
         return (*self.readonly_fields, "slug") if obj else self.readonly_fields
@@ -91,8 +102,11 @@ class TenantAdmin(KeptAdmin):
 
     @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
     def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Asks for what the token may do; the answer shows it, this once."""
+        """Asks for what the token may do; the answer shows it, this once. Whoever has it sees the tenant's rows, so it is made by
+        those who do."""
         tenant = self.get_object(request, object_id)
+        if tenant is not None and not may_write(request, tenant):
+            raise PermissionDenied("You are no admin of this tenant. Break the glass first, and say why.")
         if tenant is None:
             return HttpResponseRedirect(reverse("admin:tenants_tenant_changelist"))
         form = TokenForm(request.POST or None)

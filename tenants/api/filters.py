@@ -65,15 +65,21 @@ class StrictFilterBackend(DjangoFilterBackend):
         return filtered.order_by(*ordering.ordering_of(request, view))
 
 
-def refuse_unknown(request: Request, view: Any, filterset: BaseFilterSet | None = None) -> None:
-    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed."""
-    single, several = _names_of(filterset)
+def refuse_unknown(
+    request: Request, view: Any, filterset: BaseFilterSet | None = None, *, several: Iterable[str] = ()
+) -> None:
+    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed.
+
+    Those named by `several` may be repeated, besides what the filterset says.
+    """
+    single, repeatable = _names_of(filterset)
+    repeatable.update(several)
     single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
     if getattr(view, "search_fields", None):
         single.add(SEARCH)
     if ordering.offered_by(view):
         single.add(ordering.PARAMETER)
-    if found := list(_faults(request, single, several)):
+    if found := list(_faults(request, single, repeatable)):
         raise InvalidRequest(found)
 
 

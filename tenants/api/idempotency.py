@@ -2,9 +2,12 @@
 (draft-ietf-httpapi-idempotency-key-header).
 
 The answer is stored in the transaction of its effect, so there is never one without the other, whatever is
-killed when. A repetition gets the stored answer; another request under the same key is refused with 422; one
-that arrives while the first is still at work gets 409 and may ask again. A key belongs to its caller and
-path, and is kept for a day.
+killed when. Where an answer takes transactions of its own (`over_several`), the key is marked before and the
+answer stored after; what such a request does may be done again without harm.
+
+A repetition gets the stored answer; another request under the same key is refused with 422; one that arrives
+while the first is still at work gets 409 and may ask again. A key belongs to its caller and path, and is kept
+for a day, or as long as the tenant's retention says.
 
 Only successes are stored. An error has rolled back whatever the request did, so repeating it is safe; and the
 same request may well succeed later, as after a 429.
@@ -27,19 +30,21 @@ from django.utils import timezone
 from rest_framework.request import Request
 
 from tenants.api.faults import InvalidRequest
-from tenants.context import APP, system_scope
+from tenants.context import APP, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import IdempotentRequest
 from tenants.principals import Principal
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
-KEPT = timedelta(hours=24)
 KEPT_HEADERS = ("Content-Type", "ETag", "Location")
 KEY = re.compile(
     r'"[\x20-\x21\x23-\x7e]{1,255}"|[\x21\x23-\x7e]{1,255}'
 )  # quoted as the draft has it, or bare
-PURGE_BATCH = 5_000
+IN_PROGRESS = 0  # in place of a status
+MARK_KEPT = timedelta(seconds=60)  # longer than any request may take
+
+_AT_WORK = "A request with this Idempotency-Key is still being worked on. Ask again in a moment."
 
 
 class KeyReused(TenantError):
@@ -82,16 +87,29 @@ def once(
     return response
 
 
-def purge(older_than: timedelta = KEPT) -> int:
-    """Delete answers that nobody will ask for again, of all tenants, a batch at a time. For the keeper."""
-    deleted = 0
-    with system_scope():
-        old = IdempotentRequest.objects.filter(created_at__lt=timezone.now() - older_than).order_by(
-            "created_at"
-        )
-        while batch := IdempotentRequest.objects.filter(pk__in=old.values("pk")[:PURGE_BATCH]).delete()[0]:
-            deleted += batch
-    return deleted
+def over_several(
+    request: Request,
+    principal: Principal,
+    answer: Callable[[], HttpResponseBase],
+    keep: Callable[[Any], bytes],
+) -> Any:
+    """As `once`, for a handler that opens transactions of its own. Must run outside of any.
+
+    A process that dies in between leaves the mark, which counts for `MARK_KEPT`; then the request may be repeated.
+    """
+    text = request.headers.get(HEADER)
+    if request.method != "POST" or text is None:
+        return answer()
+    digest, asked = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
+    earlier = _mark(principal, digest, asked)
+    if earlier is not None:
+        return _again(earlier, asked)
+    response = None
+    try:
+        response = answer()
+    finally:
+        _settle(principal, digest, asked, response, keep)
+    return response
 
 
 def key_of(text: str) -> str:
@@ -122,14 +140,43 @@ def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
         if not cursor.fetchone()[0]:
-            raise StillInProgress(
-                "A request with this Idempotency-Key is still being worked on. Ask again in a moment."
-            )
+            raise StillInProgress(_AT_WORK)
+
+
+def _mark(principal: Principal, digest: str, asked: str) -> IdempotentRequest | None:
+    """Note that the request is being worked on, or return the answer that there is. Raises `StillInProgress`."""
+    with tenant_scope(principal.tenant_id):
+        _refuse_concurrent(principal.tenant_id, digest)
+        rows = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest)
+        earlier: IdempotentRequest | None = rows.first()
+        if earlier is None or earlier.status_code != IN_PROGRESS:
+            if earlier is None:
+                _write(principal, digest, asked, IN_PROGRESS, {}, b"")
+            return earlier
+        if earlier.request_digest != asked or earlier.created_at > timezone.now() - MARK_KEPT:
+            _refuse_other(earlier, asked)
+            raise StillInProgress(_AT_WORK)
+        rows.update(created_at=timezone.now())
+        return None
+
+
+def _settle(
+    principal: Principal, digest: str, asked: str, response: Any, keep: Callable[[Any], bytes]
+) -> None:
+    """Replace the mark by the answer if it is a success, else remove it."""
+    with tenant_scope(principal.tenant_id):
+        IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).delete()
+        if response is not None and response.status_code < 400 and not response.streaming:
+            _store(principal, digest, asked, response, keep)
+
+
+def _refuse_other(earlier: IdempotentRequest, asked: str) -> None:
+    if earlier.request_digest != asked:
+        raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
 
 
 def _again(earlier: IdempotentRequest, asked: str) -> HttpResponse:
-    if earlier.request_digest != asked:
-        raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
+    _refuse_other(earlier, asked)
     return HttpResponse(
         bytes(earlier.body), status=earlier.status_code, headers={**earlier.headers, REPLAYED: "true"}
     )
@@ -138,11 +185,13 @@ def _again(earlier: IdempotentRequest, asked: str) -> HttpResponse:
 def _store(
     principal: Principal, digest: str, asked: str, response: HttpResponseBase, keep: Callable[[Any], bytes]
 ) -> None:
+    headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+    _write(principal, digest, asked, response.status_code, headers, keep(response))
+
+
+def _write(
+    principal: Principal, digest: str, asked: str, status: int, headers: dict[str, str], body: bytes
+) -> None:
     IdempotentRequest.objects.create(
-        tenant_id=principal.tenant_id,
-        digest=digest,
-        request_digest=asked,
-        status_code=response.status_code,
-        headers={name: response.headers[name] for name in KEPT_HEADERS if name in response.headers},
-        body=keep(response),
-    )
+        tenant_id=principal.tenant_id, digest=digest, request_digest=asked, status_code=status, headers=headers, body=body
+    )  # fmt: skip

@@ -47,6 +47,12 @@ class CursorPagination(BasePagination):
         self._page, self._ordering = page, ordering
         return page
 
+    def refuse_bad_paging(self, request: Request) -> None:
+        """For lists that have all in one page: what they are asked must make sense all the same."""
+        self._limit(request)
+        if CURSOR in request.query_params:
+            raise InvalidRequest([(CURSOR, "is of no use: this list has one page")])
+
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"next": self.next_link(), "previous": self.previous_link(), "results": data})
 

@@ -34,7 +34,8 @@ class StrictJSONParser(BaseParser):
     """Reads `application/json` by the rules of `tenants.strict_json`.
 
     A view may widen them with attributes: `max_body_bytes`, `max_body_values`, `allows_array` for a list at the top,
-    and `reject_duplicate_keys` where a repeated key would hide a setting.
+    and `reject_duplicate_keys` where a repeated key would hide a setting. One with `raw_body` gets the bytes as they came,
+    for signatures.
     """
 
     media_type = "application/json"
@@ -45,6 +46,8 @@ class StrictJSONParser(BaseParser):
         view = (parser_context or {}).get("view")
         limit = body_limit(view)
         raw = stream.read(limit + 1)
+        if view is not None and hasattr(view, "raw_body"):
+            view.raw_body = raw
         if not raw.strip():
             return {}
         try:

@@ -11,13 +11,15 @@ import orjson
 from django.utils.functional import Promise
 from rest_framework.renderers import BaseRenderer
 
+from tenants import wide_json
+
 # Datetimes pass through `_written`, because orjson would keep the offset of times that are not in UTC.
 OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
 def dumps(data: Any) -> bytes:
     """The bytes of a JSON document as the API writes it."""
-    return orjson.dumps(data, default=_written, option=OPTIONS)
+    return wide_json.dumps(data, default=_written, option=OPTIONS)
 
 
 class JSONRenderer(BaseRenderer):

@@ -53,3 +53,67 @@ class StrictFilterScheme(DjangoFilterExtension):
 
 def _parameter(name: str, about: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "required": False, "description": about, "schema": schema}
+
+
+_HEADERS: Schema = {
+    "RateLimit": {
+        "description": "What is left of each limit: `r` requests, all of them again in `t` seconds "
+        "(draft-ietf-httpapi-ratelimit-headers). Missing when nobody could count.",
+        "schema": {"type": "string", "examples": ['"caller";r=999;t=1, "tenant";r=1999;t=1']},
+    },
+    "RateLimit-Policy": {
+        "description": "The limits: `q` requests in `w` seconds, of the caller and of the whole tenant.",
+        "schema": {"type": "string", "examples": ['"caller";q=1000;w=4, "tenant";q=2000;w=4']},
+    },
+    "X-Request-Id": {
+        "description": "Names this request in logs and problems.",
+        "schema": {"type": "string"},
+    },
+    "ETag": {
+        "description": "The state of the object. Send it as `If-None-Match` to read only what has changed, as `If-Match` to change only "
+        "what you have seen.",
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}},
+    "Idempotency-Replayed": {
+        "description": "`true` when this is the first answer to the same Idempotency-Key, given again.",
+        "schema": {"type": "string", "const": "true"},
+    },
+    "Location": {"description": "The address of what was made.", "schema": {"type": "string"}},
+}
+_ALWAYS = ("RateLimit", "RateLimit-Policy", "X-Request-Id")
+_IF_NONE_MATCH: Schema = {
+    "in": "header",
+    "name": "If-None-Match",
+    "schema": {"type": "string"},
+    "description": "An `ETag` that was read; 304 while the object is as it was then.",
+}
+
+
+def add_what_all_have(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
+    """drf-spectacular's hook: the headers of all answers, and conditional reading of all objects."""
+    result["components"]["headers"] = _HEADERS
+    for methods in result["paths"].values():
+        for method, operation in methods.items():
+            if method == "get" and not operation["operationId"].endswith("_list"):
+                operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+                operation["responses"]["304"] = {"description": "It is as it was when it was read."}
+            for status, answer in operation["responses"].items():
+                answer["headers"] = {
+                    name: {"$ref": f"#/components/headers/{name}"}
+                    for name in _names(method, status, operation)
+                } | answer.get("headers", {})
+    return result
+
+
+def _names(method: str, status: str, operation: Schema) -> list[str]:
+    names = list(_ALWAYS)
+    if method == "get" and status in ("200", "304") and "304" in operation["responses"]:
+        names.append("ETag")
+    if status in ("429", "503"):
+        names.append("Retry-After")
+    if method == "post" and status in ("200", "201", "202"):
+        names.append("Idempotency-Replayed")
+    if method == "post" and status in ("201", "202"):
+        names.append("Location")
+    return names

@@ -1,12 +1,14 @@
-"""How many requests a tenant may send: one token bucket per tenant, shared by all web processes.
+"""How many requests a tenant, and each of its callers, may send: token buckets shared by all web processes.
 
-The limit protects the others, so it gives way before it harms: when Redis does not answer within 50 ms,
-requests pass unmeasured, and for five seconds the process does not ask again.
+The limit of a tenant protects the other tenants, that of a caller (a token, or a person who signed in) protects its own tenant from one
+program that runs wild. They give way before they harm: when Redis does not answer within 50 ms, requests pass unmeasured, and for five
+seconds the process does not ask again. Who cannot say who they are is counted elsewhere, by address.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -22,45 +24,66 @@ breaker = Breaker(seconds=5.0)
 
 
 class TenantThrottle(BaseThrottle):
-    """Answers 429 with Retry-After; tells the state of the bucket in RateLimit headers of every answer.
+    """Answers 429 with Retry-After; tells the state of the buckets in RateLimit headers of every answer.
 
     A view that costs more than one unit says so with `throttle_cost`.
     """
 
     def __init__(self) -> None:
-        self._decision: Decision | None = None
+        self._wait: float | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
         principal = caller_of(request)
         if principal is None or breaker.is_open():
             return True
-        bucket = bucket_of(principal)
-        try:
-            self._decision = bucket.take(getattr(view, "throttle_cost", 1.0))
-        except LimiterUnavailable:
-            breaker.trip()
-            return True
-        view.headers.update(headers_of(bucket, self._decision))
-        return self._decision.allowed
+        cost, found = getattr(view, "throttle_cost", 1.0), {}
+        # The narrow one first: what it refuses costs the tenant nothing.
+        for name, bucket in (
+            ("caller", bucket_of_caller(principal)),
+            ("tenant", bucket_of_tenant(principal)),
+        ):
+            try:
+                found[name] = (bucket, bucket.take(cost))
+            except LimiterUnavailable:
+                breaker.trip()
+                return True
+            if not found[name][1].allowed:
+                self._wait = found[name][1].retry_after
+                break
+        view.headers.update(headers_of(found))
+        return self._wait is None
 
     def wait(self) -> float | None:
-        return self._decision.retry_after if self._decision else None
+        return self._wait
 
 
-def bucket_of(principal: Principal) -> Bucket:
-    return Bucket(
-        name=f"api:{principal.tenant_id}",
-        rate=settings.ORCHESTRATOR_API_RATE,
-        burst=settings.ORCHESTRATOR_API_BURST,
-        timeout_seconds=PATIENCE_SECONDS,
+def bucket_of_tenant(principal: Principal) -> Bucket:
+    return _bucket(
+        f"api:{principal.tenant_id}", settings.ORCHESTRATOR_API_RATE, settings.ORCHESTRATOR_API_BURST
     )
 
 
-def headers_of(bucket: Bucket, decision: Decision) -> dict[str, str]:
+def bucket_of_caller(principal: Principal) -> Bucket:
+    name = f"api:{principal.tenant_id}:{principal.identity}"
+    return _bucket(name, settings.ORCHESTRATOR_API_CALLER_RATE, settings.ORCHESTRATOR_API_CALLER_BURST)
+
+
+def _bucket(name: str, rate: float, burst: float) -> Bucket:
+    return Bucket(name=name, rate=rate, burst=burst, timeout_seconds=PATIENCE_SECONDS)
+
+
+def headers_of(found: Mapping[str, tuple[Bucket, Decision]]) -> dict[str, str]:
     """As draft-ietf-httpapi-ratelimit-headers has it: q units in w seconds, r of them left, full in t."""
-    window = math.ceil(bucket.burst / bucket.rate)
-    full_in = math.ceil((bucket.burst - decision.remaining) / bucket.rate)
     return {
-        "RateLimit-Policy": f'"tenant";q={math.floor(bucket.burst)};w={window}',
-        "RateLimit": f'"tenant";r={max(0, math.floor(decision.remaining))};t={full_in}',
+        "RateLimit-Policy": ", ".join(_policy(name, bucket) for name, (bucket, _) in found.items()),
+        "RateLimit": ", ".join(_left(name, bucket, decision) for name, (bucket, decision) in found.items()),
     }
+
+
+def _policy(name: str, bucket: Bucket) -> str:
+    return f'"{name}";q={math.floor(bucket.burst)};w={math.ceil(bucket.burst / bucket.rate)}'
+
+
+def _left(name: str, bucket: Bucket, decision: Decision) -> str:
+    full_in = math.ceil((bucket.burst - decision.remaining) / bucket.rate)
+    return f'"{name}";r={max(0, math.floor(decision.remaining))};t={full_in}'

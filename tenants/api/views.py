@@ -26,7 +26,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from tenants.api import idempotency, schema  # noqa: F401 - the schema of the door registers itself
+from tenants.api import auditing, conditional, idempotency, schema  # noqa: F401 - the schema of the door registers itself
 from tenants.api.parsers import refuse_odd_body
 from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
@@ -42,8 +42,10 @@ class TenantView(GenericAPIView):
     """Base of views over what belongs to a tenant, to which `queryset` is narrowed by itself."""
 
     # False for views that answer with a stream, or need several transactions. They open `tenant_scope`
-    # themselves, and an Idempotency-Key, which lives in the one transaction, does nothing for them.
+    # themselves.
     in_one_transaction: ClassVar[bool] = True
+    # Why a view's POST leaves no entry in the audit trail: it changes nothing, say. Empty: it leaves one.
+    not_audited: ClassVar[str] = ""
 
     @property
     def principal(self) -> Principal:
@@ -84,6 +86,7 @@ class TenantView(GenericAPIView):
         except Exception as error:  # noqa: BLE001 - becomes a problem; what is unknown is logged
             refused = self.handle_exception(error)
             self.response = self.finalize_response(self.request, refused, *args, **kwargs)
+            auditing.note_refusal(self, self.response)
         for name, value in self.headers.items():
             self.response.setdefault(name, value)  # a stored answer comes without the headers of this request
         return self.response
@@ -97,8 +100,15 @@ class TenantView(GenericAPIView):
         return handler
 
     def _handled(self, handler: Handler) -> Any:
-        if not self.in_one_transaction or caller_of(self.request) is None:
+        if caller_of(self.request) is None:
             return self._answer(handler)
+        if not self.in_one_transaction:
+            return idempotency.over_several(
+                self.request,
+                self.principal,
+                answer=lambda: self._answer(handler),
+                keep=self._body_to_keep,
+            )
         with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
             return tried_again(lambda: self._in_scope(handler))
 
@@ -116,9 +126,12 @@ class TenantView(GenericAPIView):
         return response
 
     def _answer(self, handler: Handler) -> Any:
+        seen = auditing.before(self)
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
-        return response.render() if isinstance(response, Response) else response
+        answer = response.render() if isinstance(response, Response) else response
+        auditing.note(self, seen, answer)
+        return conditional.answered(self.request, answer)
 
     def _body_to_keep(self, response: Any) -> bytes:
         data = getattr(response, "data", None)

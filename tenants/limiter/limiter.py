@@ -74,6 +74,11 @@ class Bucket:
             )
         return bool(was_open)
 
+    def refill(self) -> None:
+        """Fill it up: what was taken so far is forgiven."""
+        with _answer_expected():
+            connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
+
     def peek(self, cost: float = 1.0) -> Decision:
         """What `take` would say now. Changes nothing."""
         _refuse_negative(cost)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenants import registration
+from tenants import audit, registration
 from tenants.exceptions import TenantError
 
 
@@ -22,6 +22,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, slug: str, name: str, **options: Any) -> None:
         try:
             tenant = registration.register(slug, name)
+            audit.record_command(
+                "create_tenant",
+                tenant_id=tenant.pk,
+                about=("tenants", tenant.pk),
+                detail={"slug": tenant.slug},
+            )
         except TenantError as error:
             raise CommandError(str(error)) from error
         self.stderr.write(

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from tenants import registration, tokens
+from tenants import audit, registration, tokens
+from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
@@ -44,14 +45,25 @@ class Command(BaseCommand):
     def handle(self, *args: Any, tenant: str, role: str, name: str, **options: Any) -> None:
         days = options["expires_in_days"]
         try:
-            _, secret = tokens.create(
-                registration.find(tenant),
-                role,
-                name[:100],
-                expires_at=timezone.now() + timedelta(days=days) if days else None,
-                scopes=options["scope"],
-                platform=options["platform"],
-            )
+            owner = registration.find(tenant)
+            with tenant_scope(owner.pk):
+                token, secret = tokens.create(
+                    owner,
+                    role,
+                    name[:100],
+                    expires_at=timezone.now() + timedelta(days=days) if days else None,
+                    scopes=options["scope"],
+                    platform=options["platform"],
+                )
+                made = {
+                    "role": role,
+                    "prefix": token.prefix,
+                    "platform": token.platform,
+                    "scopes": token.scopes,
+                }
+                audit.record_command(
+                    "create_token", tenant_id=owner.pk, about=("tokens", token.pk), detail=made
+                )
         except TenantError as error:
             raise CommandError(str(error)) from error
         self.stderr.write(

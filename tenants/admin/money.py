@@ -1,0 +1,95 @@
+"""Money in the admin: budgets as they stand, what they keep, who waits, and the ledger. Shown only; caps are changed over the API."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from tenants.admin.bases import RecordAdmin, TenantFilter
+from tenants.models import Budget, BudgetWait, Reservation, UsageEntry
+
+
+@admin.register(Budget)
+class BudgetAdmin(RecordAdmin):
+    list_display = (
+        "name",
+        "tenant",
+        "scope",
+        "unit",
+        "period",
+        "cap",
+        "spent",
+        "reserved",
+        "warned_at",
+        "waiting_since",
+    )
+    list_filter = (TenantFilter, "unit", "period")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "agent_role", "tenant__slug")
+    fields = (
+        "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap", "warning_share", "estimate", "spent",
+        "reserved", "overshoot", "period_start", "warned_at", "waiting_since", "created_at", "deleted_at", "version",
+    )  # fmt: skip
+
+    @display(description="Counts")
+    def scope(self, budget: Budget) -> str:
+        named = {
+            "role": budget.agent_role,
+            "deliverable": budget.deliverable_id,
+            "activity": budget.activity_id,
+        }
+        return ", ".join(f"{what} {which}" for what, which in named.items() if which) or "everything"
+
+
+@admin.register(UsageEntry)
+class UsageEntryAdmin(RecordAdmin):
+    list_display = (
+        "at",
+        "tenant",
+        "agent_role",
+        "model",
+        "input_tokens",
+        "output_tokens",
+        "dollars",
+        "runs",
+        "unpriced",
+    )
+    list_filter = (TenantFilter, "unpriced")
+    list_select_related = ("tenant",)
+    search_fields = ("agent_role", "model", "tenant__slug")
+    fields = (
+        "tenant", "at", "day", "agent_role", "deliverable_id", "activity_id", "run_id", "pipeline_run_id", "model", "input_tokens",
+        "output_tokens", "dollars", "runs", "unpriced",
+    )  # fmt: skip
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """An id that somebody pasted is that of a run, an activity or a deliverable."""
+        try:
+            wanted = UUID(search_term.strip())
+        except ValueError:
+            return super().get_search_results(request, queryset, search_term)
+        about = Q(run_id=wanted) | Q(activity_id=wanted) | Q(deliverable_id=wanted)
+        return queryset.filter(about), False
+
+
+@admin.register(Reservation)
+class ReservationAdmin(RecordAdmin):
+    list_display = ("budget", "tenant", "run_id", "activity_id", "amount", "reserved_at")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant", "budget")
+    fields = ("tenant", "budget", "run_id", "activity_id", "amount", "reserved_at")
+
+
+@admin.register(BudgetWait)
+class BudgetWaitAdmin(RecordAdmin):
+    list_display = ("budget", "tenant", "activity_id", "amount", "priority", "since")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant", "budget")
+    fields = ("tenant", "budget", "activity_id", "amount", "priority", "since")

@@ -1,0 +1,174 @@
+"""The door of the audit trail: what a request changed is written down in the transaction of the change.
+
+Every view passes through here, so no operation can forget it. A view whose POST changes nothing says why in `not_audited`. What an
+object was before, and is after, is what its own address answers, so the trail and the API never disagree.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError
+from django.urls import Resolver404, resolve
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request, clone_request
+
+from tenants import audit
+from tenants.audit import changes, origin
+from tenants.audit.redaction import one_line, redacted
+from tenants.context import tenant_scope
+from tenants.exceptions import LimiterUnavailable
+from tenants.limiter import Bucket
+
+logger = logging.getLogger(__name__)
+
+API = "/api/v1"
+CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+# Refusals that one caller may leave at once, and per second; beyond that they say nothing new and would only fill the trail.
+REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 60.0, 0.2
+PATIENCE_SECONDS = 0.05
+
+
+def is_watched(view: Any) -> bool:
+    """Whether the view's request may change something."""
+    return view.request.method not in SAFE_METHODS and not getattr(view, "not_audited", "")
+
+
+def before(view: Any) -> Mapping[str, Any] | None:
+    """The object that the request is about, as it is now; None where it is not one object, or not there."""
+    return _look(view) if is_watched(view) and view.kwargs else None
+
+
+def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
+    """Write down what the request did. In its transaction, or, if it had several, after them."""
+    tenant_id = tenant_of(view.request)
+    if not is_watched(view) or tenant_id is None or response.status_code >= 400:
+        return
+    data = getattr(response, "data", None)
+    sent = view.request.data
+    detail: dict[str, Any] = {"status": response.status_code}
+    if seen is None:
+        body = sent if isinstance(sent, Mapping) else {}
+        changed = changes.between(None, body) if isinstance(data, Mapping) and "id" in data else {}
+        detail |= {} if changed else {"sent": redacted("", sent) if body else _counted(sent)}
+    else:
+        changed = changes.between(seen, None if view.request.method == "DELETE" else _after(view, seen, data))
+    glass = getattr(view.request.user, "break_glass_id", None)
+    with tenant_scope(tenant_id), origin.through_glass({tenant_id: glass} if glass else {}):
+        audit.record(
+            operation_of(view.request),
+            actor=audit.actor_of(view.request.user),
+            tenant_id=tenant_id,
+            about=about(view, data),
+            changes=changed,
+            detail=detail,
+        )
+
+
+def note_refusal(view: Any, response: Any) -> None:
+    """A caller asked for what they may not have, or what is not there for them. After the request's own transaction, which is undone."""
+    request = view.request
+    tenant_id = tenant_of(request)
+    if tenant_id is None or response.status_code not in (403, 404) or not _may_be_noted(request):
+        return
+    detail = {"status": response.status_code, "code": (getattr(response, "data", None) or {}).get("code", "")}
+    try:
+        with tenant_scope(tenant_id):
+            audit.record(
+                operation_of(request),
+                actor=audit.actor_of(request.user),
+                tenant_id=tenant_id,
+                about=about(view, None),
+                detail=detail,
+                outcome="refused",
+            )
+    except DatabaseError as error:  # The answer is the same, and the log has it too.
+        logger.warning(
+            "Refusal not on record", extra={"action": "audit_failed", "reason": type(error).__name__}
+        )
+
+
+def operation_of(request: Any) -> str:
+    """`POST /activities/{id}/approve/`, as the OpenAPI schema writes it."""
+    route = request.resolver_match.route if request.resolver_match else ""
+    path = CONVERTER.sub(lambda found: f"{{{'id' if found[1] == 'pk' else found[1]}}}", f"/{route}")
+    return f"{request.method} {path.removeprefix(API)}"
+
+
+def about(view: Any, data: Any) -> tuple[str, str]:
+    """The kind and the id of the object: the collection in the address, and the first name after it."""
+    kind = view.request.path.removeprefix(API).strip("/").partition("/")[0]
+    if view.kwargs:
+        return kind, one_line(next(iter(view.kwargs.values())))
+    named = data if isinstance(data, Mapping) else {}
+    return kind, next((one_line(named[key]) for key in ("id", "key", "role", "name") if key in named), "")
+
+
+def tenant_of(request: Any) -> UUID | None:
+    """The tenant of whoever was let in; None while nobody was. Agents have it in the token of their run."""
+    caller = vars(request).get("_user")  # not `request.user`, which would ask once more who is calling
+    found = getattr(caller, "tenant_id", None) or getattr(getattr(caller, "token", None), "tenant_id", None)
+    return found if isinstance(found, UUID) else None
+
+
+def _after(view: Any, seen: Mapping[str, Any], data: Any) -> Mapping[str, Any] | None:
+    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _look(view)
+
+
+def _look(view: Any) -> Mapping[str, Any] | None:
+    """What the object's own address answers: the nearest address above, or the request's own, that shows one object."""
+    tenant_id, reader = tenant_of(view.request), _reader(view)
+    if reader is None or tenant_id is None:
+        return None
+    try:
+        with tenant_scope(tenant_id):
+            data = getattr(reader, reader.shows)(reader.request, **reader.kwargs).data
+    except DatabaseError:
+        raise
+    except Exception:  # noqa: BLE001 - it is not there, and the request itself will say so
+        return None
+    return data if isinstance(data, Mapping) else None
+
+
+def _reader(view: Any) -> Any:
+    path = view.request.path
+    while len(path) > len(API) + 1:
+        try:
+            match = resolve(path)
+        except Resolver404:
+            match = None
+        kind = getattr(match.func, "cls", None) if match else None
+        shows = (getattr(match.func, "actions", None) or {"get": "get"}).get("get") if match else None
+        if match and kind and match.kwargs and shows not in (None, "list") and hasattr(kind, str(shows)):
+            return _made(kind, match, view.request, str(shows))
+        path = path.rstrip("/").rpartition("/")[0] + "/"
+    return None
+
+
+def _made(kind: type[Any], match: Any, request: Request, shows: str) -> Any:
+    if getattr(kind, "not_audited", "") or "agent-runs/" in match.route:
+        return None
+    reader = kind(**getattr(match.func, "initkwargs", {}))
+    reader.request = clone_request(request, "GET")
+    reader.args, reader.kwargs, reader.headers, reader.format_kwarg = (), match.kwargs, {}, None
+    reader.action = reader.shows = shows
+    return reader
+
+
+def _counted(sent: Any) -> Any:
+    return f"[{len(sent)} elements]" if isinstance(sent, list) else None
+
+
+def _may_be_noted(request: Any) -> bool:
+    actor = audit.actor_of(request.user)
+    try:
+        bucket = Bucket(
+            f"refusals:{actor.kind}:{actor.id}", REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, PATIENCE_SECONDS
+        )
+        return bucket.take().allowed
+    except LimiterUnavailable:
+        return True

@@ -1,0 +1,9 @@
+"""The audit trail: who did what to which object, when and from where; added to only, and chained so that changes show.
+
+An entry is written in the transaction of what it tells of: there is never one without the other. See docs/audit.md.
+"""
+
+from tenants.audit.actors import Actor, actor_of
+from tenants.audit.recording import record, record_command
+
+__all__ = ("Actor", "actor_of", "record", "record_command")

@@ -1,0 +1,91 @@
+"""Breaking the glass: a superuser says why they must see a tenant that they are no member of, and does, for an hour.
+
+Beginning and end stand in the audit trail, as does everything that was changed meanwhile, with the id of the glass. One tenant's glass
+is in that tenant's own trail, where its admins read it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from tenants import audit
+from tenants.audit import origin
+from tenants.audit.redaction import one_line
+from tenants.audit.rows import BreakGlass
+from tenants.context import SYSTEM, system_scope
+from tenants.exceptions import TenantError
+from tenants.models import Tenant
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+LEAST_REASON, LONGEST_REASON = 10, 500  # characters
+
+
+class GlassRefused(TenantError):
+    """Only superusers break the glass, for a tenant that exists, and with a reason that says something."""
+
+    code = "break_glass_refused"
+    status = 400
+
+
+def open_for(user: User, slug: str, reason: str) -> BreakGlass:
+    """Break the glass of one tenant, or with an empty slug of all. Raises `GlassRefused`."""
+    said = one_line(" ".join(reason.split()), LONGEST_REASON)
+    if not (user.is_active and user.is_superuser):
+        raise GlassRefused("Only superusers may do this.")
+    if len(said) < LEAST_REASON:
+        raise GlassRefused(f"Say why, in at least {LEAST_REASON} characters.")
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        tenant = Tenant.objects.filter(slug=slug).first() if slug else None
+        if slug and tenant is None:
+            raise GlassRefused(f"There is no tenant {one_line(slug)!r}.")
+        until = timezone.now() + timedelta(seconds=settings.ORCHESTRATOR_BREAK_GLASS_SECONDS)
+        glass = BreakGlass.objects.create(
+            user_id=user.pk,
+            opened_for=tenant.pk if tenant else None,
+            slug=slug,
+            reason=said,
+            expires_at=until,
+        )
+        _note("break_glass.opened", glass, audit.actor_of(user), {"reason": said, "until": until.isoformat()})
+    return glass
+
+
+def end(user: User, glass_id: UUID) -> bool:
+    """End one's own broken glass before its time. False if it was over already."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        glass = BreakGlass.objects.filter(pk=glass_id, user_id=user.pk).first()
+        return glass is not None and _ended(glass, audit.actor_of(user), "ended")
+
+
+def broken_by(user: User) -> list[BreakGlass]:
+    """What the superuser may see through now. Glass whose time is over ends here, and nobody else's is touched."""
+    if not (user.is_active and user.is_superuser):
+        return []
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        rows = list(BreakGlass.objects.filter(user_id=user.pk, ended_at=None).order_by("opened_at"))
+        now = timezone.now()
+        for glass in rows:
+            if glass.expires_at <= now:
+                _ended(glass, audit.actor_of(user), "expired")
+        return [glass for glass in rows if glass.expires_at > now]
+
+
+def _ended(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
+    over = BreakGlass.objects.filter(pk=glass.pk, ended_at=None).update(ended_at=timezone.now())
+    if over:
+        _note(f"break_glass.{how}", glass, actor, {"reason": glass.reason})
+    return bool(over)
+
+
+def _note(operation: str, glass: BreakGlass, actor: audit.Actor, detail: dict[str, str]) -> None:
+    with origin.through_glass({glass.opened_for: glass.pk}):
+        about = ("break_glass", glass.pk)
+        audit.record(operation, actor=actor, tenant_id=glass.opened_for, about=about, detail=detail)

@@ -1,0 +1,192 @@
+"""The hub: one thread per process that carries events to all of its streams.
+
+Streams cost a socket and no thread: requests hand theirs over and are done. The thread begins with the first stream and ends with the last.
+When it cannot reach the database, streams stay open and go on where they were, since each knows the last number that it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections, connections
+
+from tenants.events import bearers, following, seats
+from tenants.events.bell import Bell
+from tenants.events.stream import KEEPALIVE, Stream
+
+LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
+AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
+WELCOME_SECONDS = (
+    2.0  # between checks whether the callers still may read; with all that delays it, well below 5
+)
+HOLD_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class Hub:
+    """`adopt` may be called by any thread; everything else happens in the hub's own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._new: list[Stream] = []
+        self._open: dict[UUID, set[Stream]] = defaultdict(set)
+        self._due: dict[UUID, float] = {}
+        self._hurry: socket.socket | None = None
+
+    def adopt(self, stream: Stream) -> None:
+        """Carry the stream from now on. Its socket belongs to the hub."""
+        stream.socket.setblocking(False)
+        with self._lock:
+            self._new.append(stream)
+            if self._hurry is None:
+                self._hurry, hurried = socket.socketpair()
+                threading.Thread(target=self._run, args=(hurried,), name="event-hub", daemon=True).start()
+            self._hurry.send(b"!")
+
+    def size(self) -> int:
+        """How many streams there are."""
+        with self._lock:
+            return len(self._new) + sum(map(len, self._open.values()))
+
+    def _run(self, hurried: socket.socket) -> None:
+        bell, selector = Bell(), selectors.DefaultSelector()
+        selector.register(hurried, selectors.EVENT_READ)
+        checks = {self._look: LOOK_SECONDS, self._check_welcome: WELCOME_SECONDS, self._hold: HOLD_SECONDS}
+        due = dict.fromkeys(checks, 0.0)
+        while self._goes_on(selector):
+            ringing = _listened(selector, bell)
+            self._hear(selector, bell, ringing)
+            now = time.monotonic()
+            for check, seconds in checks.items():
+                if now >= due[check]:
+                    due[check] = now + seconds
+                    _tried(check)
+            for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
+                _tried(self._carry, tenant_id)
+            self._keep_alive(now)
+            self._flush(selector)
+        bell.close()
+        selector.close()
+        hurried.close()
+        connections.close_all()
+
+    def _goes_on(self, selector: selectors.BaseSelector) -> bool:
+        """Take up what is new. False, for good, when there is nothing at all."""
+        with self._lock:
+            for stream in self._new:
+                self._open[stream.bearer.principal.tenant_id].add(stream)
+                self._due[stream.bearer.principal.tenant_id] = 0.0
+                selector.register(stream.socket, selectors.EVENT_READ, stream)
+            self._new.clear()
+            if not self._open and self._hurry is not None:
+                self._hurry.close()
+                self._hurry = None
+            return self._hurry is not None
+
+    def _hear(self, selector: selectors.BaseSelector, bell: Bell, ringing: int | None) -> None:
+        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in self._due.values())])
+        for key, mask in selector.select(max(patience, 0.0)):
+            if isinstance(key.fileobj, socket.socket) and key.data is None:
+                key.fileobj.recv(4096)
+            elif isinstance(key.data, Stream) and mask & selectors.EVENT_READ and not key.data.is_open():
+                self._close(selector, key.data)
+        for tenant_id in bell.heard() & self._open.keys():
+            self._due[tenant_id] = 0.0
+        if ringing is not None and not bell.rings:
+            selector.unregister(ringing)
+
+    def _look(self) -> None:
+        for tenant_id in following.with_news(
+            {tenant: min(s.position for s in of) for tenant, of in self._open.items()}
+        ):
+            self._due.setdefault(tenant_id, 0.0)
+
+    def _carry(self, tenant_id: UUID) -> None:
+        """Give every stream of the tenant what is new for it."""
+        self._due.pop(tenant_id, None)
+        ready = [stream for stream in self._open.get(tenant_id, ()) if not stream.is_full]
+        if ready and following.carry(tenant_id, ready):
+            self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
+
+    def _check_welcome(self) -> None:
+        welcome = bearers.still_welcome(stream.bearer for stream in self._streams())
+        for stream in self._streams():
+            if stream.bearer not in welcome:
+                stream.unwelcome = True
+
+    def _hold(self) -> None:
+        for tenant_id, streams in self._open.items():
+            seats.hold(tenant_id, [(stream.bearer.principal, stream.seat) for stream in streams])
+        following.follow(self._open)
+
+    def _keep_alive(self, now: float) -> None:
+        for stream in self._streams():
+            if now - stream.said_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
+                stream.say(KEEPALIVE)
+
+    def _flush(self, selector: selectors.BaseSelector) -> None:
+        for stream in self._streams():
+            if stream.unwelcome:
+                stream.waiting.clear()
+            if stream.unwelcome or not stream.flush():
+                self._close(selector, stream)
+                continue
+            # Only what could not be handed over at once waits for the client to take more.
+            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.waiting else 0)
+            if selector.get_key(stream.socket).events != interest:
+                selector.modify(stream.socket, interest, stream)
+
+    def _close(self, selector: selectors.BaseSelector, stream: Stream) -> None:
+        tenant_id = stream.bearer.principal.tenant_id
+        selector.unregister(stream.socket)
+        stream.close()
+        with self._lock:
+            self._open[tenant_id].discard(stream)
+            if not self._open[tenant_id]:
+                del self._open[tenant_id]
+        seats.leave(stream.bearer.principal, stream.seat)
+
+    def _streams(self) -> Iterable[Stream]:
+        return [stream for streams in self._open.values() for stream in streams]
+
+
+def _listened(selector: selectors.BaseSelector, bell: Bell) -> int | None:
+    """The socket of the bell, looked after by the selector; None while it does not ring."""
+    ringing = bell.socket()
+    if ringing is not None and ringing not in selector.get_map():
+        selector.register(ringing, selectors.EVENT_READ)
+    return ringing
+
+
+def _tried(action: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        close_old_connections()
+        action(*arguments)
+    except DatabaseError as error:
+        facts = {"action": "event_hub_waits", "reason": type(error).__name__}
+        logger.warning("Streams wait for PostgreSQL", extra=facts)
+    except Exception:
+        logger.exception("A part of the event hub failed", extra={"action": "event_hub_failed"})
+
+
+def here() -> Hub:
+    """The hub of this process."""
+    return _of_process(os.getpid())
+
+
+@cache
+def _of_process(pid: int) -> Hub:
+    # By the process: a fork has neither the thread nor sockets of its own.
+    return Hub()

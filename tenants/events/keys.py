@@ -1,0 +1,19 @@
+"""The only place that builds the keys of streams in Redis."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.conf import settings
+
+from tenants.principals import Principal
+
+
+def of_tenant(tenant_id: UUID) -> str:
+    """The seats of a tenant. Braces keep them on one node with those of its callers."""
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}streams:{{{tenant_id}}}"
+
+
+def of_caller(principal: Principal) -> str:
+    """The seats of one token or person."""
+    return f"{of_tenant(principal.tenant_id)}:{principal.identity}"

@@ -1,0 +1,125 @@
+"""The log: a tenant's events in the order of their numbers.
+
+Numbers are given after the commit, by whoever wants to read, under the lock of the tenant's row: one numbering after the other, each of
+what has committed by then. So a number never appears below one that somebody has seen, however long a transaction was open, and there is
+no gap. Nothing has to run for that; the keeper only sees to it that what nobody reads is numbered as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Min
+from django.db.models.functions import Now
+
+from tenants.context import APP, tenant_scope
+from tenants.events.models import Event, EventLog, FreshEvent
+from tenants.exceptions import TenantError
+from tenants.sql import Statement
+
+BATCH = 1_000  # events numbered under one lock
+WINDOW = 5_000  # events looked through for one page, so that a filter which fits nothing ends, too
+LISTENED = timedelta(seconds=60)  # three renewals
+
+_NUMBER = Statement.load(Path(__file__).parent / "sql", "number")
+
+
+class EventsGone(TenantError):
+    """The events after this number are no longer kept, or the number was never given. Read what you need anew, then go on from `last`."""
+
+    code = "events_gone"
+    status = 410
+
+    def __init__(self, after: int, oldest: int, last: int) -> None:
+        super().__init__(f"The log cannot go on after {after}: it holds {oldest} to {last}.")
+        self.problem_members = {"oldest": oldest, "last": last}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events somebody wants. Empty: all."""
+
+    kinds: frozenset[str] = frozenset()
+    activity: UUID | None = None
+    pipeline_run: UUID | None = None
+
+    def fits(self, event: Event) -> bool:
+        return (
+            (not self.kinds or event.kind in self.kinds)
+            and self.activity in (None, event.activity_id)
+            and self.pipeline_run in (None, event.pipeline_run_id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events in order. `cursor` is where to go on; `more` says that there is something to go on with."""
+
+    events: Sequence[Event]
+    cursor: int
+    more: bool
+
+
+def number(tenant_id: UUID, limit: int = BATCH) -> int:
+    """Give fresh events of the tenant their numbers; returns how many. Any number of processes may do it at once."""
+    with tenant_scope(tenant_id):
+        if not FreshEvent.objects.for_tenant(tenant_id).exists():
+            return 0
+        # Lock before reading: the statement that numbers must see all that was numbered before.
+        last = _locked(tenant_id).last_number
+        given = {"tenant": tenant_id, "last": last, "limit": limit}
+        return int(_NUMBER.run(given, using=APP)[0].numbered)
+
+
+def page(tenant_id: UUID, after: int | None, limit: int, wanted: Wanted = Wanted()) -> Page:
+    """The next events after a number; None begins with the oldest. What has committed by now is in the log. Raises `EventsGone`."""
+    with tenant_scope(tenant_id):
+        while number(tenant_id) == BATCH:
+            pass
+        oldest, last = standing(tenant_id)
+        if after is None:
+            after = oldest - 1
+        if not oldest - 1 <= after <= last:
+            raise EventsGone(after, oldest, last)
+        until = min(after + WINDOW, last)
+        found = list(between(tenant_id, after, until, wanted)[: limit + 1])
+        if len(found) > limit:
+            return Page(found[:limit], found[limit - 1].number, more=True)
+        return Page(found, until, more=until < last)
+
+
+def between(tenant_id: UUID, after: int, until: int, wanted: Wanted = Wanted()) -> Any:
+    """Events with numbers above `after`, up to `until`, in order. In the caller's `tenant_scope`."""
+    rows = Event.objects.for_tenant(tenant_id).filter(number__gt=after, number__lte=until)
+    if wanted.kinds:
+        rows = rows.filter(kind__in=wanted.kinds)
+    if wanted.activity:
+        rows = rows.filter(activity_id=wanted.activity)
+    if wanted.pipeline_run:
+        rows = rows.filter(pipeline_run_id=wanted.pipeline_run)
+    return rows.order_by("number")
+
+
+def standing(tenant_id: UUID) -> tuple[int, int]:
+    """The oldest number that is kept, or the next one if none is, and the last that was given. In the caller's `tenant_scope`."""
+    last = EventLog.objects.for_tenant(tenant_id).values_list("last_number", flat=True).first() or 0
+    oldest = Event.objects.for_tenant(tenant_id).aggregate(first=Min("number"))["first"]
+    return oldest or last + 1, last
+
+
+def follow(tenant_id: UUID) -> None:
+    """Let changes ring the bell for a minute. Whoever follows the log says so again before it is over."""
+    with tenant_scope(tenant_id):
+        _locked(tenant_id)
+        EventLog.objects.for_tenant(tenant_id).update(listened_until=Now() + LISTENED)
+
+
+def _locked(tenant_id: UUID) -> EventLog:
+    EventLog.objects.bulk_create([EventLog(tenant_id=tenant_id)], ignore_conflicts=True)
+    found: EventLog = EventLog.objects.for_tenant(tenant_id).select_for_update().get()
+    return found

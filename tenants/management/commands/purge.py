@@ -1,0 +1,37 @@
+"""`manage.py purge [--dry-run] [--tenant SLUG] [--kind K]`: deletes at once what has been kept long enough, and says how much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from tenants import registration
+from tenants.exceptions import TenantError
+from tenants.retention import policies, purging
+from tenants.retention.kinds import all_kinds
+
+
+class Command(BaseCommand):
+    help = "Delete what has been kept long enough, as the keeper does all the time. Prints how many rows of each kind."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="only count what would be deleted")
+        parser.add_argument("--tenant", metavar="SLUG", help="of this tenant alone; of all if left out")
+        parser.add_argument("--kind", choices=sorted(all_kinds()), help="of this kind alone")
+
+    def handle(self, *args: Any, dry_run: bool, tenant: str | None, kind: str | None, **options: Any) -> None:
+        do, total = (purging.count if dry_run else purging.purge), 0
+        try:
+            chosen = [registration.find(tenant).pk] if tenant else policies.tenants()
+            for name, each in all_kinds().items():
+                if kind in (None, name):
+                    count = sum(do(tenant_id, each) for tenant_id in chosen)
+                    self.stdout.write(f"{count:>9}  {name}")
+                    total += count
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(f"PostgreSQL did not answer: {error}") from error
+        self.stdout.write(f"{total:>9}  {'would be deleted' if dry_run else 'deleted'}")

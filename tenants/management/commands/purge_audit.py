@@ -1,0 +1,36 @@
+"""`manage.py purge_audit --older-than-days N [--tenant SLUG]`: retention of the audit trail, the only way in which entries go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from tenants import registration
+from tenants.audit import actors
+from tenants.audit.purging import chains, purge
+from tenants.exceptions import TenantError
+
+LEAST_DAYS = 1
+
+
+class Command(BaseCommand):
+    help = "Deletes old entries from the beginnings of the chains. Each chain says what went, and goes on from there."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--older-than-days", type=int, required=True, metavar="N")
+        parser.add_argument("--tenant", metavar="SLUG", help="this tenant's chain alone")
+
+    def handle(self, *args: Any, older_than_days: int, tenant: str | None, **options: Any) -> None:
+        if older_than_days < LEAST_DAYS:
+            raise CommandError(f"--older-than-days must be at least {LEAST_DAYS}")
+        try:
+            wanted = [registration.find(tenant).pk] if tenant else chains()
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        before = timezone.now() - timedelta(days=older_than_days)
+        for chain in wanted:
+            deleted = purge(chain, before, actor=actors.of_command("purge_audit"))
+            self.stdout.write(f"{chain}: {deleted} entries deleted")

@@ -1,0 +1,76 @@
+"""`manage.py verify_audit [--tenant SLUG] [--checkpoint FILE]`: whether the audit trail is as it was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from tenants import registration
+from tenants.audit.verification import PLATFORM, verify
+from tenants.exceptions import TenantError
+
+
+class Command(BaseCommand):
+    help = (
+        "Reads the chains of the audit trail again. Exits 1 when an entry was changed, taken out or put in. Prints the end of each "
+        "chain: keep it elsewhere, and give it back with --checkpoint, to notice when the end of a chain was cut off."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--tenant", metavar="SLUG", help="this tenant's chain alone; `-` is the platform's own"
+        )
+        parser.add_argument(
+            "--checkpoint", type=Path, metavar="FILE", help="an earlier output of this command with --json"
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help="print the ends of the chains as JSON, as --checkpoint reads it",
+        )
+
+    def handle(self, *args: Any, tenant: str | None, checkpoint: Path | None, **options: Any) -> None:
+        chains = verify(_chain(tenant), _kept(checkpoint))
+        faults = [f"{_called(chain.id)}: {fault}" for chain in chains for fault in chain.faults]
+        if options["json"]:
+            self.stdout.write(
+                json.dumps({str(chain.id): [chain.number, chain.hash] for chain in chains}, indent=2)
+            )
+        else:
+            for chain in chains:
+                self.stdout.write(
+                    f"{_called(chain.id)}: {chain.entries} entries, the last is {chain.number} {chain.hash}"
+                )
+        for fault in faults:
+            self.stderr.write(fault)
+        if faults:
+            raise SystemExit(1)
+
+
+def _chain(slug: str | None) -> UUID | None:
+    if slug is None:
+        return None
+    try:
+        return PLATFORM if slug == "-" else registration.find(slug).pk
+    except TenantError as error:
+        raise CommandError(str(error)) from error
+
+
+def _kept(path: Path | None) -> dict[UUID, tuple[int, str]]:
+    if path is None:
+        return {}
+    try:
+        return {
+            UUID(chain): (int(number), str(kept))
+            for chain, (number, kept) in json.loads(path.read_text()).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CommandError(f"{path} is no checkpoint: {error}") from error
+
+
+def _called(chain: UUID) -> str:
+    return "platform" if chain == PLATFORM else str(chain)

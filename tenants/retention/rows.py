@@ -1,0 +1,36 @@
+"""Kinds that are rows of one table: a question that finds them in a file, and how to delete and count what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from tenants.sql import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`<folder>/<name>.sql` selects the `id`s of rows of `table` under the alias `r`; parameters: tenant, before."""
+
+    table: str
+    folder: Path
+    name: str
+
+    def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
+        """One bounded statement. Rows that somebody else holds are left for the next time; who refers to them goes by its key."""
+        found = f"{self._question()} LIMIT %(most)s FOR UPDATE OF r SKIP LOCKED"
+        text = f"DELETE FROM {self.table} WHERE tenant_id = %(tenant)s AND id IN ({found}) RETURNING id"  # noqa: S608
+        return len(self._run(text, tenant=tenant_id, before=before, most=most))
+
+    def count(self, tenant_id: UUID, before: datetime) -> int:
+        text = f"SELECT count(*) AS count FROM ({self._question()}) AS found"  # noqa: S608
+        return int(self._run(text, tenant=tenant_id, before=before)[0].count)
+
+    def _question(self) -> str:
+        return Statement.load(self.folder, self.name).text
+
+    def _run(self, text: str, **parameters: Any) -> list[Any]:
+        return Statement(name=self.name, text=text).run(parameters)

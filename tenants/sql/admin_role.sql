@@ -1,0 +1,25 @@
+-- The role of the admin: what `orchestrator_app` may do, over the rows of the tenants that the request was given, and no others.
+DO $$
+BEGIN
+    BEGIN
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin') THEN
+            CREATE ROLE orchestrator_admin NOLOGIN NOSUPERUSER;
+        END IF;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;  -- Another database's migration made it in this moment.
+    END;
+    BEGIN
+        GRANT orchestrator_admin TO CURRENT_USER;
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT pg_has_role(session_user, 'orchestrator_admin', 'MEMBER') THEN
+            RAISE EXCEPTION 'The login of DATABASE_URL is no member of orchestrator_admin. As a superuser run: GRANT orchestrator_admin TO %', session_user;
+        END IF;
+    END;
+    BEGIN
+        GRANT orchestrator_app TO orchestrator_admin;  -- and so whatever a later migration takes away from it
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT pg_has_role('orchestrator_admin', 'orchestrator_app', 'USAGE') THEN
+            RAISE EXCEPTION 'As a superuser run: GRANT orchestrator_app TO orchestrator_admin';
+        END IF;
+    END;
+END $$;

@@ -1,0 +1,73 @@
+-- The audit trail is only ever added to. Every entry goes to the end of its chain, in the transaction of what it tells of.
+-- What a hash covers is the text of content.sql, put in below, of which `verify_audit` has a copy of its own.
+
+-- Numbers and chains a new entry. Whoever adds to a chain holds it until the end of their transaction, so entries are added last.
+-- It works as the owner of the table: nobody else may see the entries of the platform, which belong to no tenant.
+CREATE FUNCTION audit_append() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    entry tenants_auditentry := NEW;
+    before record;
+BEGIN
+    entry.chain := coalesce(entry.tenant_id, '00000000-0000-0000-0000-000000000000');
+    PERFORM pg_advisory_xact_lock(1635083369, hashtext(entry.chain::text));
+    SELECT number, hash INTO before FROM tenants_auditentry WHERE chain = entry.chain ORDER BY number DESC LIMIT 1;
+    entry.number := coalesce(before.number, 0) + 1;
+    entry.previous_hash := coalesce(before.hash, repeat('0', 64));
+    entry.at := clock_timestamp();  -- in the order of the numbers, which the beginnings of transactions are not
+    entry.hash := encode(sha256(convert_to(entry.previous_hash || {content}, 'UTF8')), 'hex');
+    RETURN entry;
+END $$;
+
+-- Refuses everybody, the owner of the table too. `audit_purge` and `audit_forget` are the only ways around.
+CREATE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND current_setting('app.audit_purge', true) = 'on' THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the audit trail is only ever added to' USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE TRIGGER audit_append BEFORE INSERT ON tenants_auditentry FOR EACH ROW EXECUTE FUNCTION audit_append();
+CREATE TRIGGER audit_refuse BEFORE UPDATE OR DELETE ON tenants_auditentry FOR EACH ROW EXECUTE FUNCTION audit_refuse();
+CREATE TRIGGER audit_refuse_truncate BEFORE TRUNCATE ON tenants_auditentry FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse();
+
+-- Deletes the beginning of a chain up to a moment, never its last entry, and returns the number and hash where the rest goes on from.
+CREATE FUNCTION audit_purge(of_chain uuid, before_moment timestamptz, OUT deleted bigint, OUT up_to bigint, OUT last_hash text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1635083369, hashtext(of_chain::text));
+    SELECT e.number, e.hash INTO up_to, last_hash FROM tenants_auditentry e
+     WHERE e.chain = of_chain AND e.at < before_moment
+       AND e.number < (SELECT max(number) FROM tenants_auditentry WHERE chain = of_chain)
+     ORDER BY e.number DESC LIMIT 1;
+    PERFORM set_config('app.audit_purge', 'on', true);
+    DELETE FROM tenants_auditentry WHERE chain = of_chain AND number <= up_to;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    PERFORM set_config('app.audit_purge', '', true);
+END $$;
+REVOKE EXECUTE ON FUNCTION audit_purge(uuid, timestamptz) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION audit_purge(uuid, timestamptz) TO orchestrator_system;
+
+-- Deletes the whole chain of a tenant that has left, and returns how long it was and how it ended. The platform's own chain never goes.
+CREATE FUNCTION audit_forget(of_chain uuid, OUT deleted bigint, OUT up_to bigint, OUT last_hash text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF of_chain = '00000000-0000-0000-0000-000000000000' THEN
+        RAISE EXCEPTION 'the chain of the platform stays' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    PERFORM pg_advisory_xact_lock(1635083369, hashtext(of_chain::text));
+    SELECT e.number, e.hash INTO up_to, last_hash FROM tenants_auditentry e
+     WHERE e.chain = of_chain ORDER BY e.number DESC LIMIT 1;
+    PERFORM set_config('app.audit_purge', 'on', true);
+    DELETE FROM tenants_auditentry WHERE chain = of_chain;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    PERFORM set_config('app.audit_purge', '', true);
+END $$;
+REVOKE EXECUTE ON FUNCTION audit_forget(uuid) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION audit_forget(uuid) TO orchestrator_system;
+
+REVOKE UPDATE, DELETE, TRUNCATE ON tenants_auditentry FROM orchestrator_app, orchestrator_system;
+-- Refused logins and deeds of the platform belong to no tenant. Processes may add them, and only the system's role may read them.
+CREATE POLICY platform_entries ON tenants_auditentry FOR INSERT WITH CHECK (tenant_id IS NULL);
+-- For the functions above, where the owner is an ordinary role.
+CREATE POLICY of_the_owner ON tenants_auditentry TO CURRENT_USER USING (true) WITH CHECK (true);
