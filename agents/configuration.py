@@ -13,14 +13,16 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents import credentials, deployments, scheduler_settings, sessions, skills
-from agents.contracts import AdapterSettings
+from agents import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
+from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import RoleNotFound
 from agents.models import Agent, AgentConfig
 from agents.scheduler_settings import SchedulerSettings
 from tenants.context import tenant_scope
+from tenants.money import budgets
 
 DEFAULT_ATTEMPTS = 3
+BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch
 KEPT_SECONDS = 1.0
 
 
@@ -32,10 +34,12 @@ class RoleSettings:
     timeout_seconds: int
     retry: Mapping[str, Any]
     rate: Mapping[str, float]  # `capacity` and `per_second` of starts; empty for no limit
+    backlog: Mapping[str, Any]  # `max_waiting`, `when_full`, `expire_after_seconds`; empty for the defaults
     enabled: bool
     input_schema: Mapping[str, Any] | None
     instructions: str
     has_skills: bool
+    budgeted: bool  # whether its runs may fall under a budget
     briefing: str  # digest of what the agent is told it is, but for its skills
 
 
@@ -95,35 +99,49 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     platform = scheduler_settings.current()
     production = deployments.in_production(role)
     adapter, model = config.adapter or agent.adapter, config.model or agent.model or None
+    # What the registry says about the address is said for its own adapter.
+    places = [production.endpoint if production else "", agent.endpoint] if adapter == agent.adapter else []
     instructions = config.instructions or agent.instructions
     return RoleSettings(
         adapter=AdapterSettings(
             adapter=adapter,
-            endpoint=config.endpoint or (production.endpoint if production else "") or agent.endpoint or None,
+            endpoint=config.endpoint or next(filter(None, places), None),
             auth=_auth(tenant_id, agent, config),
             model=model,
-            signing_secrets=credentials.signing_secrets(tenant_id, role),
+            signing_secrets=signing_secrets.in_force(config),
             version=production.version if production else None,
             options=agent.options,
             http=platform.http,
         ),
-        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or default_timeout(platform),
-        retry={**platform.retry, **agent.retry, **config.retry},
+        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or _usual_timeout(adapter, platform),
+        retry={**_usual_retry(adapter), **platform.retry, **agent.retry, **config.retry},
         rate=config.rate,
+        backlog={**agent.backlog, **config.backlog},
         enabled=agent.enabled and config.enabled,
         input_schema=agent.input_schema,
         instructions=instructions,
         has_skills=skills.has_any(tenant_id, role),
+        budgeted=budgets.has_any(tenant_id, role),
         briefing=sessions.briefing_of(instructions, model, adapter),
     )
 
 
+def _usual_timeout(adapter: str, platform: SchedulerSettings) -> int:
+    """Seconds for a role that says nothing; one whose work waits for batches needs more than any other."""
+    return settings.ORCHESTRATOR_BATCH_TIMEOUT_SECONDS if adapter in BATCHES_OF else default_timeout(platform)
+
+
+def _usual_retry(adapter: str) -> Mapping[str, Any]:
+    return {"max_attempts": BATCH_ATTEMPTS} if adapter in BATCHES_OF else {}
+
+
 def _auth(tenant_id: UUID, agent: Agent, config: AgentConfig) -> Mapping[str, str]:
-    # The platform's own credentials go only to the platform's own endpoint, never to one that a tenant has set.
+    # The platform's own credentials go only to the platform's own endpoint, by the platform's own adapter, never to one that a tenant has
+    # set: another adapter has another default endpoint.
     if config.auth_sealed:
         return credentials.unseal(
             config.auth_sealed, context=credentials.config_context(tenant_id, agent.role)
         )
-    if agent.auth_sealed and not config.endpoint:
+    if agent.auth_sealed and not config.endpoint and config.adapter in ("", agent.adapter):
         return credentials.unseal(agent.auth_sealed, context=credentials.agent_context(agent.role))
     return {}

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
+
+#: By adapter that waits for batches: the one whose provider's batches they are, and which does the rest at once.
+BATCHES_OF = {"batch": "anthropic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Usage:
     output_tokens: int = 0
     cost_usd: Decimal | None = None
     model: str | None = None
+    in_batch: bool = False  # through a provider's batches, which have a price of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +126,13 @@ class AgentRequest:
         default_factory=dict
     )  # rejection_ref, reviewer_notes, blocker_resolution, ...
     session_id: str | None = None
-    instructions: str = ""  # what the agent is and how it works; stands in the prompt as well
+    max_turns: int | None = None  # answers of its model after which it shall have come to an end
+    instructions: str = ""  # what the agent is and how it works; stands in the prompt as well, but for models
     skills: Skills = field(default_factory=Skills)
     skills_dir: Path | None = None  # for agents on this machine: the skills as files, during the call
+    wanted_by: datetime | None = None  # until when the work itself should be done, whatever its run may take
+    at_once: bool = False  # the work has been in a batch and shall not go into another
+    begun: Mapping[str, Any] | None = None  # what a model has answered already, in its provider's protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,18 @@ class Accepted:
     session_id: str | None = None
 
 
-AgentResult = Completed | Accepted
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The work shall go to its provider with a batch: the engine keeps it until then, and no worker waits for it."""
+
+    provider: str  # the key of the provider's state, which tells credentials apart
+    model: str
+    body: Mapping[str, Any]  # the request, in the provider's protocol
+    leave_at: datetime  # when waiting for a batch is over, since the work is wanted soon after
+    session_id: str | None = None
+
+
+AgentResult = Completed | Accepted | Parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +172,39 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any]
     call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What an agent is told about its call. After `stop` the run is over: the adapter ends, and what it returns is no output.
+
+    `refused` says that nothing happened, and `body` says why: the agent may try otherwise.
+    """
+
+    body: Mapping[str, Any]
+    stop: bool = False
+    refused: bool = False
+
+
+class RunLink(Protocol):
+    """How an adapter keeps in touch with the engine while it runs an agent. Everything may be called again and from any thread."""
+
+    def stop_reason(self) -> str | None:
+        """Why nobody wants the result any more, or None. It may cost a query: ask about once a second."""
+        ...  # pragma: no cover
+
+    def saw_session(self, session_id: str) -> None:
+        """The agent has named its conversation: kept at once, so that a run after a crash goes on with it."""
+        ...  # pragma: no cover
+
+    def spent(self, usage: Usage) -> str | None:
+        """What the run has consumed so far, in total; returns why it shall stop, or None."""
+        ...  # pragma: no cover
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """How the run goes on, for people and figures; what was noted before under other keys stays."""
+        ...  # pragma: no cover
+
+    def call_tool(self, call: ToolCall) -> ToolAnswer:
+        """Do what the agent asks for, with the authority of its run. Raises nothing that the agent could have caused."""
+        ...  # pragma: no cover

@@ -38,14 +38,29 @@ def unseal(text: str, *, context: str) -> dict[str, str]:
         raise ConfigurationError(
             f"The key {name!r} that sealed these credentials is not in FIELD_ENCRYPTION_KEYS."
         )
-    raw = base64.b64decode(body)
     try:
+        raw = base64.b64decode(body)
         opened: dict[str, str] = orjson.loads(AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
-    except InvalidTag as error:
+    except (InvalidTag, ValueError) as error:
         raise ConfigurationError(
             "These credentials were sealed for another place and cannot be opened here."
         ) from error
     return opened
+
+
+def newest_key() -> str:
+    """The name of the key that seals."""
+    return next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS))))
+
+
+def is_current(text: str) -> bool:
+    """Whether the newest key has sealed it."""
+    return text.partition(":")[0] == newest_key()
+
+
+def resealed(text: str, *, context: str) -> str:
+    """The same secrets under the newest key. Raises `ConfigurationError` when they cannot be opened."""
+    return seal(unseal(text, context=context), context=context)
 
 
 def config_context(tenant_id: UUID, role: str) -> str:

@@ -17,6 +17,7 @@ class AgentError(Exception):
         self.error_code = code or self.code
         self.retry_after = retry_after  # seconds; None leaves the delay to the retry policy
         self.nothing_sent = False  # whether it is certain that the other side was told nothing
+        self.held_by: str | None = None  # the provider that has to be waited for
 
 
 class RetryableAgentError(AgentError):
@@ -31,6 +32,23 @@ class AgentRateLimited(RetryableAgentError):
 
     code = "rate_limited"
     uses_attempt = False
+
+
+class BudgetSpent(RetryableAgentError):
+    """What the run has consumed is more than a budget holds. It goes on when there is money again, and uses up no attempt."""
+
+    code = "budget"
+    uses_attempt = False
+
+
+class LeftBatch(RetryableAgentError):
+    """The work does not wait for its batch any longer; it goes on at once. Uses up no attempt."""
+
+    code = "left_batch"
+    uses_attempt = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=0.0)
 
 
 class InputUnavailable(RetryableAgentError):

@@ -16,6 +16,7 @@ import referencing
 import referencing.exceptions
 
 from agents import configuration
+from tenants import wide_json
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def violations(
     if not schema:
         return []
     try:
-        found = islice(_validator(orjson.dumps(schema)).iter_errors(params), MOST_FAULTS)
+        found = islice(_validator(wide_json.dumps(schema)).iter_errors(params), MOST_FAULTS)
         return [(("params", *fault.absolute_path), fault.message[:LONGEST_MESSAGE]) for fault in found]
     except _UNUSABLE as error:
         # The mistake is the registry's, not the caller's: work must not stop for it.
@@ -55,7 +56,7 @@ def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[s
 def fault_of(schema: Any) -> str | None:
     """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is a fault: nothing is fetched."""
     try:
-        for _ in islice(_validator(orjson.dumps(schema)).iter_errors({}), MOST_FAULTS):
+        for _ in islice(_validator(wide_json.dumps(schema)).iter_errors({}), MOST_FAULTS):
             pass
     except jsonschema.SchemaError as error:
         place = _shown(error.absolute_path)

@@ -10,6 +10,7 @@ import orjson
 
 from agents.contracts import AgentRequest, Skills
 from agents.exceptions import PermanentAgentError
+from tenants import wide_json
 
 #: What a wake may tell beyond its reason. An agent finds every key in every job, null when it does not apply.
 WAKE_CONTEXT = (
@@ -44,6 +45,8 @@ def job_of(request: AgentRequest) -> dict[str, Any]:
         "wake_reason": request.wake_reason,
         **{key: request.wake_context.get(key) for key in WAKE_CONTEXT},
         "session_id": request.session_id,
+        "model": request.settings.model,
+        "max_turns": request.max_turns,
         "skills": _told(request.skills),
         "deadline": request.deadline,
         "callback": {"url": request.callback.url, "token": request.callback.token},
@@ -61,7 +64,9 @@ def _told(skills: Skills) -> dict[str, Any]:
 def encoded(request: AgentRequest) -> bytes:
     """The job as JSON, the exact bytes that are signed and sent."""
     try:
-        return orjson.dumps(job_of(request), default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC)
+        return wide_json.dumps(
+            job_of(request), default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
+        )
     except orjson.JSONEncodeError as error:
         raise PermanentAgentError(
             f"The job cannot be written as JSON: {error}", code="invalid_job"

@@ -14,6 +14,7 @@ DELIVERABLE_PERIODS = "deliverable-period"
 SCHEDULES = "schedules"
 OUTBOUND_WEBHOOKS = "webhook-outbound"
 DIGESTS = "digest"
+PROVIDER_BATCHES = "batches"
 NOTIFICATIONS = "notifications__"
 
 #: The queues of the system itself. What there is to do is in the database; a message says that it is time to look.
@@ -24,6 +25,7 @@ SYSTEM_QUEUES = (
     SCHEDULES,
     OUTBOUND_WEBHOOKS,
     DIGESTS,
+    PROVIDER_BATCHES,
     f"{NOTIFICATIONS}slack",
     f"{NOTIFICATIONS}email",
     f"{NOTIFICATIONS}webhook",

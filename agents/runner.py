@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
 from agents import adapters, excerpts, well_formed
-from agents.adapters.base import never_cancelled
-from agents.contracts import AgentRequest, AgentResult
+from agents.adapters.base import UNLINKED
+from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import AgentError, RetryableAgentError
 
 logger = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
 
-def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_cancelled) -> AgentResult:
+
+def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult:
     """Run the agent once. Must be called outside any database transaction: it may take minutes.
 
     Adapters that wait keep `request.timeout_seconds` themselves. A function cannot be stopped; when one takes
@@ -30,7 +34,7 @@ def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_ca
     """
     started = time.monotonic()
     try:
-        result = adapters.get(request.settings.adapter).run(request, cancelled=_patient(cancelled, request))
+        result = adapters.get(request.settings.adapter).run(request, link=_PatientLink(link, request))
         well_formed.require(result)
     except AgentError:
         raise
@@ -46,20 +50,40 @@ def run_agent(request: AgentRequest, *, cancelled: Callable[[], bool] = never_ca
     return result
 
 
-def _patient(cancelled: Callable[[], bool], request: AgentRequest) -> Callable[[], bool]:
-    """The same question, answered "no" while it cannot be asked: a call must not die with the database."""
+@dataclass(frozen=True, slots=True)
+class _PatientLink:
+    """The same link, which says "go on" while it cannot be asked: a call must not die with the database.
 
-    def ask() -> bool:
+    A tool is another matter: whether it has done something must be known, so its error ends the call, and the engine decides.
+    """
+
+    link: RunLink
+    request: AgentRequest
+
+    def stop_reason(self) -> str | None:
+        return self._asked("stop_reason", self.link.stop_reason)
+
+    def saw_session(self, session_id: str) -> None:
+        self._asked("saw_session", lambda: self.link.saw_session(session_id))
+
+    def spent(self, usage: Usage) -> str | None:
+        return self._asked("spent", lambda: self.link.spent(usage))
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        self._asked("progressed", lambda: self.link.progressed(progress))
+
+    def call_tool(self, call: ToolCall) -> ToolAnswer:
+        return self.link.call_tool(call)
+
+    def _asked(self, about: str, ask: Callable[[], Answer]) -> Answer | None:
         try:
-            return cancelled()
+            return ask()
         except SoftTimeLimitExceeded:
             raise  # Celery's word to this thread, which only happened to be asking
         except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing about the agent
-            facts = _facts("cancellation_unknown", request) | {"error": type(error).__name__}
-            logger.warning("Nobody knows whether the run was cancelled", extra=facts)
-            return False
-
-    return ask
+            facts = _facts("link_failed", self.request) | {"about": about, "error": type(error).__name__}
+            logger.warning("The engine could not be asked during a run", extra=facts)
+            return None
 
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:

@@ -10,12 +10,15 @@ import orjson
 from django.conf import settings
 
 from agents.answers import MAX_CONTENT_TYPE, MAX_SESSION_ID, MAX_TOKENS, InvalidAnswer
-from agents.contracts import Accepted, Completed, Output, Usage
+from agents.contracts import Accepted, Completed, Output, Parked, Usage
 from tenants import strict_json
 
 
 def require(result: object) -> None:
     """Raise `InvalidAnswer` unless this is a usable `AgentResult`."""
+    if isinstance(result, Parked):
+        _require_storable(result.body, "body")
+        return
     if not isinstance(result, Accepted | Completed):
         raise InvalidAnswer(("", f"the adapter returned a {type(result).__name__}"))
     if result.session_id is not None:

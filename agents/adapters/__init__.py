@@ -9,9 +9,16 @@ from agents.adapters.base import Adapter
 from agents.exceptions import ConfigurationError
 
 _PLACES = {
+    "cli": "agents.adapters.cli:CliAdapter",
     "http": "agents.adapters.http:HttpAdapter",
     "inline": "agents.adapters.inline:InlineAdapter",
+    "anthropic": "agents.adapters.anthropic:AnthropicAdapter",
+    "openai": "agents.adapters.openai:OpenAIAdapter",
+    "batch": "agents.adapters.batch:BatchAdapter",
 }
+
+#: What has to be installed for those that use a vendor's library.
+_EXTRAS = {"anthropic": "llm", "openai": "llm", "batch": "llm"}
 
 
 def names() -> tuple[str, ...]:
@@ -28,7 +35,9 @@ def get(name: str) -> Adapter:
     try:
         adapter: Adapter = getattr(import_module(module), attribute)()
     except ImportError as error:
+        extra = _EXTRAS.get(name)
+        how = f" Install it with: pip install orchestrator[{extra}]" if extra else ""
         raise ConfigurationError(
-            f"The adapter {name!r} needs a package that is not installed: {error}"
+            f"The adapter {name!r} needs a package that is not installed: {error}.{how}"
         ) from error
     return adapter

@@ -8,14 +8,13 @@ for it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
 
 from agents import excerpts, job, outbound, retry_after, webhook_signing
 from agents.answers import InvalidAnswer, completed_from, session_of_acceptance
-from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.contracts import Accepted, AgentRequest, AgentResult, RunLink
 from agents.exceptions import (
     AgentError,
     AgentRateLimited,
@@ -51,7 +50,7 @@ _OWN_HEADERS = frozenset(
 class HttpAdapter:
     """Calls agents of any language over HTTP."""
 
-    def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Call the endpoint once. Raises the `AgentError` that the answer stands for."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
@@ -63,7 +62,7 @@ class HttpAdapter:
             body=body,
             deadline_seconds=request.timeout_seconds,
             max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES,
-            cancelled=cancelled,
+            cancelled=lambda: link.stop_reason() is not None,
             limits=request.settings.http,
         )
         if response.status == 202:

@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from agents.answers import InvalidAnswer, completed_from
-from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, RunLink
 from agents.exceptions import ConfigurationError
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -27,7 +27,7 @@ _ANSWER_KEYS = frozenset({"output", "usage", "session_id"})
 class InlineAdapter:
     """Calls functions."""
 
-    def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Call the function with the request and accept any of the short forms of a result."""
         function = _resolve(request.settings.endpoint or "", tuple(settings.ORCHESTRATOR_INLINE_CALLABLES))
         answer = function(request)

@@ -20,9 +20,11 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
+from agents.api.configurations import refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
-from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge, is_superuser
+from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
+from tenants.api.faults import InvalidRequest
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
@@ -83,8 +85,26 @@ class SealingAdmin(KeptAdmin):
         )
 
 
+class AgentConfigForm(SealingForm):
+    """The address is held to what the API holds it to."""
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        agent = values.get("agent") or getattr(self.instance, "agent", None)
+        if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
+            return values
+        said = {name: values.get(name) or None for name in ("adapter", "endpoint")}
+        try:
+            refuse_unusable(agent, said)
+        except InvalidRequest as error:
+            for path, message in error.faults:
+                self.add_error(path, message)
+        return values
+
+
 @admin.register(AgentConfig)
 class AgentConfigAdmin(SealingAdmin):
+    form = AgentConfigForm
     list_display = ("agent", "tenant", "max_concurrency", "adapter", "endpoint", "enabled", "paused")
     list_filter = (TenantFilter, "adapter", "enabled", "paused")
     list_select_related = ("tenant",)
@@ -95,7 +115,16 @@ class AgentConfigAdmin(SealingAdmin):
         (None, {"fields": ("tenant", "agent", "enabled", "paused")}),
         (
             "Limits",
-            {"fields": ("max_concurrency", "max_concurrency_per_group", "timeout_seconds", "retry", "rate")},
+            {
+                "fields": (
+                    "max_concurrency",
+                    "max_concurrency_per_group",
+                    "timeout_seconds",
+                    "retry",
+                    "rate",
+                    "backlog",
+                )
+            },
         ),
         ("How it is reached", {"fields": ("adapter", "endpoint", "model")}),
         ("What it is told", {"fields": ("instructions",)}),
@@ -108,7 +137,7 @@ class AgentConfigAdmin(SealingAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         # Nothing refers to it: without it the registry's settings hold.
-        return is_superuser(request)
+        return self.has_change_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: AgentConfig, form: SealingForm, change: bool) -> None:
         form.seal(credentials.config_context(obj.tenant_id, obj.agent_id))

@@ -23,7 +23,7 @@ from agents.api.registry_bodies import PLAIN, AgentChangeSerializer, fault_of_ad
 from agents.api.settings_bodies import AuthSerializer
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
-from tenants.admin.bases import NOTHING, actor_of, badge, is_superuser
+from tenants.admin.bases import NOTHING, actor_of, badge
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.api.faults import flatten
 
@@ -124,7 +124,7 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
         (
             "Limits",
             {
-                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry", "revision", "created_at"),
+                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry", "backlog", "revision", "created_at"),
                 "classes": ("tab",),
             },
         ),
@@ -182,7 +182,7 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
     # Deleting
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
+        return self.has_change_permission(request, obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """What goes with it needs no permission of its own; what needs the agent keeps it from going."""

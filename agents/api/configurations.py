@@ -16,6 +16,7 @@ from agents.api.documentation import IF_MATCH, operation
 from agents.api.settings_bodies import AgentSettingsSerializer, fault_of_inline
 from agents.api.strict import read
 from agents.exceptions import ConfigurationError, OutboundRefused
+from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants.api.faults import InvalidRequest
 from tenants.api.versions import Versioned
@@ -34,6 +35,7 @@ PLAIN = (
     "timeout_seconds",
     "retry",
     "rate",
+    "backlog",
 )
 
 
@@ -56,6 +58,9 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     timeout_seconds = serializers.IntegerField()
     retry = serializers.DictField()
     rate = serializers.DictField(allow_null=True)
+    backlog = serializers.DictField(
+        help_text="max_waiting, when_full and expire_after_seconds, where they are not the platform's own."
+    )
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     own = serializers.ListField(child=serializers.CharField())
@@ -168,6 +173,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
             or configuration.default_timeout(platform),
             "retry": {**platform.retry, **agent.retry, **own.retry},
             "rate": own.rate or None,
+            "backlog": {**agent.backlog, **own.backlog},
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,
             "own": _own_names(own),
@@ -178,8 +184,11 @@ class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
 def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` for an endpoint that could not be called. May ask the name service: not inside a transaction."""
     adapter, endpoint = body.get("adapter") or agent.adapter, body.get("endpoint")
+    if adapter == "cli":
+        _refuse_own_program(agent, endpoint)
+        return
     if endpoint is None:
-        if adapter != agent.adapter:
+        if adapter != agent.adapter and adapter not in providers.NAMES:
             raise InvalidRequest(
                 [("endpoint", f"is required, since the registry's is for the adapter {agent.adapter}")]
             )
@@ -193,6 +202,14 @@ def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
         outbound.check_url(endpoint)
     except OutboundRefused as error:
         raise InvalidRequest([("endpoint", str(error))]) from error
+
+
+def _refuse_own_program(agent: Agent, endpoint: str | None) -> None:
+    """Which program is run on our machines is for the platform's operators alone."""
+    if agent.adapter != "cli":
+        raise InvalidRequest([("adapter", "cli can only be chosen where the registry says so")])
+    if endpoint is not None:
+        raise InvalidRequest([("endpoint", "is not for command-line agents: the registry says what is run")])
 
 
 def _type_of(config: AgentConfig) -> str | None:

@@ -19,6 +19,7 @@ from agents.api.registry_bodies import NewDeploymentSerializer, refuse_unusable
 from agents.api.shown import Shown
 from agents.api.strict import read
 from agents.models import Agent, AgentVersionDeployment
+from tenants.api.filters import FlagFilter
 from tenants.api.permissions import PlatformPermission
 from tenants.api.versions import Versioned, etag_of
 from tenants.api.views import TenantViewSet
@@ -51,7 +52,7 @@ class PlatformDeploymentSerializer(DeploymentSerializer):
 
 class DeploymentFilter(django_filters.FilterSet):
     environment = django_filters.ChoiceFilter(choices=AgentVersionDeployment.Environment.choices)
-    current = django_filters.BooleanFilter(field_name="replaced_at", lookup_expr="isnull")
+    current = FlagFilter(field_name="replaced_at", lookup_expr="isnull")
 
     class Meta:
         model = AgentVersionDeployment

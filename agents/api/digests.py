@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.utils.http import parse_etags
 from rest_framework.request import Request
@@ -22,21 +22,26 @@ class Digested:
     """For a `TenantView` whose answers with one object are that object."""
 
     request: Any  # the view's
+    # Members that grow by themselves, which are no change of the object.
+    passing: ClassVar[tuple[str, ...]] = ()
 
     def refuse_changed(self, shown: Mapping[str, Any]) -> None:
         """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
         if "If-Match" not in self.request.headers:
             return
         wanted = parse_etags(self.request.headers["If-Match"])
-        if not ("*" in wanted or etag_of(shown) in wanted):
+        if not ("*" in wanted or self._tag(shown) in wanted):
             raise PreconditionFailed("The object has changed. Read it again and decide anew.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         data = getattr(response, "data", None)
         is_object = isinstance(data, Mapping) and "results" not in data
         if isinstance(response, Response) and response.status_code < 300 and is_object:
-            response.headers.setdefault("ETag", etag_of(data or {}))
+            response.headers.setdefault("ETag", self._tag(data or {}))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
+
+    def _tag(self, shown: Mapping[str, Any]) -> str:
+        return etag_of({name: value for name, value in shown.items() if name not in self.passing})
 
 
 def etag_of(shown: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
@@ -19,7 +20,9 @@ MEANINGS = {
     401: "No credential, or one that opens nothing.",
     403: "The caller may not do this; `required_role` says who may.",
     404: "There is no such object in this tenant.",
+    406: "The answer comes in none of the kinds that `Accept` names.",
     409: "The object is not in a state in which this can happen.",
+    410: "It was there, and is no longer kept.",
     412: "The object has changed since it was read.",
     413: "The body is too large.",
     415: "The body is not `application/json`, or it is compressed.",
@@ -43,6 +46,19 @@ IF_MATCH = OpenApiParameter(
     "header",
     description="The `ETag` that was read; the change is refused with 412 if it is another by now.",
 )
+
+
+class ClosedObjects(OpenApiSerializerExtension):
+    """Objects of requests take no members but those they name, and the schema says so."""
+
+    target_class = "agents.api.strict.StrictSerializer"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        mapped: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        if direction == "request" and mapped.get("type") == "object":
+            mapped["additionalProperties"] = False
+        return mapped
 
 
 class FaultSerializer(serializers.Serializer[Any]):

@@ -14,6 +14,7 @@ from agents.api.settings_bodies import (
     LONGEST_INSTRUCTIONS,
     MOST_AT_ONCE,
     AuthSerializer,
+    BacklogSerializer,
     RetrySerializer,
     fault_of_inline,
 )
@@ -49,6 +50,7 @@ class AgentChangeSerializer(StrictSerializer):
     max_concurrency = Whole(min_value=1, max_value=MOST_AT_ONCE, help_text="Over all tenants.", **OPTIONAL)
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
     retry = RetrySerializer(**OPTIONAL)
+    backlog = BacklogSerializer(**OPTIONAL)
     health_url = Text(
         max_length=500,
         help_text="Asked with GET; a 2xx means healthy. Left out: any answer of the endpoint does.",

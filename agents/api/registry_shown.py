@@ -30,6 +30,7 @@ class AgentSerializer(Shown):
     )
     timeout_seconds = serializers.IntegerField(allow_null=True)
     retry = serializers.DictField()
+    backlog = serializers.DictField(help_text="What happens to work that waits too long or is too much.")
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     health = serializers.CharField(

@@ -14,6 +14,7 @@ from agents.api.strict import OPTIONAL, Flag, Number, OneOf, StrictSerializer, T
 DAY = 86_400  # seconds
 MOST_ATTEMPTS = 50
 MOST_AT_ONCE = 100_000
+MOST_WAITING = 10_000_000
 LONGEST_INSTRUCTIONS = 50_000  # characters
 
 #: The adapters that there are, by the names under which agents choose them.
@@ -94,6 +95,28 @@ class RateSerializer(StrictSerializer):
     per_second = Number(min_value=0.0001, max_value=1_000_000)
 
 
+class BacklogSerializer(StrictSerializer):
+    """What happens to work that waits too long or is too much. What is left out comes from the registry."""
+
+    max_waiting = Whole(
+        min_value=1,
+        max_value=MOST_WAITING,
+        help_text="Beyond the platform's own bound it changes nothing.",
+        **OPTIONAL,
+    )
+    when_full = OneOf(
+        choices=["reject", "drop_oldest", "evict_lowest"],
+        help_text="Only background work that nobody waits for is ever given up; else the submission is answered 429.",
+        **OPTIONAL,
+    )
+    expire_after_seconds = Number(
+        min_value=1,
+        max_value=365 * DAY,
+        help_text="For new background work that nobody waits for and that has no expires_at.",
+        **OPTIONAL,
+    )
+
+
 class AgentSettingsSerializer(StrictSerializer):
     """A tenant's own settings of a role. What is left out comes from the registry."""
 
@@ -120,6 +143,7 @@ class AgentSettingsSerializer(StrictSerializer):
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
     retry = RetrySerializer(**OPTIONAL)
     rate = RateSerializer(**OPTIONAL)
+    backlog = BacklogSerializer(**OPTIONAL)
     enabled = Flag(**OPTIONAL)
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 
@@ -22,6 +23,15 @@ class Shown(serializers.Serializer[Any]):
             name: getattr(self, reader)(instance) if isinstance(reader, str) else reader(instance)
             for name, reader in _readers(type(self))
         }
+
+
+@extend_schema_field({"type": "string", "format": "decimal"})
+class ShownAmount(serializers.SerializerMethodField):
+    """An exact decimal, which goes out as text: a reader's float would lose cents."""
+
+    def __init__(self, *, allow_null: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.allow_null = allow_null
 
 
 @cache

@@ -103,8 +103,8 @@ class SkillBodySerializer(StrictSerializer):
     )
     enabled = Flag(**OPTIONAL)
 
-    def validate_roles(self, roles: list[str]) -> list[str]:
-        return sorted(set(roles))
+    def validate_roles(self, roles: list[str] | None) -> list[str] | None:
+        return None if roles is None else sorted(set(roles))
 
 
 class NewSkillSerializer(SkillBodySerializer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
 from django.utils.dateparse import parse_datetime
@@ -30,7 +31,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         faults: dict[str, Any] = {}
         given: dict[str, Any] = {}
         try:
-            given = super().to_internal_value(data)
+            given = super().to_internal_value(self._without_nulls(data))
         except ValidationError as error:
             faults.update(_by_key(error.detail))
         if isinstance(data, Mapping):
@@ -39,6 +40,13 @@ class StrictSerializer(serializers.Serializer[Any]):
         if faults:
             raise ValidationError(faults)
         return {name: value for name, value in given.items() if value is not None}
+
+    def _without_nulls(self, data: Any) -> Any:
+        """So that no check of a member is asked about an optional one that counts as not given."""
+        if not isinstance(data, Mapping):
+            return data
+        optional = {name for name, field in self.fields.items() if field.allow_null and not field.required}
+        return {name: value for name, value in data.items() if value is not None or name not in optional}
 
 
 def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
@@ -78,6 +86,39 @@ class Number(serializers.FloatField):
         if isinstance(data, bool) or not isinstance(data, int | float):
             self.fail("invalid")
         return float(data)
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "format": "decimal"}]})
+class Amount(serializers.Field[Any, Any, Any, Any]):
+    """An exact decimal from 0: a JSON number, or the same as text for those whose numbers lose cents. At most twelve places."""
+
+    default_error_messages = {
+        "invalid": "must be a number, or a decimal as text",
+        "range": "must be from 0 to {most}",
+        "places": "must have at most 12 decimal places",
+    }
+
+    def __init__(self, *, most: Decimal = Decimal(10) ** 15, **options: Any) -> None:
+        super().__init__(**options)
+        self.most = most
+
+    def to_internal_value(self, data: Any) -> Decimal:
+        if isinstance(data, bool) or not isinstance(data, int | float | str):
+            self.fail("invalid")
+        try:
+            amount = Decimal(str(data))
+        except InvalidOperation:
+            self.fail("invalid")
+        if not amount.is_finite():
+            self.fail("invalid")
+        if not 0 <= amount <= self.most:
+            self.fail("range", most=f"{self.most:f}")
+        if amount != amount.quantize(Decimal("1e-12")):
+            self.fail("places")
+        return amount
+
+    def to_representation(self, value: Any) -> Any:
+        return value
 
 
 class Flag(serializers.BooleanField):
@@ -127,7 +168,7 @@ class Moment(serializers.DateTimeField):
         return moment
 
 
-@extend_schema_field({"type": ["object", "array", "string", "number", "boolean"]})
+@extend_schema_field({"type": ["object", "array", "string", "number", "boolean"], "items": {}})
 class Json(serializers.JSONField):
     """Any JSON value."""
 

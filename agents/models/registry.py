@@ -69,6 +69,12 @@ class Agent(models.Model):
         blank=True,
         help_text="max_attempts, strategy, base_seconds, multiplier, max_seconds, jitter",
     )
+    backlog = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="max_waiting for each tenant, when_full (reject, drop_oldest or evict_lowest), expire_after_seconds",
+    )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(
         default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
@@ -170,6 +176,13 @@ class AgentConfig(TenantOwned):
     adapter = models.CharField(max_length=16, choices=Adapter.choices, blank=True)
     endpoint = models.CharField(max_length=500, blank=True)
     auth_sealed = models.TextField(blank=True, editable=False)
+    signing_sealed = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Secrets of its own, newest first. Empty: those derived from the installation's keys.",
+    )
     model = models.CharField(max_length=100, blank=True)
     instructions = models.TextField(
         blank=True,
@@ -180,6 +193,12 @@ class AgentConfig(TenantOwned):
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(default=dict, blank=True)
     rate = models.JSONField(default=dict, blank=True, help_text="capacity and per_second of starts")
+    backlog = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="max_waiting, when_full (reject, drop_oldest or evict_lowest), expire_after_seconds",
+    )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(default=False)
     version = models.PositiveIntegerField(default=1, editable=False)

@@ -1,6 +1,25 @@
 """The only HTTP client of the project. It calls public addresses and what the operators named, no others."""
 
 from agents.outbound.budget import call_budget
-from agents.outbound.client import OutboundResponse, check_url, close_connections, guarded_transport, send
+from agents.outbound.client import (
+    OutboundResponse,
+    check_url,
+    close_connections,
+    guarded_transport,
+    plain_errors,
+    send,
+)
+from agents.outbound.urls import read as read_url
+from agents.outbound.vendors import client_for_vendor
 
-__all__ = ["OutboundResponse", "call_budget", "check_url", "close_connections", "guarded_transport", "send"]
+__all__ = [
+    "OutboundResponse",
+    "call_budget",
+    "check_url",
+    "client_for_vendor",
+    "close_connections",
+    "guarded_transport",
+    "plain_errors",
+    "read_url",
+    "send",
+]

@@ -87,7 +87,7 @@ def send(
     with (
         budget.call_budget(deadline_seconds, max_bytes, cancelled) as call,
         _known_if_sent(call),
-        _plain_errors(target, deadline_seconds),
+        plain_errors(url, deadline_seconds),
     ):
         response = guarded_transport().handle_request(request)
         try:
@@ -157,13 +157,14 @@ def _known_if_sent(call: budget.Budget) -> Iterator[None]:
 
 
 @contextmanager
-def _plain_errors(target: urls.Target, seconds: float) -> Iterator[None]:
+def plain_errors(url: str, seconds: float) -> Iterator[None]:
+    """Turn the network's failures in this block into `RetryableAgentError` (agent_timeout, agent_unreachable)."""
     try:
         yield
     except httpx2.TimeoutException as error:
         raise budget.timed_out(seconds) from error
     except httpx2.TransportError as error:
-        message = f"{target.place} could not be reached: {error}"
+        message = f"{urls.read(url).place} could not be reached: {error}"
         raise RetryableAgentError(message, code="agent_unreachable") from error
 
 

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from agents import deployments, health, references, semantic_versions
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
+from tenants import audit
 
 Environment = AgentVersionDeployment.Environment
 
@@ -84,6 +85,7 @@ class Command(BaseCommand):
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
         deployments.deploy(role, version, environment, endpoint=endpoint, actor=_actor())
+        _noted("deploy", role, version=version, environment=environment)
         self.stdout.write(f"{role} {version} is in {environment}")
 
     def _promote(self, role: str, version: str, **options: Any) -> None:
@@ -100,11 +102,13 @@ class Command(BaseCommand):
                 f"First: manage.py agents deploy {role} {version}"
             )
         deployments.promote(role, found.pk, actor=_actor())
+        _noted("promote", role, version=version)
         self.stdout.write(f"{role} {version} is in production")
 
     def _rollback(self, role: str, **options: Any) -> None:
         _agent(role)
         restored = deployments.roll_back(role, actor=_actor())
+        _noted("rollback", role, version=restored.version)
         self.stdout.write(f"{role} {restored.version} is in production")
 
     def _check(self, roles: Sequence[str], **options: Any) -> None:
@@ -169,6 +173,10 @@ def _shown(deployment: AgentVersionDeployment) -> tuple[str, ...]:
         replaced,
         deployment.endpoint or "-",
     )
+
+
+def _noted(deed: str, role: str, **detail: str) -> None:
+    audit.record_command(f"agents {deed}", about=("agents", role), detail=detail)
 
 
 def _actor() -> str:

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from agents import scheduler_settings
 from agents.scheduler_settings import SettingsInvalid
 from agents.scheduler_settings.reading import key_at, value_of
+from tenants import audit
 
 
 class Command(BaseCommand):
@@ -40,6 +41,7 @@ class Command(BaseCommand):
                 members[key_at(path.strip()).path] = value_of(value.strip())
             if members:
                 scheduler_settings.change(members, actor=f"command:{getpass.getuser()}")
+                audit.record_command("scheduler_settings", detail={"changed": sorted(members)})
         except SettingsInvalid as error:
             raise CommandError(str(error)) from error
         self._show()

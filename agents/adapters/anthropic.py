@@ -1,0 +1,173 @@
+"""The Anthropic adapter: a model with the five tools, over the Messages API.
+
+What is the same for all runs of a role (its tools and its system text) is marked for the provider's cache. `input_tokens` of the usage
+counts what came from the cache, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anthropic
+import orjson
+
+from agents import outbound
+from agents.adapters import dialogue
+from agents.adapters.dialogue import Asked, Said
+from agents.adapters.message_batches import ENDS, said_of
+from agents.adapters.model_options import ModelOptions
+from agents.adapters.provider_errors import broken_off, plain_errors
+from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
+from agents.exceptions import ConfigurationError
+from agents.governor.calling import Told
+from agents.governor.providers import Provider, provider_of
+from agents.tools import DEFINITIONS
+
+_CACHED = {"type": "ephemeral"}
+
+
+class AnthropicAdapter:
+    """Talks with a model of Anthropic, or of a server that speaks its protocol."""
+
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+        """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
+        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+        if not request.settings.model:
+            raise ConfigurationError(f"The role {request.agent_role} has no model.")
+        dialect = _Messages(request, provider, options)
+        return dialogue.hold(dialect, request=request, link=link, provider=provider, options=options)
+
+
+class _Messages:
+    """A conversation as the Messages API has it."""
+
+    def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
+        self._request, self._provider, self._options = request, provider, options
+        # The client under it brings the credential; this one keeps the library from looking for others.
+        self._client = anthropic.Anthropic(
+            api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
+            http_client=outbound.client_for_vendor(provider.headers),
+        )  # fmt: skip
+        self._messages: list[dict[str, Any]] = [{"role": "user", "content": request.prompt}]
+        self._system = dialogue.system_of(request, options)
+        self._begun = request.begun
+
+    def say(self, told: Told) -> Said:
+        if self._begun is not None:
+            return self._said_before(told)
+        with plain_errors(anthropic, request=self._request, provider=self._provider, told=told):
+            message = self._streamed(told) if self._options.stream else self._whole(told)
+            if message.stop_reason is None:
+                raise broken_off(self._provider)
+            said = _said(message)
+        self._messages.append(
+            {
+                "role": "assistant",
+                "content": [_plain(block) for block in message.content if not _is_empty(block)],
+            }
+        )
+        return said
+
+    def _said_before(self, told: Told) -> Said:
+        """What the model has answered in a batch, as the first of this conversation. It was counted with its batch."""
+        begun, self._begun = self._begun or {}, None
+        said = said_of(begun)
+        blocks = [block for block in begun["content"] if block["type"] != "text" or block["text"].strip()]
+        self._messages.append({"role": "assistant", "content": blocks})
+        told.input_tokens = told.output_tokens = 0
+        return replace(said, input_tokens=0, output_tokens=0, limited_input=0)
+
+    def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
+        blocks = [
+            {
+                "type": "tool_result",
+                "tool_use_id": asked.id,
+                "content": orjson.dumps(dict(answer.body), default=str).decode(),
+                "is_error": answer.refused,
+            }
+            for asked, answer in results
+        ]
+        self._messages.append({"role": "user", "content": blocks})
+
+    def tell(self, text: str) -> None:
+        self._messages.append({"role": "user", "content": text})
+
+    def characters(self) -> int:
+        return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
+
+    def _streamed(self, told: Told) -> Any:
+        with self._client.messages.stream(**self._body()) as stream:
+            told.headers = dict(stream.response.headers)
+            return stream.get_final_message()
+
+    def _whole(self, told: Told) -> Any:
+        raw = self._client.messages.with_raw_response.create(**self._body())
+        told.headers = dict(raw.headers)
+        return raw.parse()
+
+    def _body(self) -> dict[str, Any]:
+        body = body_of(self._request, self._options, system=self._system, messages=self._messages)
+        if "temperature" in body:
+            # The library has no name for it any more.
+            body["extra_body"] = {"temperature": body.pop("temperature")}
+        return body
+
+
+def body_of(
+    request: AgentRequest, options: ModelOptions, *, system: str, messages: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The body of a request, as the protocol has it."""
+    body: dict[str, Any] = {
+        "model": request.settings.model,
+        "max_tokens": options.max_tokens,
+        "messages": messages,
+    }
+    if system:
+        body["system"] = [{"type": "text", "text": system, "cache_control": _CACHED}]
+    if options.tools:
+        body["tools"] = _TOOLS
+    if options.temperature is not None:
+        body["temperature"] = options.temperature
+    return body
+
+
+_TOOLS: list[dict[str, Any]] = [
+    {"name": each.name, "description": each.description, "input_schema": each.input_schema}
+    for each in DEFINITIONS
+]
+_TOOLS[-1]["cache_control"] = _CACHED
+
+
+def _said(message: Any) -> Said:
+    usage = message.usage
+    written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
+    return Said(
+        text="".join(block.text for block in message.content if block.type == "text"),
+        asked=[Asked(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
+        ended=ENDS.get(message.stop_reason, "done"),
+        input_tokens=usage.input_tokens + written + read, output_tokens=usage.output_tokens,
+        limited_input=usage.input_tokens + written,  # what comes from the cache does not count against the limit
+        model=message.model,
+    )  # fmt: skip
+
+
+def _arguments(given: Any) -> dict[str, Any] | None:
+    return given if isinstance(given, dict) else None
+
+
+def _plain(block: Any) -> dict[str, Any]:
+    """As it is sent back: what the model said, without what the library added. Thoughts go back whole, with their signature."""
+    if block.type == "tool_use":
+        arguments = block.input if isinstance(block.input, dict) else {}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+    if block.type == "text":
+        return {"type": "text", "text": block.text}
+    whole: dict[str, Any] = block.to_dict()
+    return whole
+
+
+def _is_empty(block: Any) -> bool:
+    """The API takes back no text without a letter in it."""
+    return block.type == "text" and not block.text.strip()

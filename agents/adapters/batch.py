@@ -1,0 +1,58 @@
+"""The batch adapter: work that can wait is parked until it goes to its provider with a batch; the rest is done at once.
+
+At once goes what is more urgent than batches are for, what is wanted soon, and what has left a batch before. It is done by the adapter
+whose batches these are, with the same settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+
+from agents.adapters import dialogue
+from agents.adapters.anthropic import AnthropicAdapter, body_of
+from agents.adapters.model_options import ModelOptions
+from agents.contracts import AgentRequest, AgentResult, Parked, RunLink
+from agents.exceptions import ConfigurationError
+from agents.governor.providers import in_real_time, provider_of
+
+LOWEST = 20  # the numerically largest priority there is
+
+
+class BatchAdapter:
+    """Parks what can wait, and talks with the model about everything else."""
+
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+        """Park the request, or hold the dialogue now. Raises the `AgentError` that a failure stands for; parking calls nobody."""
+        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+        model = request.settings.model
+        if not model:
+            raise ConfigurationError(f"The role {request.agent_role} has no model.")
+        leave_at = _leave_at(request)
+        if request.at_once or request.priority < _batched_from(request) or leave_at <= datetime.now(UTC):
+            return _at_once(request, link)
+        messages = [{"role": "user", "content": request.prompt}]
+        body = body_of(request, options, system=dialogue.system_of(request, options), messages=messages)
+        return Parked(provider.key, model, body, leave_at)
+
+
+def _leave_at(request: AgentRequest) -> datetime:
+    wanted_by = min(request.deadline, request.wanted_by or request.deadline)
+    return wanted_by - timedelta(seconds=settings.ORCHESTRATOR_BATCH_MARGIN_SECONDS)
+
+
+def _batched_from(request: AgentRequest) -> int:
+    told: Any = request.settings.options.get("batch_priority", settings.ORCHESTRATOR_BATCH_PRIORITY)
+    if isinstance(told, bool) or not isinstance(told, int) or not 1 <= told <= LOWEST:
+        raise ConfigurationError(f"The option batch_priority must be a whole number from 1 to {LOWEST}.")
+    return told
+
+
+def _at_once(request: AgentRequest, link: RunLink) -> AgentResult:
+    """A run that may wait a day for its batch must not hold a worker for a day."""
+    seconds = min(request.timeout_seconds, settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
+    chosen = replace(request, settings=in_real_time(request.settings), timeout_seconds=seconds)
+    return AnthropicAdapter().run(chosen, link=link)

@@ -1,0 +1,182 @@
+"""The cli adapter: an agent that is a program of this machine, run by the worker as a process of its own.
+
+Operators alone say what is run (`options` of the registry, see agents/command_line/options.py). The session is kept at first sight, usage
+as it is told, the transcript as it is printed, and what was used of memory and processor while it goes on. However the call ends, the
+program and all that it has started are gone by then; if the worker itself is killed, the kernel and `sweep` see to that.
+
+    exit 0 with a result                    the output of the run
+    `session_invalid` matches the failure   the conversation is unknown: the run begins anew without one
+    `rate_limited` matches the failure      later, without losing an attempt
+    a listed exit code, a hopeless error    permanent
+    any other exit code, any signal         tried again
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agents import excerpts
+from agents.command_line import invocation, options, processes, reading, traces, transcripts, worktrees
+from agents.command_line.measuring import Resources
+from agents.command_line.options import Options
+from agents.command_line.processes import Command, Ended, Watch
+from agents.command_line.reading import Said
+from agents.command_line.worktrees import Worktree
+from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    ConfigurationError,
+    PermanentAgentError,
+    RetryableAgentError,
+    SessionInvalid,
+)
+
+logger = logging.getLogger(__name__)
+
+TAIL_BYTES = 8_192  # of the standard error, for the message of a failure
+MAX_TURNS = "max_turns"  # the code of an agent that was not done after as many answers as it might give
+REPORT_SECONDS = 5.0  # between two notes of what the run uses
+
+
+class CliAdapter:
+    """Runs programs."""
+
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+        """Run the program once. Raises the `AgentError` that its end stands for."""
+        chosen = options.read(request.settings.options)
+        invocation.program_of(chosen)
+        with traces.kept(request.run_id) as trace, worktrees.checked_out(request, chosen, trace) as tree:
+            command = invocation.command_of(
+                request, chosen, files=trace.files, work=tree.path if tree else trace.work,
+                repository=str(tree.repository) if tree else None,
+            )  # fmt: skip
+            try:
+                result = _Call(request, chosen, link).make(command)
+            except AgentError:
+                _keep_work(tree)
+                raise
+            return _with_work(result, tree)
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of the program."""
+
+    request: AgentRequest
+    chosen: Options
+    link: RunLink
+    tail: bytearray = field(default_factory=bytearray)
+    stop: str | None = None
+    reported: float = field(default_factory=time.monotonic)
+
+    def make(self, command: Command) -> Completed:
+        transcript = transcripts.begin(
+            self.request.tenant_id, self.request.run_id, secrets=excerpts.secrets_of(self.request)
+        )
+        reader = reading.reader_of(self.chosen.output, self.link, on_stop=self._told_to_stop)
+        most = self.request.max_turns
+
+        def hear(chunk: bytes) -> None:
+            transcript.output(chunk)
+            reader.feed(chunk)
+            if most is not None and reader.turns > most:
+                self.stop = MAX_TURNS
+
+        def hear_error(chunk: bytes) -> None:
+            transcript.error(chunk)
+            self.tail = (self.tail + chunk)[-TAIL_BYTES:]
+
+        try:
+            ended = processes.run(command, Watch(hear, hear_error, self._stop_reason, self._sampled))
+        finally:
+            transcript.close()
+        self._report(ended.resources)
+        return self._result(ended, reader.close())
+
+    def _told_to_stop(self, reason: str) -> None:
+        self.stop = reason
+
+    def _stop_reason(self) -> str | None:
+        return self.stop or self.link.stop_reason()
+
+    def _sampled(self, resources: Resources) -> None:
+        if (now := time.monotonic()) - self.reported >= REPORT_SECONDS:
+            self.reported = now
+            self._report(resources)
+
+    def _report(self, resources: Resources) -> None:
+        self.link.progressed({"resources": resources.as_dict()})
+
+    def _result(self, ended: Ended, said: Said) -> Completed:
+        if ended.stopped == processes.OVERDUE:
+            message = f"The agent did not finish within {self.request.timeout_seconds:g} s and was ended."
+            raise RetryableAgentError(message, code="agent_timeout")
+        if ended.stopped is not None and self.stop == MAX_TURNS:
+            raise PermanentAgentError(
+                f"The agent was not done after {self.request.max_turns} turns.", code=MAX_TURNS
+            )
+        if ended.stopped is not None:
+            raise RetryableAgentError(f"The agent was ended: {ended.stopped}", code="agent_stopped")
+        if ended.code == 0 and said.fault is not None:
+            raise said.fault
+        if ended.code == 0 and said.result is not None:
+            return said.result
+        raise self._failure(ended, said)
+
+    def _failure(self, ended: Ended, said: Said) -> AgentError:
+        told = said.error or bytes(self.tail).decode("utf-8", "replace")
+        shown = excerpts.excerpt(told, secrets=excerpts.secrets_of(self.request))
+        message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")
+        unknown = self.chosen.session_invalid
+        if self.request.session_id and unknown and unknown.search(f"{said.error or ''}\n{told}"):
+            return SessionInvalid(message)
+        if (limited := self.chosen.rate_limited) and limited.search(f"{said.error or ''}\n{told}"):
+            return AgentRateLimited(message, retry_after=self.chosen.retry_after_seconds)
+        if ended.code < 0:
+            return RetryableAgentError(message, code="agent_killed")
+        if said.kind == "error_max_turns":
+            return PermanentAgentError(message, code=MAX_TURNS)
+        if ended.code in self.chosen.permanent_exit_codes or said.kind in self.chosen.permanent_errors:
+            return PermanentAgentError(message, code="agent_failed")
+        if ended.code == processes.launcher.NOT_STARTED and "cannot be started" in told:
+            return ConfigurationError(message)
+        return RetryableAgentError(message, code="agent_failed")
+
+
+def _end_of(ended: Ended) -> str:
+    if ended.code < 0:
+        try:
+            return f"was killed by {signal.Signals(-ended.code).name}"
+        except ValueError:
+            return f"was killed by signal {-ended.code}"
+    return f"ended with exit code {ended.code}" + ("" if ended.code else " and without a result")
+
+
+def _with_work(result: Completed, tree: Worktree | None) -> Completed:
+    """The result, with what came of the repository as `data.git`."""
+    if tree is None:
+        return result
+    data, work = result.output.data, tree.outcome()
+    merged: Any = (
+        {**data, "git": work}
+        if isinstance(data, dict)
+        else {"git": work}
+        if data is None
+        else {"result": data, "git": work}
+    )
+    return replace(result, output=replace(result.output, data=merged))
+
+
+def _keep_work(tree: Worktree | None) -> None:
+    """On the branch, for the next attempt. A failure to keep it must not hide why the agent failed."""
+    if tree is None:
+        return
+    try:
+        tree.outcome()
+    except AgentError as error:
+        logger.warning("Work of a failed run not kept", extra={"action": "work_lost", "reason": str(error)})

@@ -1,0 +1,243 @@
+"""Message Batches: many requests in one call at a part of the price, answered whenever the provider gets to them.
+
+The protocol is spoken here without a vendor's library, so whoever looks after batches needs none. A batch is known by the id that its
+creation is answered with; when that answer is lost, the list of batches tells what was created, and the `custom_id` of each answer whose
+it was. Nothing is repeated here. The provider limits batches by themselves, so they have a governor of their own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Any
+from uuid import uuid4
+
+import orjson
+
+from agents import outbound
+from agents.adapters import dialogue
+from agents.adapters.dialogue import Asked, Said
+from agents.adapters.model_options import ModelOptions
+from agents.adapters.provider_errors import invalid, refused
+from agents.contracts import Completed, Usage
+from agents.exceptions import AgentError, RetryableAgentError
+from agents.governor import Call, Governor, Profile
+from agents.governor.calling import Told, governed
+from agents.governor.providers import Provider
+from tenants import strict_json
+
+VERSION = "2023-06-01"
+MOST_REQUESTS = 100_000  # of one batch, as the protocol has it
+CALL_SECONDS = 60.0
+RESULTS_SECONDS = 600.0
+ANSWER_BYTES = 1_000_000  # of anything but results
+IN_MEMORY_BYTES = 8_000_000  # results above it wait in a file
+PAGE = 100
+MOST_PAGES = 20
+
+ENDS = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+    "tool_use": "tools",
+}
+_WORDS = {
+    "expired": ("The provider's batch expired before it came to this.", "batch_expired"),
+    "canceled": ("The provider's batch was cancelled before it came to this.", "batch_canceled"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as its provider tells it."""
+
+    id: str
+    ended: bool
+    requests: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one request: a message of the model, or the error that it stands for."""
+
+    custom_id: str
+    message: Mapping[str, Any] | None
+    error: AgentError | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatches:
+    """The batches at one provider under one credential. Every call may raise the `AgentError` that its failure stands for."""
+
+    provider: Provider
+
+    def create(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> Batch:
+        """Send a batch. Each request has an id of its own, of at most 64 letters, digits, hyphens and underscores."""
+        listed = [{"custom_id": name, "params": dict(body)} for name, body in requests]
+        return self._batch(self._called("POST", "", orjson.dumps({"requests": listed})))
+
+    def look(self, batch_id: str) -> Batch:
+        return self._batch(self._called("GET", f"/{batch_id}"))
+
+    def cancel(self, batch_id: str) -> None:
+        """Ask the provider to answer no more of it. What it has begun may still be answered."""
+        self._called("POST", f"/{batch_id}/cancel", b"{}")
+
+    def listed(self, *, since: datetime) -> Iterator[Batch]:
+        """What was created since then, newest first."""
+        after = ""
+        for _ in range(MOST_PAGES):
+            page = self._called("GET", f"?limit={PAGE}{after}")
+            for told in page.get("data") or ():
+                batch = self._batch(told)
+                if batch.created_at < since:
+                    return
+                yield batch
+            if not page.get("has_more") or not page.get("last_id"):
+                return
+            after = f"&after_id={page['last_id']}"
+
+    def answers(self, batch_id: str, *, max_bytes: int) -> Iterator[Answer]:
+        """The answers of an ended batch, in any order. They are fetched as a whole first, so that nobody waits while they are used."""
+        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as kept:
+            self._fetch(f"{self._url}/{batch_id}/results", kept, max_bytes)
+            kept.seek(0)
+            for line in kept:
+                if line.strip():
+                    yield self._answer(line)
+
+    @property
+    def _url(self) -> str:
+        return f"{self.provider.base_url.rstrip('/')}/v1/messages/batches"
+
+    def _called(self, method: str, path: str, body: bytes | None = None) -> Any:
+        with self._governed(CALL_SECONDS) as told:
+            response = outbound.send(
+                method, f"{self._url}{path}", headers=self._headers, body=body, deadline_seconds=CALL_SECONDS, max_bytes=ANSWER_BYTES,
+            )  # fmt: skip
+            told.headers = response.headers
+            return self._read(response.status, response.body, response.headers)
+
+    def _fetch(self, url: str, kept: IO[bytes], max_bytes: int) -> None:
+        client = outbound.client_for_vendor({**self._headers, "Accept": "application/binary"})
+        with (
+            self._governed(RESULTS_SECONDS) as told,
+            outbound.call_budget(RESULTS_SECONDS, max_bytes),
+            outbound.plain_errors(url, RESULTS_SECONDS),
+            client.stream("GET", url) as response,
+        ):
+            told.headers = dict(response.headers)
+            if response.status_code != 200:
+                self._read(response.status_code, response.read(), told.headers)
+            for part in response.iter_bytes():
+                kept.write(part)
+                if kept.tell() > max_bytes:
+                    raise invalid(self.provider, f"more than {max_bytes} bytes of results")
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {
+            **self.provider.headers,
+            "anthropic-version": VERSION,
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+        }
+
+    @contextmanager
+    def _governed(self, seconds: float) -> Iterator[Told]:
+        governor = Governor(f"{self.provider.key}|batches", Profile())
+        call = Call(f"batches:{uuid4()}", seconds, 0, 0, urgent=False)
+        with governed(self.provider, call, governor=governor) as told:
+            told.input_tokens = told.output_tokens = 0
+            yield told
+
+    def _read(self, status: int, body: bytes, headers: Mapping[str, str]) -> Any:
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            if status == 200:
+                raise invalid(self.provider, "no JSON") from error
+            answer = None
+        if status != 200:
+            inner = answer.get("error") if isinstance(answer, dict) else None
+            text = inner.get("message") if isinstance(inner, dict) else body.decode("utf-8", "replace")
+            # Below 400 it is neither an answer nor a refusal.
+            raise refused(status if status >= 400 else 500, text, answer, headers, self.provider)
+        if not isinstance(answer, dict):
+            raise invalid(self.provider, "no JSON object")
+        return answer
+
+    def _batch(self, told: Any) -> Batch:
+        try:
+            counts = told["request_counts"]
+            return Batch(
+                id=str(told["id"])[:100],
+                ended=told["processing_status"] == "ended",
+                requests=sum(int(number) for number in counts.values()),
+                created_at=_aware(datetime.fromisoformat(told["created_at"])),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise invalid(self.provider, error) from error
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            told = orjson.loads(line)
+            name, result = str(told["custom_id"]), told["result"]
+            kind = str(result["type"])
+            if kind == "succeeded":
+                said_of(result["message"])
+                return Answer(name, result["message"], None)
+            if kind in _WORDS:
+                words, code = _WORDS[kind]
+                return Answer(name, None, RetryableAgentError(words, code=code))
+            failure = result["error"]
+            inner = failure.get("error") or failure
+            return Answer(name, None, refused(0, inner.get("message"), failure, {}, self.provider))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise invalid(self.provider, error) from error
+
+
+def said_of(message: Mapping[str, Any]) -> Said:
+    """A whole message as it stands in a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for what is none."""
+    usage, blocks = message["usage"], message["content"]
+    written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
+    return Said(
+        text="".join(block["text"] for block in blocks if block["type"] == "text"),
+        asked=[Asked(block["id"], block["name"], _object(block.get("input"))) for block in blocks if block["type"] == "tool_use"],
+        ended=ENDS.get(message["stop_reason"], "done"),
+        input_tokens=usage["input_tokens"] + written + read, output_tokens=usage["output_tokens"],
+        limited_input=usage["input_tokens"] + written, model=message.get("model"),
+    )  # fmt: skip
+
+
+def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
+    """The result of a message, or None when the conversation has to go on: it calls tools, or is not the JSON that was asked for.
+
+    `options` are the role's. Raises the `AgentError` of an answer that is no result.
+    """
+    said = said_of(message)
+    if said.asked:
+        return None
+    try:
+        return Completed(dialogue.output_of(said, ModelOptions.of(options)), usage_of(message))
+    except strict_json.StrictJSONError:
+        return None
+
+
+def usage_of(message: Mapping[str, Any]) -> Usage:
+    said = said_of(message)
+    return Usage(said.input_tokens, said.output_tokens, model=said.model, in_batch=True)
+
+
+def _object(given: Any) -> dict[str, Any] | None:
+    return given if isinstance(given, dict) else None
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return moment

@@ -1,0 +1,189 @@
+"""The OpenAI adapter: a model with the five tools, over the chat completions protocol.
+
+Besides OpenAI many servers speak it, among them Ollama, vLLM and llama.cpp: their address, with its `/v1`, is the role's endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+import orjson
+
+from agents import outbound
+from agents.adapters import dialogue
+from agents.adapters.dialogue import Asked, Said
+from agents.adapters.model_options import ModelOptions
+from agents.adapters.provider_errors import broken_off, invalid, plain_errors
+from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
+from agents.exceptions import ConfigurationError
+from agents.governor.calling import Told
+from agents.governor.providers import Provider, provider_of
+from agents.tools import DEFINITIONS
+
+OWN_HOST = "api.openai.com:"  # wants another name for max_tokens than everybody else understands
+_ENDS = {"length": "length", "content_filter": "refused"}
+
+
+class OpenAIAdapter:
+    """Talks with a model of OpenAI, or of any server that speaks its protocol."""
+
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+        """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
+        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+        if not request.settings.model:
+            raise ConfigurationError(f"The role {request.agent_role} has no model.")
+        dialect = _Chat(request, provider, options)
+        return dialogue.hold(dialect, request=request, link=link, provider=provider, options=options)
+
+
+@dataclass
+class _Gathered:
+    """One answer, put together from what came, in one piece or in many."""
+
+    text: list[str] = field(default_factory=list)
+    refusal: bool = False
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    finish: str | None = None
+    usage: Any = None
+    model: str | None = None
+
+    def add(self, piece: Any) -> None:
+        """A chunk of a stream, or a whole answer."""
+        self.usage, self.model = piece.usage or self.usage, piece.model or self.model
+        for choice in piece.choices or ():
+            said = getattr(choice, "delta", None) or getattr(choice, "message", None)
+            self.finish = choice.finish_reason or self.finish
+            if said is None:
+                continue
+            self.text.append(said.content or "")
+            self.refusal = self.refusal or bool(said.refusal)
+            for number, call in enumerate(said.tool_calls or ()):
+                self._add_call(getattr(call, "index", number), call)
+
+    def _add_call(self, index: int, call: Any) -> None:
+        known = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        known["id"] = call.id or known["id"]
+        if call.function is not None:
+            known["name"] = call.function.name or known["name"]
+            known["arguments"] += call.function.arguments or ""
+
+
+class _Chat:
+    """A conversation as chat completions have it."""
+
+    def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
+        self._request, self._provider, self._options = request, provider, options
+        # The client under it brings the credential; this one keeps the library from looking for others.
+        self._client = openai.OpenAI(
+            api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
+            http_client=outbound.client_for_vendor(provider.headers),
+        )  # fmt: skip
+        system = dialogue.system_of(request, options)
+        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+        self._messages.append({"role": "user", "content": request.prompt})
+
+    def say(self, told: Told) -> Said:
+        gathered = _Gathered()
+        with plain_errors(openai, request=self._request, provider=self._provider, told=told):
+            for piece in self._pieces(told):
+                gathered.add(piece)
+            if gathered.finish is None:
+                raise broken_off(self._provider)
+            said = self._said(gathered)
+        self._messages.append(_plain(gathered))
+        return said
+
+    def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
+        for asked, answer in results:
+            text = orjson.dumps(dict(answer.body), default=str).decode()
+            self._messages.append({"role": "tool", "tool_call_id": asked.id, "content": text})
+
+    def tell(self, text: str) -> None:
+        self._messages.append({"role": "user", "content": text})
+
+    def characters(self) -> int:
+        return len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
+
+    def _pieces(self, told: Told) -> Iterable[Any]:
+        """The answer as it comes. A stream that is left early is closed."""
+        if not self._options.stream:
+            raw = self._client.chat.completions.with_raw_response.create(**self._body())
+            told.headers = dict(raw.headers)
+            yield raw.parse()
+            return
+        body: Any = {**self._body(), "stream": True, "stream_options": {"include_usage": True}}
+        with self._client.chat.completions.create(**body) as stream:
+            told.headers = dict(stream.response.headers)
+            yield from stream
+
+    def _body(self) -> dict[str, Any]:
+        own = self._provider.place.startswith(OWN_HOST)
+        body: dict[str, Any] = {
+            "model": self._request.settings.model,
+            "messages": self._messages,
+            "max_completion_tokens" if own else "max_tokens": self._options.max_tokens,
+        }
+        if self._options.tools:
+            body["tools"] = _TOOLS
+        if self._options.temperature is not None:
+            body["temperature"] = self._options.temperature
+        if self._options.output == "json":
+            body["response_format"] = {"type": "json_object"}
+        return body
+
+    def _said(self, gathered: _Gathered) -> Said:
+        given, produced = self._tokens(gathered)
+        asked = [_asked(call) for _, call in sorted(gathered.calls.items())]
+        if any(not each.id or not each.name for each in asked):
+            raise invalid(self._provider, "a call to a tool without its name or id")
+        ended = "refused" if gathered.refusal else _ENDS.get(gathered.finish or "", "done")
+        return Said(
+            text="".join(gathered.text), asked=asked, ended=ended, input_tokens=given,
+            output_tokens=produced, limited_input=given, model=gathered.model,
+        )  # fmt: skip
+
+    def _tokens(self, gathered: _Gathered) -> tuple[int, int]:
+        """Given and produced. Servers that do not count while they stream, such as llama.cpp's, are counted for, by characters."""
+        if gathered.usage:
+            return gathered.usage.prompt_tokens or 0, gathered.usage.completion_tokens or 0
+        produced = sum(map(len, gathered.text)) + sum(len(str(call)) for call in gathered.calls.values())
+        return _tokens_of(self.characters()), _tokens_of(produced)
+
+
+def _tokens_of(characters: int) -> int:
+    return characters // dialogue.CHARACTERS_PER_TOKEN + 1
+
+
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": each.name, "description": each.description, "parameters": each.input_schema},
+    }
+    for each in DEFINITIONS
+]
+
+
+def _asked(call: Mapping[str, str]) -> Asked:
+    try:
+        arguments = orjson.loads(call["arguments"] or "{}")
+    except orjson.JSONDecodeError:
+        arguments = None
+    return Asked(call["id"], call["name"], arguments if isinstance(arguments, dict) else None)
+
+
+def _plain(gathered: _Gathered) -> dict[str, Any]:
+    """As it is sent back."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(gathered.text)}
+    if gathered.calls:
+        message["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+            }
+            for _, call in sorted(gathered.calls.items())
+        ]
+    return message

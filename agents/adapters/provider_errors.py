@@ -1,0 +1,125 @@
+"""What a provider's failure means for the run. Both vendors' libraries fail in the same classes, under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from agents import excerpts, outbound, retry_after
+from agents.contracts import AgentRequest
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    ConfigurationError,
+    PermanentAgentError,
+    RetryableAgentError,
+)
+from agents.governor.calling import Told
+from agents.governor.providers import Provider
+
+_RETRYABLE = frozenset({408, 409, 425})  # and all from 500
+
+#: An error inside of an answer that began well comes without a status of its own.
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded_error": 529,
+}
+#: A 429 that waiting does not help against: the account is empty.
+_QUOTA = "insufficient_quota"
+
+
+@contextmanager
+def plain_errors(library: Any, *, request: AgentRequest, provider: Provider, told: Told) -> Iterator[None]:
+    """Turn whatever the library raises in this block into an `AgentError`, and note the headers of a refusal."""
+    try:
+        with outbound.plain_errors(provider.base_url, request.timeout_seconds):
+            yield
+    except AgentError:
+        raise
+    except library.APIStatusError as error:
+        told.headers = dict(error.response.headers)
+        secrets = excerpts.secrets_of(request)
+        raise refused(
+            error.status_code, error.message, error.body, told.headers, provider, secrets=secrets
+        ) from error
+    except library.APIConnectionError as error:
+        raise _unreachable(error, provider) from error
+    except library.APIResponseValidationError as error:
+        raise invalid(provider, error) from error
+    except library.APIError as error:
+        secrets = excerpts.secrets_of(request)
+        raise refused(200, error.message, error.body, told.headers, provider, secrets=secrets) from error
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        # The libraries trust what they are sent; what is not as they expect fails anywhere in them.
+        raise invalid(provider, error) from error
+
+
+def invalid(provider: Provider, error: Exception | str) -> RetryableAgentError:
+    """The provider's answer makes no sense. Likely a fault on its side, so it may pass."""
+    shown = error if isinstance(error, str) else type(error).__name__
+    return RetryableAgentError(f"{provider.name} answered nonsense: {shown}", code="provider_answer_invalid")
+
+
+def broken_off(provider: Provider) -> RetryableAgentError:
+    return RetryableAgentError(
+        f"{provider.name} broke off in the middle of its answer.", code="agent_unreachable"
+    )
+
+
+def refused(
+    status: int,
+    text: object,
+    body: Any,
+    headers: Mapping[str, str],
+    provider: Provider,
+    *,
+    secrets: Iterable[str] = (),
+) -> AgentError:
+    """What an answer means that is none. A status below 400 says nothing; then the kind of error in the body does."""
+    kinds = _kinds_of(body)
+    if status < 400:
+        status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
+    hidden = [*secrets, *provider.headers.values(), *_bare(provider)]
+    message = f"{provider.name} answered with status {status}: {excerpts.excerpt(str(text), secrets=hidden)}"
+    wait = retry_after.seconds_from(headers.get("retry-after"))
+    if status == 429 and _QUOTA in kinds:
+        return PermanentAgentError(message, code="provider_quota")
+    if status == 429:
+        return AgentRateLimited(message, retry_after=wait)
+    if status in _RETRYABLE or status >= 500:
+        return RetryableAgentError(message, code="agent_error_status", retry_after=wait)
+    if status in (401, 403):
+        where = f"the role's credentials (auth), or {provider.key_setting}"
+        return ConfigurationError(f"{message} Check {where}.")
+    return PermanentAgentError(message)
+
+
+def _bare(provider: Provider) -> Iterator[str]:
+    """The keys themselves, without the word before them."""
+    return (value.removeprefix("Bearer ") for value in provider.headers.values())
+
+
+def _kinds_of(body: Any) -> list[str]:
+    """What the error is called, in either family's body."""
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    found = [each for each in (inner, body) if isinstance(each, Mapping)]
+    return [str(each[name]) for each in found for name in ("type", "code") if each.get(name)]
+
+
+def _unreachable(error: Exception, provider: Provider) -> AgentError:
+    """The guard's own word, if it was the guard that ended the call; the libraries wrap whatever comes from below."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AgentError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return RetryableAgentError(
+        f"{provider.name} could not be reached: {error.__cause__ or error}", code="agent_unreachable"
+    )

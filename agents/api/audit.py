@@ -1,0 +1,87 @@
+"""The audit trail of a tenant, for its admins: who did what, when and from where. Read only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.documentation import operation
+from agents.api.shown import Shown
+from tenants.api.filters import StrictFilterSet
+from tenants.api.views import TenantViewSet
+from tenants.audit.rows import AuditEntry
+from tenants.models import Role
+
+OUTCOMES = (("done", "done"), ("refused", "refused"), ("failed", "failed"))
+
+
+class ActorShownSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="user, token, run, command or nobody")
+    id = serializers.CharField()
+    name = serializers.CharField()
+
+
+class ObjectShownSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField()
+    id = serializers.CharField()
+
+
+class AuditEntrySerializer(Shown):
+    """Who did what to which object. Secrets and texts of agents are never part of it."""
+
+    id = serializers.UUIDField()
+    number = serializers.IntegerField(help_text="Counts the tenant's entries without a gap.")
+    at = serializers.DateTimeField()
+    actor = ActorShownSerializer()
+    operation = serializers.CharField(help_text="Such as `POST /activities/{id}/approve/`.")
+    outcome = serializers.CharField(help_text="done, refused or failed")
+    object = ObjectShownSerializer(source="about")
+    changes = serializers.DictField(help_text="By field: before and after.")
+    detail = serializers.DictField()
+    request_id = serializers.CharField()
+    ip = serializers.CharField()
+    break_glass = serializers.UUIDField(
+        source="break_glass_id",
+        allow_null=True,
+        help_text="Set when a superuser of the platform who is no member did it.",
+    )
+    hash = serializers.CharField(help_text="Covers this entry and the hash of the one before it.")
+
+
+class AuditFilter(StrictFilterSet):
+    actor = django_filters.CharFilter(field_name="actor_name", help_text="The name of a person or a token.")
+    actor_id = django_filters.CharFilter()
+    operation = django_filters.CharFilter(help_text="As a whole, such as `PUT /pipelines/{key}/`.")
+    object = django_filters.CharFilter(field_name="object_id")
+    object_kind = django_filters.CharFilter()
+    outcome = django_filters.ChoiceFilter(choices=OUTCOMES)
+    since = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
+    until = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+
+    class Meta:
+        model = AuditEntry
+        fields: tuple[str, ...] = ()
+
+
+class AuditList(TenantViewSet):
+    queryset = AuditEntry.objects
+    serializer_class = AuditEntrySerializer
+    filterset_class = AuditFilter
+    ordering_fields = ("number",)
+    ordering = ("-number",)
+    scope = "audit"
+    required_role = Role.ADMIN
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset()
+        return rows
+
+    @operation("The audit trail, newest first", answer=AuditEntrySerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(AuditEntrySerializer(page, many=True).data)

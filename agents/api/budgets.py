@@ -1,0 +1,220 @@
+"""Budgets: how much a tenant's runs may consume, and how much of that is spent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents import configuration
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown, ShownAmount
+from agents.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
+from agents.models import Agent
+from tenants.api.faults import InvalidRequest
+from tenants.api.versions import Versioned
+from tenants.api.views import TenantViewSet
+from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
+from tenants.money import budgets, calendar
+
+ADDRESS = "/api/v1/budgets/"
+
+#: Members of the API that have another name in the table.
+_COLUMNS = {"deliverable": "deliverable_id", "activity": "activity_id"}
+
+
+class BudgetSerializer(Shown):
+    """A cap, and how it stands in the present period. Amounts are decimals as text, in the budget's unit."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    agent_role = serializers.CharField(allow_null=True, help_text="null: all roles.")
+    deliverable = serializers.UUIDField(
+        source="deliverable_id", allow_null=True, help_text="null: all deliverables."
+    )
+    activity = serializers.UUIDField(source="activity_id", allow_null=True, help_text="null: all activities.")
+    unit = serializers.CharField(help_text=f"One of {', '.join(BudgetUnit.values)}.")
+    period = serializers.CharField(help_text=f"One of {', '.join(BudgetPeriod.values)}; by UTC's calendar.")
+    cap = ShownAmount()
+    warning_share = ShownAmount()
+    estimate = ShownAmount(
+        allow_null=True, help_text="Kept for each run that starts. null: what runs of its role took lately."
+    )
+    spent = ShownAmount()
+    reserved = ShownAmount(help_text="Kept for runs that are going on.")
+    remaining = ShownAmount(help_text="Of the cap, what is neither spent nor reserved.")
+    overshoot = ShownAmount(help_text="How far it was over the cap in this period.")
+    period_start = serializers.SerializerMethodField()
+    period_end = serializers.SerializerMethodField(help_text="When it begins anew; null: never.")
+    warned_at = serializers.DateTimeField(allow_null=True)
+    waiting_since = serializers.DateTimeField(allow_null=True, help_text="Since when work waits for it.")
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+    link = serializers.SerializerMethodField()
+
+    def to_representation(self, instance: Budget) -> dict[str, Any]:
+        budgets.roll(instance)  # as it stands today; the row follows with the next run
+        return super().to_representation(instance)
+
+    def get_cap(self, budget: Budget) -> Decimal:
+        return shown(budget.cap)
+
+    def get_warning_share(self, budget: Budget) -> Decimal:
+        return shown(budget.warning_share)
+
+    def get_estimate(self, budget: Budget) -> Decimal | None:
+        return None if budget.estimate is None else shown(budget.estimate)
+
+    def get_spent(self, budget: Budget) -> Decimal:
+        return shown(budget.spent)
+
+    def get_reserved(self, budget: Budget) -> Decimal:
+        return shown(budget.reserved)
+
+    def get_remaining(self, budget: Budget) -> Decimal:
+        return shown(max(Decimal(0), budget.cap - budget.spent - budget.reserved))
+
+    def get_overshoot(self, budget: Budget) -> Decimal:
+        return shown(budget.overshoot)
+
+    def get_period_start(self, budget: Budget) -> str | None:
+        return None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat()
+
+    def get_period_end(self, budget: Budget) -> datetime | None:
+        return calendar.end_of(budget.period, budget.period_start)
+
+    def get_link(self, budget: Budget) -> str:
+        return f"{ADDRESS}{budget.pk}/"
+
+
+def shown(amount: Decimal) -> Decimal:
+    """Without the zeros behind its last place: 0.3 and not 0.300000000000. The renderer writes it without an exponent."""
+    return Decimal(amount).normalize() + 0
+
+
+class BudgetBodySerializer(StrictSerializer):
+    """A cap on what runs may consume. What is left out of the scope is not looked at."""
+
+    name = Text(max_length=200)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    deliverable = Identifier(**OPTIONAL)
+    activity = Identifier(**OPTIONAL)
+    unit = OneOf(choices=BudgetUnit.values, help_text="dollars if left out", **OPTIONAL)
+    period = OneOf(choices=BudgetPeriod.values, help_text="total if left out", **OPTIONAL)
+    cap = Amount(help_text="A number, or a decimal as text. 0: nothing starts.")
+    warning_share = Amount(most=Decimal(1), help_text="People are told once; 0.8 if left out.", **OPTIONAL)
+    estimate = Amount(help_text="Kept for each run that starts.", **OPTIONAL)
+
+    def validate_agent_role(self, role: str | None) -> str | None:
+        if role is not None and not Agent.objects.filter(role=role).exists():
+            raise serializers.ValidationError(f"there is no agent with the role {role!r}")
+        return role
+
+
+class BudgetFilter(django_filters.FilterSet):
+    agent_role = django_filters.CharFilter()
+    deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    activity = django_filters.UUIDFilter(field_name="activity_id")
+    unit = django_filters.ChoiceFilter(choices=BudgetUnit.choices)
+    period = django_filters.ChoiceFilter(choices=BudgetPeriod.choices)
+
+    class Meta:
+        model = Budget
+        fields: tuple[str, ...] = ()
+
+
+class BudgetViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = Budget.objects
+    serializer_class = BudgetSerializer
+    filterset_class = BudgetFilter
+    search_fields = ("name",)
+    ordering_fields = ("name", "created_at")
+    lookup_value_converter = "uuid"
+    reject_duplicate_keys = True
+    scope = "budgets"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset()
+        return rows.filter(deleted_at=None)
+
+    @operation("The budgets", answer=BudgetSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(BudgetSerializer(page, many=True).data)
+
+    @operation("One budget", answer=BudgetSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return Response(BudgetSerializer(self._found(pk)).data)
+
+    @operation(
+        "Make a budget",
+        request=BudgetBodySerializer,
+        answer=BudgetSerializer,
+        status=201,
+        refusals=(409,),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
+        budget = budgets.create(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
+        configuration.forget()
+        answer = Response(BudgetSerializer(budget).data, status=201)
+        answer.headers["Location"] = f"{ADDRESS}{budget.pk}/"
+        return answer
+
+    @operation(
+        "Change a budget",
+        request=BudgetBodySerializer,
+        answer=BudgetSerializer,
+        refusals=(404,),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, pk: UUID) -> Response:
+        """Name, cap, warning share and estimate. What it counts stays as it is: for that, make another budget. Work that waits for it
+        goes on by itself when there is room."""
+        self._locked(pk)
+        fields = _fields(read(BudgetBodySerializer, request.data))
+        self._refuse_other_scope(self._found(pk), fields)
+        changes = {name: value for name, value in fields.items() if name not in budgets.SCOPE}
+        return Response(BudgetSerializer(budgets.change(self.tenant_id, pk, changes)).data)
+
+    @operation("Remove a budget", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, pk: UUID) -> Response:
+        """What waits for it goes on. The ledger keeps what was spent."""
+        self._locked(pk)
+        budgets.delete(self.tenant_id, pk)
+        return Response(status=204)
+
+    def _found(self, pk: UUID) -> Budget:
+        budget: Budget | None = self.get_queryset().filter(pk=pk).first()
+        if budget is None:
+            raise NotFound
+        return budget
+
+    def _locked(self, pk: UUID) -> None:
+        self.check_if_match(budgets.locked(self.tenant_id, pk).version)
+
+    def _refuse_other_scope(self, budget: Budget, fields: dict[str, Any]) -> None:
+        names = {column: member for member, column in _COLUMNS.items()}
+        changed = [name for name in budgets.SCOPE if getattr(budget, name) != fields[name]]
+        if changed:
+            raise InvalidRequest(
+                [(names.get(name, name), "cannot be changed; make another budget") for name in changed]
+            )
+
+
+def _fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a budget, all of them: what is left out has its default."""
+    defaults = Budget()
+    names = (*budgets.SCOPE, "name", "cap", "warning_share", "estimate")
+    given = {_COLUMNS.get(name, name): value for name, value in body.items()}
+    return {name: given.get(name, getattr(defaults, name)) for name in names}

@@ -1,0 +1,102 @@
+"""How long a tenant's rows are kept, by kind: what is in force, what of it is the tenant's own, and what was deleted."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.documentation import operation
+from agents.api.strict import Member, StrictSerializer, read
+from tenants.api.faults import InvalidRequest
+from tenants.api.views import TenantView
+from tenants.models import Role
+from tenants.retention import policies
+from tenants.retention.kinds import all_kinds
+from tenants.retention.models import LONGEST_DAYS, RetentionPolicy, RetentionTally
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "enum": [policies.NEVER]}]})
+class DaysField(serializers.Field[Any, Any, Any, Any]):
+    """Days, or "never"."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class RetentionKindSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField()
+    title = serializers.CharField()
+    days = DaysField(help_text='In force: days after the end of it, or "never" deleted.')
+    default_days = DaysField(help_text="The platform's.")
+    own = serializers.BooleanField(help_text="Whether the tenant has said so itself.")
+    deleted = serializers.IntegerField(help_text="Rows so far.")
+    last_deleted = serializers.IntegerField(help_text="Rows, the last time that there were any.")
+    last_at = serializers.DateTimeField(allow_null=True)
+
+
+class RetentionShownSerializer(serializers.Serializer[Any]):
+    """Every kind of rows that has an age."""
+
+    kinds = RetentionKindSerializer(many=True)
+
+
+class RetentionSerializer(StrictSerializer):
+    """The tenant's own policies. What is left out has the platform's default again."""
+
+    kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
+
+
+class RetentionView(TenantView):
+    queryset = RetentionPolicy.objects
+    pagination_class = None
+    reject_duplicate_keys = True
+    scope = "retention"
+    required_role: ClassVar[dict[str, Role]] = {"get": Role.ADMIN, "put": Role.ADMIN}
+
+    @operation("How long rows of each kind are kept", answer=RetentionShownSerializer)
+    def get(self, request: Request) -> Response:
+        return Response(_shown(self.tenant_id))
+
+    @operation(
+        "Replace how long rows of each kind are kept",
+        request=RetentionSerializer,
+        answer=RetentionShownSerializer,
+        refusals=(400,),
+    )
+    def put(self, request: Request) -> Response:
+        """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""
+        wanted = read(RetentionSerializer, request.data)["kinds"]
+        try:
+            policies.replace(self.tenant_id, wanted, actor=self.principal.actor)
+        except policies.RetentionInvalid as error:
+            raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.faults]) from error
+        return Response(_shown(self.tenant_id))
+
+
+def _shown(tenant_id: UUID) -> dict[str, Any]:
+    own, days = policies.own_of(tenant_id), policies.days_of(tenant_id)
+    tallies = {row.kind: row for row in RetentionTally.objects.for_tenant(tenant_id)}
+    return {
+        "kinds": [
+            {
+                "kind": name,
+                "title": kind.title,
+                "days": _said(days[name]),
+                "default_days": _said(kind.default_days),
+                "own": name in own,
+                "deleted": tallies[name].deleted if name in tallies else 0,
+                "last_deleted": tallies[name].last_deleted if name in tallies else 0,
+                "last_at": tallies[name].last_at if name in tallies else None,
+            }
+            for name, kind in all_kinds().items()
+        ]
+    }
+
+
+def _said(days: float | None) -> float | str:
+    return policies.NEVER if days is None else days

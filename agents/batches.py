@@ -1,0 +1,40 @@
+"""The batches of the provider that a role leads to, for the engine, which looks after them.
+
+A batch outlives the settings under which it was sent: keys are changed, roles are done otherwise. It is reached as long as its role leads
+to the same place by a batch adapter, under whatever credential holds now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agents import well_formed
+from agents.adapters import message_batches
+from agents.adapters.message_batches import MOST_REQUESTS, Answer, MessageBatches, usage_of
+from agents.contracts import BATCHES_OF, AdapterSettings, Completed
+from agents.exceptions import ConfigurationError
+from agents.governor.providers import provider_of
+
+__all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "completed_from", "door_of", "usage_of")
+
+
+def door_of(chosen: AdapterSettings, key: str) -> MessageBatches:
+    """The way to the batches of a provider, by the key that its items were kept with. Raises `AgentError` when there is none any more."""
+    provider = provider_of(chosen)
+    if chosen.adapter not in BATCHES_OF or _place(provider.key) != _place(key):
+        raise ConfigurationError(f"The role does not lead to batches of {_place(key)} any more.")
+    return MessageBatches(provider)
+
+
+def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
+    """The result that a message stands for, as well-formed as any; None when the conversation has to go on. Raises `AgentError`."""
+    completed = message_batches.completed_from(message, options)
+    if completed is not None:
+        well_formed.require(completed)
+    return completed
+
+
+def _place(key: str) -> str:
+    """Adapter, host and port, without the credential."""
+    return key.rpartition("|")[0]

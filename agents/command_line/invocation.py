@@ -1,0 +1,146 @@
+"""From a request to what is started: arguments, environment, prompt and limits.
+
+What is not the operators' own text never decides what is run: the program is on their list, there is no shell, prompts come by standard
+input or as a file, secrets come in the environment, and the few values that may become arguments have a form in which none can be taken
+for an option.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import orjson
+from django.conf import settings
+
+from agents import job
+from agents.command_line import options
+from agents.command_line.options import Options
+from agents.command_line.processes import RUN_ID, Command
+from agents.contracts import AgentRequest
+from agents.exceptions import ConfigurationError, SessionInvalid
+
+#: Of the worker's own environment. Its other variables hold the passwords of databases and keys of other agents.
+ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+_HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+=-]{0,199}")
+
+
+def command_of(
+    request: AgentRequest, chosen: Options, *, files: Path, work: Path, repository: str | None
+) -> Command:
+    """Writes the files that the arguments name into the folder `files`. Raises `ConfigurationError`, `SessionInvalid`."""
+    program = program_of(chosen)
+    values = _values(request, files, work, repository)
+    arguments = list(_filled(chosen, values))
+    return Command(
+        arguments=[program, *arguments[1:]],
+        environment=environment_of(request, chosen, work),
+        folder=work,
+        prompt=request.prompt.encode() if chosen.prompt == "stdin" else b"",
+        limits=chosen.limits,
+        seconds=request.timeout_seconds,
+        grace_seconds=chosen.kill_grace_seconds,
+    )
+
+
+def program_of(chosen: Options) -> str:
+    """The absolute path of the program, if the operators of this machine allow it."""
+    name = str(chosen.command[0])
+    if name not in settings.ORCHESTRATOR_CLI_COMMANDS:
+        raise ConfigurationError(f"{name} is not among the programs in ORCHESTRATOR_CLI_COMMANDS.")
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigurationError(f"The program {name} is not installed on this machine.")
+    return os.path.abspath(found)
+
+
+def environment_of(request: AgentRequest, chosen: Options, work: Path) -> dict[str, str]:
+    """The whole environment of the agent. Holds secrets: never log it."""
+    names = (*ALLOWED, *(("HOME",) if chosen.home == "worker" else ()), *chosen.environment)
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    if chosen.home == "own":
+        found["HOME"] = str(home_of(request))
+    found |= {"TMPDIR": str(work)} | dict(chosen.variables)
+    if chosen.credential_variable and (secret := _credential(request.settings.auth)):
+        found[chosen.credential_variable] = secret
+    found |= {
+        RUN_ID: str(request.run_id),
+        "ORCHESTRATOR_ACTIVITY_ID": str(request.activity_id),
+        "ORCHESTRATOR_AGENT_ROLE": request.agent_role,
+        "ORCHESTRATOR_CALLBACK_URL": request.callback.url,
+        "ORCHESTRATOR_CALLBACK_TOKEN": request.callback.token,
+        "ORCHESTRATOR_DEADLINE": request.deadline.isoformat(),
+    }
+    if request.skills_dir is not None:
+        found["ORCHESTRATOR_SKILLS_DIR"] = str(request.skills_dir)
+    return found
+
+
+def home_of(request: AgentRequest) -> Path:
+    """Where the program keeps its sessions: apart for each tenant and role, so that none reads another's."""
+    home = Path(settings.ORCHESTRATOR_HOME) / "agents" / "homes" / str(request.tenant_id) / request.agent_role
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return home
+
+
+def _credential(auth: Mapping[str, str]) -> str | None:
+    return auth.get("token") or auth.get("value") or auth.get("password")
+
+
+def _values(request: AgentRequest, files: Path, work: Path, repository: str | None) -> dict[str, str | None]:
+    """What the placeholders stand for. The files of the prompt and the job are written when they are asked for."""
+    return {
+        "prompt_file": str(_written(files / "prompt.txt", request.prompt.encode())),
+        "job_file": str(_written(files / "job.json", _job(request))),
+        "session_id": request.session_id,
+        "model": request.settings.model,
+        "max_turns": str(request.max_turns) if request.max_turns else None,
+        "skills_dir": str(request.skills_dir) if request.skills_dir else None,
+        "work_dir": str(work),
+        "repository": repository,
+        "role": request.agent_role,
+        "run_id": str(request.run_id),
+        "activity_id": str(request.activity_id),
+    }
+
+
+def _written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+def _job(request: AgentRequest) -> bytes:
+    """As HTTP agents get it, but for the token, which stands in the environment alone."""
+    told = orjson.loads(job.encoded(request))
+    told["callback"].pop("token")
+    return orjson.dumps(told)
+
+
+def _filled(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:
+    groups = [(part,) if isinstance(part, str) else part for part in chosen.command]
+    optional = [isinstance(part, tuple) for part in chosen.command]
+    if values["session_id"]:
+        groups, optional = [*groups, chosen.resume], [*optional, False]
+    for group, may_be_missing in zip(groups, optional, strict=True):
+        names = [name for text in group for name in options.places_in(text)]
+        missing = [name for name in names if not values[name]]
+        if missing and not may_be_missing:
+            raise ConfigurationError(f"The command names {{{missing[0]}}}, which this run does not have.")
+        if not missing:
+            yield from (_replaced(text, values) for text in group)
+
+
+def _replaced(text: str, values: Mapping[str, str | None]) -> str:
+    for name in options.places_in(text):
+        value = values[name] or ""
+        if name == "session_id" and not _HARMLESS.fullmatch(value):
+            raise SessionInvalid("The id of the conversation has a form that cannot become an argument.")
+        if name == "model" and not _HARMLESS.fullmatch(value):
+            raise ConfigurationError("The model's name has a form that cannot become an argument.")
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,56 @@
+"""Runs between the fork and the agent: sets limits, ties the agent's life to its worker's, and becomes the agent.
+
+A program of its own, `python -I -S launcher.py PARENT MEMORY_MB CPU_SECONDS NICE -- PROGRAM ARGUMENT...`, because Python code between a
+fork and an exec could deadlock in a process with threads. It imports nothing of the application, and what cannot be set is left out.
+"""
+
+import os
+import sys
+
+PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+KILL = 9
+NOT_STARTED = 127  # as shells say it
+
+
+def main(arguments: list[str]) -> None:
+    """Does not return. Exits with 127 and a line on the standard error when the program cannot be started."""
+    parent, memory_mb, cpu_seconds, nice = (int(text) for text in arguments[:4])
+    command = arguments[5:]
+    die_with(parent)
+    limit(memory_mb, cpu_seconds)
+    if nice:
+        os.nice(nice)
+    os.umask(0o077)
+    try:
+        os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(NOT_STARTED)
+
+
+def die_with(parent: int) -> None:
+    """From here on the kernel kills this process when the thread that started it ends. Elsewhere than on Linux the sweep must do."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PARENT_DEATH, KILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(NOT_STARTED)  # it died before the kernel was told
+
+
+def limit(memory_mb: int, cpu_seconds: int) -> None:
+    """0 means none. Core files are never written: they would hold secrets."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_mb:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
+    if cpu_seconds:
+        # The second number makes it certain: the first signal can be ignored.
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""Transcripts: what a command-line agent printed, kept for people in a file of its run, so much of it and so long as is set.
+
+    transcripts/<tenant id>/<run id>.log    below ORCHESTRATOR_HOME of the machine that ran it
+
+Each line of the agent stands as it came, those of its standard error after `! `. Credentials that the run was given are blotted out. A
+file that is full says how much is missing. Only this process's user can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+from uuid import UUID
+
+from django.conf import settings
+
+SHORTEST_SECRET = 6  # as in excerpts: anything shorter occurs by chance
+LONGEST_LINE = 65_536  # kept together, so that a secret is found even where it came in two pieces
+BLOT = b"[secret]"
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Written while the agent runs; may be read meanwhile."""
+
+    file: BinaryIO
+    room: int
+    secrets: tuple[bytes, ...]
+    missing: int = 0
+    _open_line: dict[bytes, bytearray] = field(default_factory=dict)
+
+    def output(self, chunk: bytes) -> None:
+        self._hear(b"", chunk)
+
+    def error(self, chunk: bytes) -> None:
+        self._hear(b"! ", chunk)
+
+    def close(self) -> None:
+        for mark, line in self._open_line.items():
+            if line and self.room:
+                self._write(mark + self._clean(bytes(line)) + b"\n")
+        if self.missing:
+            with suppress(OSError):
+                self.file.write(b"[%d more bytes were printed and are not kept]\n" % self.missing)
+        self.file.close()
+
+    def _hear(self, mark: bytes, chunk: bytes) -> None:
+        if not self.room:
+            self.missing += len(chunk)
+            return
+        line = self._open_line.setdefault(mark, bytearray())
+        line += chunk
+        if b"\n" not in chunk and len(line) < LONGEST_LINE:
+            return
+        whole, separator, rest = bytes(line).rpartition(b"\n")
+        if not separator:
+            whole, rest = rest, b""
+        line[:] = rest
+        marked = b"".join(mark + text + b"\n" for text in self._clean(whole).split(b"\n"))
+        self._write(marked)
+
+    def _clean(self, text: bytes) -> bytes:
+        for secret in self.secrets:
+            text = text.replace(secret, BLOT)
+        return text
+
+    def _write(self, text: bytes) -> None:
+        kept = text[: self.room]
+        try:
+            self.file.write(kept)
+        except OSError:
+            kept, self.room = b"", 0  # a full disk must not end the agent
+        self.room -= len(kept)
+        self.missing += len(text) - len(kept)
+
+
+def begin(tenant_id: UUID, run_id: UUID, *, secrets: Iterable[str]) -> Transcript:
+    """A new file, in place of one that an equal run may have left."""
+    path = path_of(tenant_id, run_id)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    hidden = tuple(secret.encode() for secret in secrets if len(secret) >= SHORTEST_SECRET)
+    file = os.fdopen(descriptor, "wb", buffering=0)
+    return Transcript(file, settings.ORCHESTRATOR_TRANSCRIPT_MAX_BYTES, hidden)
+
+
+def path_of(tenant_id: UUID, run_id: UUID) -> Path:
+    return _home() / str(tenant_id) / f"{run_id}.log"
+
+
+def pieces(tenant_id: UUID, run_id: UUID) -> Iterator[bytes] | None:
+    """The transcript as it is now, piece by piece; None when this machine has none."""
+    try:
+        file = path_of(tenant_id, run_id).open("rb")
+    except OSError:
+        return None
+    return _pieces(file)
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(65_536):
+            yield piece
+
+
+def forget_of(tenant_id: UUID, before: float, *, most: int) -> int:
+    """Delete at most so many transcripts of a tenant that were last written to before this time; returns how many."""
+    deleted = 0
+    for path in older(tenant_id, before)[:most]:
+        with suppress(FileNotFoundError):  # another process of this machine was first
+            path.unlink()
+            deleted += 1
+    return deleted
+
+
+def older(tenant_id: UUID, before: float) -> list[Path]:
+    """Transcripts of a tenant on this machine that were last written to before this time."""
+    return [path for path in (_home() / str(tenant_id)).glob("*.log") if _written_at(path) < before]
+
+
+def owners() -> list[UUID]:
+    """Tenants of which this machine has transcripts."""
+    return [UUID(path.name) for path in _home().glob("*-*-*-*-*") if path.is_dir()]
+
+
+def forget_all_of(tenant_id: UUID) -> int:
+    """Delete every transcript of a tenant on this machine; returns how many there were."""
+    folder = _home() / str(tenant_id)
+    count = len(list(folder.glob("*.log")))
+    shutil.rmtree(folder, ignore_errors=True)
+    return count
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _home() -> Path:
+    return Path(settings.ORCHESTRATOR_HOME) / "transcripts"

@@ -1,0 +1,177 @@
+"""A working copy of a repository for one run: `git worktree add` before, `git worktree remove` after, on a branch of the activity.
+
+The branch stays, so a later run of the same activity goes on where the earlier one stopped. What the agent has not committed is committed
+for it, since the working copy goes away. One run at a time works on a repository of this machine, unless `exclusive` is false; over
+machines and in fairness that is the business of the group key (see docs/command-line-agents.md).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from agents.command_line.options import Options, fault
+from agents.command_line.traces import Trace
+from agents.contracts import AgentRequest
+from agents.exceptions import ConfigurationError, InputUnavailable
+
+GIT_SECONDS = 120.0
+BUSY_SECONDS = 5.0  # until a busy repository is tried again
+DIFF_CHARACTERS = 100_000
+
+_IDENTITY = (
+    "-c",
+    "user.name=Orchestrator",
+    "-c",
+    "user.email=orchestrator@localhost",
+    "-c",
+    "core.hooksPath=/dev/null",
+)
+
+
+class RepositoryBusy(InputUnavailable):
+    """Another run works on the repository. Uses up no attempt."""
+
+    code = "repository_busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """The working copy of one run."""
+
+    repository: Path
+    path: Path
+    branch: str
+    base: str  # the commit that the branch began at
+
+    def outcome(self) -> dict[str, Any]:
+        """What came of it. Commits what was left uncommitted."""
+        if _git(self.path, "status", "--porcelain"):
+            _git(self.path, "add", "--all")
+            _git(self.path, *_IDENTITY, "commit", "--quiet", "--no-verify", "-m", f"Work of {self.branch}")
+        commit = _git(self.path, "rev-parse", "HEAD")
+        diff = _git(self.path, "diff", self.base, commit)
+        return {
+            "branch": self.branch,
+            "base": self.base,
+            "commit": commit,
+            "changed": commit != self.base,
+            "files": _git(self.path, "diff", "--name-only", self.base, commit).splitlines()[:1000],
+            "diff": diff[:DIFF_CHARACTERS],
+            "diff_truncated": len(diff) > DIFF_CHARACTERS,
+        }
+
+
+@contextmanager
+def checked_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterator[Worktree | None]:
+    """The run's own working copy, if its agent works on a repository. Raises `ConfigurationError`, `RepositoryBusy`, `InputUnavailable`."""
+    repository = repository_of(chosen, request.params)
+    if repository is None:
+        yield None
+        return
+    with _held(repository, shared=not chosen.exclusive):
+        path = trace.folder / "tree"
+        trace.note({"repository": str(repository), "worktree": str(path)})
+        try:
+            yield _added(repository, path, f"orchestrator/{request.activity_id}", chosen.base)
+        finally:
+            remove(repository, path)
+
+
+def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
+    """The repository of a run: the only one of its agent, or the one that `params.repository` names. Operators list what may be used."""
+    given = chosen.repository
+    if chosen.repositories:
+        name = params.get("repository")
+        if not isinstance(name, str) or name not in chosen.repositories:
+            raise ConfigurationError(
+                f"params.repository must name one of the repositories {', '.join(sorted(chosen.repositories))}."
+            )
+        given = chosen.repositories[name]
+    if given is None:
+        return None
+    path = Path(os.path.realpath(given))
+    if path not in {Path(os.path.realpath(allowed)) for allowed in settings.ORCHESTRATOR_CLI_REPOSITORIES}:
+        raise fault("repository", "is not among ORCHESTRATOR_CLI_REPOSITORIES")
+    return path
+
+
+def undo(facts: Mapping[str, Any]) -> None:
+    """Remove the working copy of a run whose worker was killed, as it had noted it."""
+    if "worktree" in facts:
+        remove(Path(facts["repository"]), Path(facts["worktree"]))
+
+
+def remove(repository: Path, path: Path) -> None:
+    """The working copy and what git knows of it; the branch stays. Nothing happens when there is none."""
+    with suppress(InputUnavailable):
+        _git(repository, "worktree", "remove", "--force", "--force", str(path))
+    with suppress(InputUnavailable):
+        _git(repository, "worktree", "prune", "--expire", "now")
+
+
+def _added(repository: Path, path: Path, branch: str, base: str) -> Worktree:
+    known = _git(repository, "branch", "--list", branch)
+    # One that was removed without git's knowledge would keep the branch from being checked out.
+    _git(repository, "worktree", "prune", "--expire", "now")
+    if known:
+        _git(repository, "worktree", "add", "--quiet", "--force", str(path), branch)
+        # Named in the repository: in the working copy, HEAD would be the branch itself.
+        start = _git(path, "merge-base", "HEAD", _git(repository, "rev-parse", base))
+    else:
+        _git(repository, "worktree", "add", "--quiet", "-b", branch, str(path), base)
+        start = _git(path, "rev-parse", "HEAD")
+    return Worktree(repository, path, branch, start)
+
+
+@contextmanager
+def _held(repository: Path, *, shared: bool) -> Iterator[None]:
+    """The kernel gives the lock back however this process ends."""
+    folder = Path(settings.ORCHESTRATOR_HOME) / "agents" / "repositories"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = hashlib.sha256(str(repository).encode()).hexdigest()[:32]
+    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RepositoryBusy(f"Another run works on {repository.name}.", retry_after=BUSY_SECONDS) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, without the ends of lines around it. Raises `InputUnavailable`."""
+    environment = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            env=environment,
+            capture_output=True,
+            timeout=GIT_SECONDS,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise ConfigurationError("git is not installed on this machine.") from error
+    except subprocess.TimeoutExpired as error:
+        raise InputUnavailable(
+            f"git {arguments[0]} took longer than {GIT_SECONDS:g} s.", code="git_failed"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode("utf-8", "replace").strip()[:300]
+        raise InputUnavailable(f"git {arguments[0]} failed: {said}", code="git_failed") from error
+    return done.stdout.decode("utf-8", "replace").strip()

@@ -1,0 +1,135 @@
+"""A call to a provider under its governor: asked before, told after, whatever happens in between.
+
+A short wait is slept, as long as somebody still wants the result. A longer one is not: the run ends with an error that uses up no attempt
+and says when to come back, so that its slot can do something else meanwhile. When Redis does not answer nobody knows, and nobody calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
+from agents.governor import known
+from agents.governor.governor import Answer, Call, Governor, Outcome, Reason
+from agents.governor.headers import Learned, learned_from
+from agents.governor.providers import Provider
+from tenants.exceptions import LimiterUnavailable
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.5  # to wait in a worker's slot before anything was said
+STOP_SECONDS = 1.0  # how often a waiting run asks whether anybody still wants it
+UNKNOWN_SECONDS = 5.0  # until another try when Redis does not answer
+HELD_SECONDS = 2.0  # until another try when all slots are taken: one becomes free at any time
+FAIR_SECONDS = 30.0  # a provider that was given less than this, and did not make it, is not at fault
+
+PROVIDER_LIMIT, BREAKER_OPEN, UNKNOWN = "provider_limit", "breaker_open", "limiter_unavailable"
+
+
+@dataclass
+class Told:
+    """What the caller finds out during its call. Tokens that stay None are not known, and what was reserved for them stays spent."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@contextmanager
+def governed(
+    provider: Provider,
+    call: Call,
+    *,
+    stop_reason: Callable[[], str | None] = lambda: None,
+    patience_seconds: float = PATIENCE_SECONDS,
+    governor: Governor | None = None,
+) -> Iterator[Told]:
+    """Make one call inside. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) when it may not begin soon."""
+    guard, told = governor or provider.governor, Told()
+    known.note(provider)
+    _begin(provider, guard, call, stop_reason, patience_seconds)
+    outcome = Outcome.OTHER
+    try:
+        yield told
+        outcome = Outcome.OK
+    except AgentError as error:
+        outcome = _outcome_of(error, call)
+        if isinstance(error, AgentRateLimited) and error.held_by is None:
+            error.held_by = provider.name
+        raise
+    finally:
+        _tell(guard, call, outcome, told)
+
+
+def _begin(
+    provider: Provider, governor: Governor, call: Call, stop_reason: Callable[[], str | None], patience: float
+) -> None:
+    ends_at, next_look = time.monotonic() + patience, time.monotonic() + STOP_SECONDS
+    while True:
+        try:
+            answer = governor.ask(call)
+        except LimiterUnavailable as error:
+            raise _held(
+                provider, UNKNOWN, "cannot be called while Redis does not answer", UNKNOWN_SECONDS
+            ) from error
+        if answer.granted:
+            return
+        now = time.monotonic()
+        if now + answer.wait_seconds > ends_at:
+            raise _held_back(provider, answer)
+        if now >= next_look:
+            next_look = now + STOP_SECONDS
+            if reason := stop_reason():
+                raise AgentError(f"The run was stopped before its call: {reason}", code="run_cancelled")
+        # Those that wait for the same thing do not all ask at the same moment.
+        spread = random.uniform(0.0, min(0.05, 0.1 * answer.wait_seconds))  # noqa: S311  # no secret
+        time.sleep(min(STOP_SECONDS, answer.wait_seconds + spread))
+
+
+def _held_back(provider: Provider, answer: Answer) -> AgentRateLimited:
+    wait = HELD_SECONDS if answer.reason is Reason.SLOTS else answer.wait_seconds
+    if answer.reason is Reason.BREAKER:
+        return _held(provider, BREAKER_OPEN, "failed too often in a row and is left alone", wait)
+    words = {
+        Reason.SLOTS: "is called by as many as it bears at once",
+        Reason.RETRY_AFTER: "asked to be left alone",
+    }
+    limit = f"has no room for now ({answer.reason.value.replace('_', ' ')})"
+    return _held(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait)
+
+
+def _held(provider: Provider, code: str, why: str, seconds: float) -> AgentRateLimited:
+    # A little later than told, each a little differently: what was held back together does not come back together.
+    later = seconds + random.uniform(0.0, min(1.0, 0.1 * seconds + 0.05))  # noqa: S311  # no secret
+    error = AgentRateLimited(f"{provider.name} {why}.", code=code, retry_after=later)
+    error.held_by, error.nothing_sent = provider.name, True
+    return error
+
+
+def _outcome_of(error: AgentError, call: Call) -> Outcome:
+    if isinstance(error, AgentRateLimited):
+        return Outcome.LIMITED
+    if not isinstance(error, RetryableAgentError):
+        return Outcome.OTHER
+    # Whoever leaves a provider no time must not open the breaker for all others.
+    if error.error_code == "agent_timeout" and call.deadline_seconds < FAIR_SECONDS:
+        return Outcome.OTHER
+    return Outcome.FAULT
+
+
+def _tell(governor: Governor, call: Call, outcome: Outcome, told: Told) -> None:
+    learned = learned_from(told.headers) if told.headers else Learned()
+    try:
+        governor.tell(
+            call, outcome, input_tokens=told.input_tokens, output_tokens=told.output_tokens, learned=learned
+        )
+    except LimiterUnavailable:
+        # The answer is worth more than the count. The lease ends by itself, and what was reserved stays spent.
+        logger.warning(
+            "The governor could not be told", extra={"action": "governor_untold", "outcome": outcome.value}
+        )

@@ -1,0 +1,184 @@
+"""Asks and tells: the two calls around every call to a provider, and a look at how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import redis
+
+from agents.governor import keys, scripts
+from agents.governor.headers import Learned
+from agents.governor.profiles import DIMENSIONS, Profile
+from tenants import redis as connections
+from tenants.exceptions import LimiterUnavailable
+
+PARTS = 100  # of a window; what was used leaves it a part at a time, so at most a hundredth of a limit goes unused
+MINUTE_SECONDS, DAY_SECONDS = 60.0, 86_400.0
+UNTOLD_PAUSE_SECONDS = 1.0  # after a 429 that does not say when to come back
+LEASE_MARGIN_SECONDS = 5.0  # beyond a call's own deadline, for its end to be told
+
+
+class Reason(StrEnum):
+    """Why a call may not begin yet."""
+
+    GRANTED = "granted"
+    REQUESTS = "requests"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    DAY_TOKENS = "day_tokens"
+    SLOTS = "slots"
+    RETRY_AFTER = "retry_after"
+    BREAKER = "breaker"
+
+
+class Outcome(StrEnum):
+    """How a call ended. `other` is the caller's own mistake or change of mind and says nothing about the provider."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    FAULT = "fault"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that is to be made. Tokens are the most that it may use; `deadline_seconds` is when it has surely ended."""
+
+    id: str
+    deadline_seconds: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a call may begin, and if not, why and after how many seconds to ask again."""
+
+    granted: bool
+    reason: Reason
+    wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a provider stands at this moment."""
+
+    under_way: int
+    slots: int
+    used: Mapping[str, int]
+    limits: Mapping[str, int | None]
+    breaker: str  # closed, open, or half_open while a probe is due or under way
+    breaker_seconds: float
+    retry_seconds: float
+    faults_in_a_row: int
+    counts: Mapping[str, int]  # calls by outcome, and how often the breaker opened
+
+
+@dataclass(frozen=True, slots=True)
+class Governor:
+    """One provider under one credential. All processes that name it alike share its state.
+
+    `minute_seconds` and `day_seconds` exist so that tests need not wait for real ones.
+    """
+
+    provider: str
+    profile: Profile
+    minute_seconds: float = MINUTE_SECONDS
+    day_seconds: float = DAY_SECONDS
+
+    def ask(self, call: Call) -> Answer:
+        """Begin the call if it may. Raises `LimiterUnavailable` when Redis does not answer: then nobody knows, and nobody calls."""
+        profile = self.profile
+        lease = int((call.deadline_seconds + LEASE_MARGIN_SECONDS) * 1000)
+        granted, reason, wait = self._run(
+            scripts.ASK, call.id, int(call.urgent), lease, *_cost(call.input_tokens, call.output_tokens),
+            *profile.limits, *self._windows, profile.first_slots, profile.most_slots, profile.breaker_faults,
+            int(profile.breaker_seconds * 1000), profile.low_share, PARTS,
+        )  # fmt: skip
+        return Answer(bool(granted), Reason(reason.decode()), wait / 1000)
+
+    def tell(
+        self,
+        call: Call,
+        outcome: Outcome,
+        *,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        learned: Learned | None = None,
+    ) -> bool:
+        """Note how a call ended, with what it used where that is known. Counts once; False when it was told before or its lease is over.
+
+        A call that was refused has used no tokens, whatever is given here.
+        """
+        said, profile = learned or Learned(), self.profile
+        if outcome is Outcome.LIMITED:
+            input_tokens = output_tokens = 0
+        used = (
+            (-1, -1, -1, -1)
+            if input_tokens is None or output_tokens is None
+            else _cost(input_tokens, output_tokens)
+        )
+        told = self._run(
+            scripts.TELL, call.id, outcome.value, _milliseconds(said.retry_after), *used, *profile.limits, *self._windows,
+            *(said.left.get(name, -1) for name in DIMENSIONS), *(_milliseconds(said.reset_seconds.get(name)) for name in DIMENSIONS),
+            profile.first_slots, profile.most_slots, profile.breaker_faults, int(profile.breaker_seconds * 1000),
+            int(UNTOLD_PAUSE_SECONDS * 1000), PARTS,
+        )  # fmt: skip
+        return bool(told)
+
+    def look(self) -> Standing:
+        """How the provider stands. Changes nothing. Raises `LimiterUnavailable`."""
+        now, under_way, pairs, used = self._run(scripts.LOOK, *self._windows, PARTS)
+        found = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        moment = float(now)
+        faults, open_for = (
+            int(found.get("faults", 0)),
+            max(0.0, float(found.get("open_until", 0)) - moment) / 1000,
+        )
+        half_open = faults >= self.profile.breaker_faults
+        return Standing(
+            under_way=under_way,
+            slots=int(float(found.get("slots", self.profile.first_slots))),
+            used={name: int(amount) for name, amount in zip(DIMENSIONS, used, strict=True)},
+            limits={name: limit or None for name, limit in zip(DIMENSIONS, self.profile.limits, strict=True)},
+            breaker="open" if open_for else "half_open" if half_open else "closed",
+            breaker_seconds=open_for,
+            retry_seconds=max(0.0, float(found.get("retry_at", 0)) - moment) / 1000,
+            faults_in_a_row=faults,
+            counts={
+                name.removeprefix("count_"): int(value)
+                for name, value in found.items()
+                if name.startswith("count_")
+            },
+        )
+
+    @property
+    def _windows(self) -> tuple[int, ...]:
+        minute, day = int(self.minute_seconds * 1000), int(self.day_seconds * 1000)
+        return (minute, minute, minute, day)
+
+    def _run(self, script: Any, *arguments: str | int | float) -> Any:
+        with _answer_expected():
+            return script.run(connections.client(), keys.of(self.provider), arguments)
+
+
+def _cost(input_tokens: int, output_tokens: int) -> Sequence[int]:
+    """By dimension."""
+    return (1, input_tokens, output_tokens, input_tokens + output_tokens)
+
+
+def _milliseconds(seconds: float | None) -> int:
+    return -1 if seconds is None else max(0, int(seconds * 1000))
+
+
+@contextmanager
+def _answer_expected() -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise LimiterUnavailable(f"Redis did not answer: {type(error).__name__}") from error

@@ -1,0 +1,20 @@
+-- How a provider stands. Changes nothing.
+-- KEYS[1]  and the six that follow: as in ask.lua
+-- ARGV     1..4 milliseconds of the windows by dimension  5 parts of a window
+-- Returns  {milliseconds now, calls under way, fields and values of the state, what is used by dimension as text}
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local used = {}
+for index = 1, 4 do
+    local part = tonumber(ARGV[index]) / tonumber(ARGV[5])
+    local oldest, total = math.floor(now / part) - tonumber(ARGV[5]), 0
+    local found = redis.call('HGETALL', KEYS[3 + index])
+    for each = 1, #found, 2 do
+        if tonumber(found[each]) >= oldest then
+            total = total + tonumber(found[each + 1])
+        end
+    end
+    used[index] = string.format('%.0f', total)
+end
+local under_way = redis.call('ZCOUNT', KEYS[2], '(' .. string.format('%.0f', now), '+inf')
+return {string.format('%.0f', now), under_way, redis.call('HGETALL', KEYS[1]), used}

@@ -1,0 +1,160 @@
+"""Which model provider a role's settings lead to: its address, the credential, and the limits that hold for it.
+
+A credential is sent where it was set for, and nowhere else: the keys in the environment go to the provider's own address (or to the one
+that the operators set beside them), never to an endpoint of the registry or of a tenant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+
+from agents import outbound
+from agents.contracts import BATCHES_OF, AdapterSettings
+from agents.exceptions import ConfigurationError
+from agents.governor.governor import Governor
+from agents.governor.profiles import TIERS, Profile
+
+#: By adapter: the setting with the platform's key, and the header that carries a key.
+_KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+#: The adapters that call a provider.
+NAMES = frozenset({*_KEYS, *BATCHES_OF})
+OPENAI_URL = "https://api.openai.com/v1"
+
+#: Headers of the protocol. A credential must not replace them.
+_OWN_HEADERS = frozenset(
+    {
+        *(
+            "accept",
+            "accept-encoding",
+            "anthropic-version",
+            "connection",
+            "content-encoding",
+            "content-length",
+            "content-type",
+            "cookie",
+        ),
+        *("expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    }
+)
+
+_PROFILE_FIELDS = frozenset(each.name for each in fields(Profile))
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`place` is its host and port, for people. `key` names its state: all that call the same place with the same credential share it."""
+
+    adapter: str
+    base_url: str
+    place: str
+    key: str
+    key_setting: str
+    is_default: bool  # whether the address is that of the platform's settings and not of a role
+    headers: Mapping[str, str] = field(repr=False)
+    profile: Profile = field(default_factory=Profile)
+
+    @property
+    def name(self) -> str:
+        """For people: which provider somebody waits for."""
+        return f"{self.adapter} at {self.place}"
+
+    @property
+    def governor(self) -> Governor:
+        return Governor(self.key, self.profile)
+
+
+def provider_of(chosen: AdapterSettings) -> Provider:
+    """Raises `ConfigurationError` for settings that lead nowhere, `OutboundRefused` for an address that is none."""
+    chosen = in_real_time(chosen)
+    if chosen.adapter not in _KEYS:
+        raise ConfigurationError(f"The adapter {chosen.adapter!r} calls no model provider.")
+    base_url = chosen.endpoint or _default_url(chosen.adapter)
+    headers = _credential(chosen)
+    place = outbound.read_url(base_url).place
+    secret = "\n".join(f"{name}: {value}" for name, value in sorted(headers.items()))
+    digest = hmac.digest(settings.SECRET_KEY.encode(), secret.encode(), hashlib.sha256).hex()[:16]
+    return Provider(
+        adapter=chosen.adapter, base_url=base_url, place=place, key=f"{chosen.adapter}|{place}|{digest}",
+        key_setting=_KEYS[chosen.adapter], is_default=not chosen.endpoint, headers=headers,
+        profile=profile_of(chosen.options.get("provider"), chosen.adapter, place),
+    )  # fmt: skip
+
+
+def in_real_time(chosen: AdapterSettings) -> AdapterSettings:
+    """The settings with which the same model is called at once; those of an adapter without batches are that already."""
+    return replace(chosen, adapter=BATCHES_OF.get(chosen.adapter, chosen.adapter))
+
+
+def profile_of(told: Any, adapter: str, place: str) -> Profile:
+    """The limits of the role's options, or those that the platform's settings name for this place or adapter. None known: none."""
+    known: Mapping[str, Any] = settings.ORCHESTRATOR_PROVIDER_LIMITS
+    chosen = told if told is not None else known.get(place, known.get(adapter))
+    if chosen is None:
+        return Profile()
+    if isinstance(chosen, str):
+        chosen = {"tier": chosen}
+    if not isinstance(chosen, Mapping):
+        raise ConfigurationError("The limits of a provider must be a tier's name or an object.")
+    return _profile(tuple(sorted(chosen.items())))
+
+
+@lru_cache(maxsize=256)
+def _profile(told: tuple[tuple[str, Any], ...]) -> Profile:
+    values = dict(told)
+    tier = values.pop("tier", None)
+    if tier is not None and tier not in TIERS:
+        raise ConfigurationError(f"There is no tier {tier!r}; there are {', '.join(TIERS)}.")
+    if unknown := values.keys() - _PROFILE_FIELDS:
+        raise ConfigurationError(f"The limits of a provider know no {', '.join(sorted(unknown))}.")
+    base = TIERS[tier] if tier else Profile()
+    try:
+        return Profile(**{name: getattr(base, name) for name in _PROFILE_FIELDS} | values)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"The limits of a provider are wrong: {error}") from error
+
+
+def _default_url(adapter: str) -> str:
+    return settings.OPENAI_BASE_URL if adapter == "openai" else settings.ANTHROPIC_BASE_URL
+
+
+def _credential(chosen: AdapterSettings) -> Mapping[str, str]:
+    auth = chosen.auth
+    if not all(isinstance(value, str) for value in auth.values()):
+        raise ConfigurationError("The provider's credentials must consist of text values.")
+    match auth.get("type", "none" if not auth else ""):
+        case "bearer" if auth.get("token"):
+            return _key_header(chosen.adapter, auth["token"])
+        case "header" if auth.get("name") and "value" in auth:
+            if auth["name"].lower() in _OWN_HEADERS:
+                raise ConfigurationError(f"The header {auth['name']} is set by the protocol itself.")
+            return {auth["name"]: auth["value"]}
+        case "none" if chosen.endpoint:
+            return {}  # a server of one's own that asks for no key
+        case "none":
+            return _platform_key(chosen.adapter)
+    raise ConfigurationError(
+        "A provider's credentials must be a bearer token (its key), or a header's name and value."
+    )
+
+
+def _platform_key(adapter: str) -> Mapping[str, str]:
+    name = _KEYS[adapter]
+    key: str = getattr(settings, name)
+    if not key and adapter == "openai" and settings.OPENAI_BASE_URL != OPENAI_URL:
+        return {}  # the operators' own server, which asks for no key
+    if not key:
+        raise ConfigurationError(
+            f"There is no key for {adapter}: set {name}, or give the role credentials of its own."
+        )
+    return _key_header(adapter, key)
+
+
+def _key_header(adapter: str, key: str) -> Mapping[str, str]:
+    return {"x-api-key": key} if adapter == "anthropic" else {"Authorization": f"Bearer {key}"}

@@ -1,0 +1,23 @@
+"""Secrets of their own for tenants' agents, beside those derived from the installation's keys."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("agents", "0007_backlog"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="agentconfig",
+            name="signing_sealed",
+            field=models.TextField(
+                blank=True,
+                db_default="",
+                default="",
+                editable=False,
+                help_text="Secrets of its own, newest first. Empty: those derived from the installation's keys.",
+            ),
+        ),
+    ]

@@ -1,0 +1,81 @@
+"""What models cost: the platform's own prices first, then the library's list when it is installed, then a small one kept here.
+
+Prices are for plain input and output tokens, without discounts for caches: agents that know better say what they spent. What goes through
+a provider's batches costs a part of that, half of it where nothing else is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+
+from django.conf import settings
+
+MILLION = 1_000_000
+
+#: Dollars per million tokens of input and of output, by the beginning of the model's name; the longest that fits counts. Used when
+#: `genai-prices` (extra `llm`) is not installed or does not know the model. As of November 2026.
+KEPT = {
+    "claude-3-5-haiku": ("0.80", "4"),
+    "claude-haiku-4": ("1", "5"),
+    "claude-opus-4-1": ("15", "75"),
+    "claude-opus-4-5": ("5", "25"),
+    "claude-sonnet-4": ("3", "15"),
+    "gpt-4o": ("2.50", "10"),
+    "gpt-4o-mini": ("0.15", "0.60"),
+    "gpt-5": ("1.25", "10"),
+    "gpt-5-mini": ("0.25", "2"),
+}
+
+
+#: What a token costs in a batch, as a part of its price.
+BATCH_FACTOR = Decimal("0.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per token."""
+
+    input: Decimal
+    output: Decimal
+
+
+def price_of(model: str | None, *, in_batch: bool = False) -> Price | None:
+    """None when nobody knows what the model costs: its tokens are counted and its dollars are not."""
+    if not model:
+        return None
+    own = settings.ORCHESTRATOR_MODEL_PRICES.get(model)
+    price = _per_token(*own[:2]) if own is not None else _listed(model)
+    if price is None or not in_batch:
+        return price
+    factor = Decimal(str(own[2])) if own is not None and len(own) > 2 else BATCH_FACTOR
+    return Price(price.input * factor, price.output * factor)
+
+
+@lru_cache(maxsize=1000)
+def _listed(model: str) -> Price | None:
+    return _by_library(model) or _kept(model)
+
+
+def _by_library(model: str) -> Price | None:
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    try:
+        given = calc_price(Usage(input_tokens=1_000, output_tokens=0), model_ref=model)
+        answered = calc_price(Usage(input_tokens=0, output_tokens=1_000), model_ref=model)
+    except LookupError:
+        return None
+    return Price(given.total_price / 1_000, answered.total_price / 1_000)
+
+
+def _kept(model: str) -> Price | None:
+    name = model.rpartition("/")[2]
+    known = max((prefix for prefix in KEPT if name.startswith(prefix)), key=len, default=None)
+    return None if known is None else _per_token(*KEPT[known])
+
+
+def _per_token(given: object, answered: object) -> Price:
+    return Price(Decimal(str(given)) / MILLION, Decimal(str(answered)) / MILLION)
