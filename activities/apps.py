@@ -5,6 +5,7 @@ class ActivitiesConfig(AppConfig):
     name = "activities"
 
     def ready(self) -> None:
-        from activities import receivers
+        from activities import receivers, retention
 
         receivers.connect()
+        retention.connect()

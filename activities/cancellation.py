@@ -6,6 +6,7 @@ whatever it still delivers is refused. What others were asked because of it is c
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from activities import approvals, burial, families, relay, transitions, wakes
@@ -17,6 +18,7 @@ from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
 from activities.states import LIVE, LinkKind, Status
 from tenants.context import tenant_scope
+from tenants.money import reservations
 
 OBSOLETE = "obsolete"
 
@@ -59,18 +61,21 @@ def let_go(tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = 
 
     In the transaction of the move that ended it.
     """
-    _stop_work(tenant_id, activity_id, actor, run_status)
+    ended = [_stop_work(tenant_id, activity_id, actor, run_status)]
     # Again until there is none: what is at work right now may ask for more while we come to it.
     while open_ones := families.open_dependents(tenant_id, activity_id):
         # All are moved before any end is told, so that none of them wakes because another has ended.
-        ended = transitions.apply_many(
+        cancelled = transitions.apply_many(
             open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
         )
-        for dependent in ended:
-            _stop_work(tenant_id, dependent.id, actor, "cancelled")
+        ended += [_stop_work(tenant_id, dependent.id, actor, "cancelled") for dependent in cancelled]
+    # Last: budgets are locked after everything else.
+    if kept_for := [run.id for run in ended if run is not None and run.reserved]:
+        reservations.release(tenant_id, kept_for)
 
 
-def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> None:
+def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> Any | None:
+    """The run that this ended, if one was live."""
     run = transitions.end_run(tenant_id=tenant_id, activity_id=activity_id, run_status=run_status)
     freed = Exchange(withdrawals=[activity_id])
     if run and run.accepted_at:
@@ -79,6 +84,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
     relay.after_commit(freed)
     burial.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
     approvals.drop_links_of(tenant_id, activity_id, actor=actor)
+    return run
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:

@@ -23,7 +23,7 @@ def continued(claimed: Any) -> str:
     session_id: str = claimed.session["id"]
     if claimed.session["fits"]:
         return session_id
-    facts = (claimed.tenant_id, claimed.deliverable_id, claimed.agent_role, session_id)
+    facts = (claimed.tenant_id, _matter_of(claimed), claimed.agent_role, session_id)
     sessions.end(*facts, EndReason.INSTRUCTIONS_CHANGED)
     return ""
 
@@ -34,7 +34,9 @@ def saw(run: RunToken, session_id: str | None) -> None:
         return
     with tenant_scope(run.tenant_id):
         if _is_news(run, session_id):
-            about = Activity.objects.for_tenant(run.tenant_id).only("deliverable_id", "agent_role")
+            about = Activity.objects.for_tenant(run.tenant_id).only(
+                "mailbox_id", "deliverable_id", "agent_role"
+            )
             _begin(run, about.get(pk=run.activity_id), session_id)
 
 
@@ -44,10 +46,8 @@ def used(run: RunToken, activity: Any, session_id: str | None) -> None:
         return
     if _is_news(run, session_id):
         _begin(run, activity, session_id)
-    elif activity.deliverable_id:
-        sessions.go_on(
-            run.tenant_id, activity.deliverable_id, activity.agent_role, session_id, briefing=run.briefing
-        )
+    elif matter := _matter_of(activity):
+        sessions.go_on(run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing)
 
 
 def was_given(run: RunToken) -> bool:
@@ -63,9 +63,8 @@ def was_given(run: RunToken) -> bool:
 
 def disown(run: RunToken, activity: Any) -> None:
     """The agent does not know the conversation that it was given."""
-    sessions.end(
-        run.tenant_id, activity.deliverable_id, activity.agent_role, run.session_id, EndReason.INVALID
-    )
+    matter = _matter_of(activity)
+    sessions.end(run.tenant_id, matter, activity.agent_role, run.session_id, EndReason.INVALID)
 
 
 def _is_news(run: RunToken, session_id: str) -> bool:
@@ -77,8 +76,11 @@ def _is_news(run: RunToken, session_id: str) -> bool:
 
 
 def _begin(run: RunToken, activity: Any, session_id: str) -> None:
-    """It is the live conversation of its deliverable from now on, if there is one."""
-    if activity.deliverable_id:
-        sessions.begin(
-            run.tenant_id, activity.deliverable_id, activity.agent_role, session_id, briefing=run.briefing
-        )
+    """It is the live conversation of its mailbox or deliverable from now on, if there is one."""
+    if matter := _matter_of(activity):
+        sessions.begin(run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing)
+
+
+def _matter_of(activity: Any) -> Any:
+    """What the conversation is about: the mailbox, or else the deliverable; None when it is about nothing that comes again."""
+    return activity.mailbox_id or activity.deliverable_id

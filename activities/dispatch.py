@@ -16,23 +16,49 @@ from uuid import UUID
 import redis
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
-from django.db.models import Q
 
-from activities import admission, conversations, leases, pacing, relay, requests, results, transitions
+from activities import (
+    admission,
+    budget_waits,
+    conversations,
+    leases,
+    messages,
+    pacing,
+    relay,
+    requests,
+    results,
+    spending,
+    transitions,
+)
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
-from activities.exceptions import OutputUnavailable, RunSuperseded
+from activities.batches import parking
+from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.models import Activity, ActivityRun
+from activities.protection import PROTECTION
 from activities.requests import Attempt, Material
+from activities.run_links import LinkOfRun
 from activities.run_tokens import RunToken
+from activities.runaway import GUARD, limit_of
 from agents import configuration, runner, sessions, skill_files
-from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
 from agents.skills import Knowledge
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
+from tenants.money import calendar
 
 logger = logging.getLogger(__name__)
+
+
+def receive(**told: object) -> None:
+    """Do what a message tells of, if it tells of a grant at all."""
+    try:
+        grant = messages.read(**told)
+    except messages.MalformedMessage as fault:
+        messages.refuse(f"malformed {fault}")
+    else:
+        work(grant)
 
 
 def work(grant: Grant) -> None:
@@ -41,9 +67,14 @@ def work(grant: Grant) -> None:
     Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work.
     """
     _replace_broken_connections()
-    if not _still_granted(grant):
-        return
     lease, began = leases.current(), time.monotonic()
+    if grant.role not in lease.roles:
+        # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
+        messages.refuse("role_not_served", grant)
+        return
+    if not _still_granted(grant):
+        messages.note_stale(grant)
+        return
     following: Grant | None = grant
     while following is not None:
         with relay.collecting() as gathered:
@@ -51,7 +82,7 @@ def work(grant: Grant) -> None:
         go_on = (
             time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
         )
-        before, following = following, relay.turn_over(gathered, roles=lease.roles, go_on=go_on)
+        before, following = following, relay.turn_over(gathered, roles=lease.open_roles(), go_on=go_on)
         if superseded:
             _offer_if_woken(before)
 
@@ -74,17 +105,26 @@ def _still_granted(grant: Grant) -> bool:
 def _run(grant: Grant, lease: leases.Lease) -> bool:
     """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
     run_id = uuid7()
-    with lease.holding(run_id):
+    with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
+        claimed = start = None
         try:
-            claimed = None
+            start = _start_of(grant) if door_open else None
+            if start is None:
+                # The door has closed on it. It is offered again, to workers whose doors are open.
+                _give_back_unless_used(grant)
+                return True
             if pacing.may_start(grant):
                 claimed = results.persistently(lambda: _claim(grant, lease, run_id))
         except AgentError as error:
             logger.warning(
                 "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
             )
-            claimed = None
+        except OutOfBudget as error:
+            # The claim was undone with its transaction.
+            refusal = error
+            results.persistently(lambda: budget_waits.put_off(grant.tenant_id, grant.activity_id, refusal))
         if claimed is None:
+            GUARD.give_back(grant.role, start)
             _give_back_unless_used(grant)
             return False
         try:
@@ -98,6 +138,12 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             relay.hand_over(_turned_over(grant))
             return True
     return False
+
+
+def _start_of(grant: Grant) -> float | None:
+    """A start of the role at this worker; None when it has had its starts for now."""
+    role = configuration.settings_for(grant.tenant_id, grant.role)
+    return GUARD.take(grant.role, limit_of(role.adapter))
 
 
 def _turned_over(grant: Grant) -> Exchange:
@@ -127,7 +173,14 @@ def _give_back_unless_used(grant: Grant) -> None:
     with tenant_scope(grant.tenant_id):
         runs = ActivityRun.objects.for_tenant(grant.tenant_id)
         used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).exists()
-    if not used:
+        named = Activity.objects.for_tenant(grant.tenant_id).filter(
+            pk=grant.activity_id, agent_role=grant.role
+        )
+        forged = not used and not named.exists()
+    if forged:
+        # The slot is that of somebody else's message, which is still to come.
+        messages.refuse("forged", grant)
+    elif not used:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
@@ -150,10 +203,17 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
         row = transitions.claim(
             tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
             worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "", briefing=briefing,
+            day=calendar.today(),
         )  # fmt: skip
         if row is None:
             return None
-        run = RunToken(grant.tenant_id, row.id, run_id, row.fence, briefing, conversations.continued(row))
+        role = requests.role_for(role, row.agent_options)
+        if role.budgeted:
+            spending.reserve(row, run_id, role)
+        signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
+        run = RunToken(
+            grant.tenant_id, row.id, run_id, row.fence, briefing, conversations.continued(row), signs
+        )
     return _Claimed(row, run, role, knowledge, grant)
 
 
@@ -162,7 +222,7 @@ def _call(claimed: _Claimed) -> None:
     run = claimed.run
     try:
         with skill_files.laid_out(_request(claimed), claimed.knowledge) as request:
-            result = runner.run_agent(request, cancelled=lambda: _is_cancelled(run))
+            result = runner.run_agent(request, link=LinkOfRun(run))
         _answered(claimed, result)
     except AgentError as error:
         fault = error
@@ -180,6 +240,11 @@ def _call(claimed: _Claimed) -> None:
 
 def _answered(claimed: _Claimed, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
+    if isinstance(result, Parked):
+        results.persistently(lambda: parking.park(run, result, claimed.row))
+        if claimed.row.group_key:
+            _leave_seat(claimed.grant)  # The other slots it keeps, since its group waits for it.
+        return
     if isinstance(result, Accepted):
         results.persistently(lambda: conversations.saw(run, result.session_id))
         results.persistently(lambda: results.accepted(run))
@@ -192,7 +257,7 @@ def _answered(claimed: _Claimed, result: AgentResult) -> None:
             )
         )
     except RunSuperseded:
-        results.persistently(lambda: results.note_after_putting_aside(run, result))
+        results.persistently(lambda: results.note_late(run, result))
         raise
 
 
@@ -212,7 +277,7 @@ def _request(claimed: _Claimed) -> AgentRequest:
         token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
         deadline=datetime.now(UTC) + timedelta(seconds=timeout),
     )  # fmt: skip
-    return requests.build(row, attempt, material)
+    return parking.with_history(requests.build(row, attempt, material), row)
 
 
 def _fetched(claimed: _Claimed) -> Material:
@@ -229,10 +294,3 @@ def _fetched(claimed: _Claimed) -> Material:
     with tenant_scope(row.tenant_id):
         transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=run.run_id, fence=row.fence)
     return material
-
-
-def _is_cancelled(run: RunToken) -> bool:
-    """Whether nobody wants the answer any more. An agent that put its work aside may still end its call in its own time."""
-    with tenant_scope(run.tenant_id):
-        runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id)
-        return not runs.filter(Q(status="running") | ~Q(ended_by_tool="")).exists()

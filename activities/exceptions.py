@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -59,6 +60,26 @@ class RunSuperseded(ActivityError):
         self.run_id = run_id
 
 
+class OutOfBudget(ActivityError):
+    """A budget has no room for what a run may need, so it does not start, or goes on no more. `budget` is its row as it stands."""
+
+    code = "budget"
+
+    def __init__(self, budget: Any, need: Decimal) -> None:
+        super().__init__(
+            f"The budget {budget.name} is used up: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
+            f" {plain(budget.reserved)} kept for runs that are going on."
+        )
+        self.budget_id: UUID = budget.id
+        self.need = need
+
+
+def plain(amount: Decimal) -> str:
+    """An amount as people write it: 0.3 and not 0.300000000000 or 3E-1."""
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 class SubmissionInvalid(ActivityError):
     """What was submitted has faults; each is named by its path."""
 
@@ -113,3 +134,36 @@ class DecisionForbidden(ActivityError):
 
     code = "forbidden"
     status = 403
+
+
+class MailboxError(ActivityError):
+    """A mailbox cannot do what was asked."""
+
+    code = "mailbox_error"
+
+
+class MailboxNotFound(ActivityNotFound):
+    """No such mailbox, or batch of it, in this tenant."""
+
+
+class OtherConsumer(MailboxError):
+    """A mailbox is consumed in one way: by the agent that it names, or by whoever takes from it."""
+
+    code = "other_consumer"
+
+
+class MailboxFull(MailboxError):
+    """Too much waits in it already."""
+
+    code = "mailbox_full"
+    status = 429
+
+
+class LeaseLost(MailboxError):
+    """The batch is not its consumer's any more: its lease ran out and its items went back, or it ended otherwise."""
+
+    code = "lease_lost"
+
+
+class SubagentNotFound(ActivityNotFound):
+    """No such subagent in this tenant."""

@@ -19,11 +19,22 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
 
-from activities import deadletters, deadlines, errands, outputs, promotion, publishing, recovery, relay
+from activities import (
+    deadletters,
+    deadlines,
+    errands,
+    forgetting,
+    outputs,
+    promotion,
+    publishing,
+    recovery,
+    relay,
+)
 from activities.admission import Closed, Exchange, limits, rebuilding
 from tenants import channels
-from tenants.api import idempotency
 from tenants.context import SYSTEM
+from tenants.events import keeping
+from tenants.retention import purging
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +104,7 @@ class Keeper:
     def tick(self) -> None:
         """Everything that is due. A part that fails does not keep the others from their turn."""
         now = time.monotonic()
-        for part in (self._find_lost_workers, promotion.promote, deadlines.pass_due):
+        for part in (self._find_lost_workers, promotion.promote, deadlines.pass_due, keeping.number_all):
             _try(part)
         if self._admission_is_open(now):
             _try(limits.refresh)
@@ -114,7 +125,9 @@ class Keeper:
             _try(channels.expire_due)
         if self.tidy_due.due(now):
             _try(rebuilding.forget_old_generations)
-            _try(idempotency.purge)
+            _try(keeping.purge)
+            _try(purging.arrange)
+            _try(forgetting.look_after_departed)
 
     def _take_lead(self) -> bool:
         """The lock belongs to the database session: it ends with the connection, so a dead leader is replaced at the next tick."""

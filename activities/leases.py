@@ -30,6 +30,9 @@ from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
+ALL = "*"  # the door for all roles
+DRAINING = "shutting down"
+
 EXIT_STATUS = 70  # What a process ended by its watchdog returns: "internal software error" of sysexits.h.
 
 
@@ -51,6 +54,8 @@ class Lease:
     draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: dict[str, str] = field(default_factory=dict)  # by role, or ALL: why it takes nothing new
+    load: dict[str, float] | None = None  # of the host, at the last look
 
     @property
     def active(self) -> int:
@@ -71,7 +76,12 @@ class Lease:
     def beat(self) -> None:
         """Raise the counter. A process that was declared lost meanwhile begins anew under another id, or ends."""
         moved = WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
-            counter=F("counter") + 1, taken=self.taken, beat_at=Now()
+            counter=F("counter") + 1,
+            taken=self.taken,
+            beat_at=Now(),
+            active=self.active,
+            load=self.load,
+            closed=self.closed,
         )
         if not moved:
             if self.active and self.watched:
@@ -83,13 +93,40 @@ class Lease:
     def register(self) -> None:
         WorkerProcess.objects.create(
             pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=started_at(os.getpid()),
-            roles=self.roles, concurrency=self.concurrency,
+            roles=self.roles, concurrency=self.concurrency, closed=self.closed, load=self.load, active=self.active,
         )  # fmt: skip
+
+    def close(self, reason: str, *, role: str = ALL) -> bool:
+        """Take nothing new of the role; False when that was so before. What runs goes on under the lease. Needs no database."""
+        with self.lock:
+            if role in self.closed:
+                return False
+            self.closed = {**self.closed, role: reason}
+            return True
+
+    def open(self, *, role: str = ALL) -> bool:
+        """Take it again; False when that was so before, or when this process takes nothing any more."""
+        with self.lock:
+            if role not in self.closed or self.draining.is_set():
+                return False
+            self.closed = {name: reason for name, reason in self.closed.items() if name != role}
+            return True
+
+    def open_roles(self) -> list[str]:
+        """The roles that this process takes new work of."""
+        closed = self.closed
+        return [] if ALL in closed else [role for role in self.roles if role not in closed]
 
     def drain(self) -> None:
         """Take nothing new: no seat of this process is granted any more. What runs goes on under the lease."""
         self.draining.set()
-        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(concurrency=0)
+        with self.lock:
+            self.closed = {**self.closed, ALL: DRAINING}
+        self.tell_doors()
+
+    def tell_doors(self) -> None:
+        """Write down which doors are closed; if that fails, the next beat does it."""
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
 
     def end(self, reason: str = "stopped") -> None:
         """Give the lease up: nothing more is granted on behalf of this process."""

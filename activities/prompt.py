@@ -20,7 +20,9 @@ import orjson
 from django.conf import settings
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from agents import blocks
 from agents.contracts import ContextFile
+from tenants import wide_json
 
 LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and says so.
 
@@ -30,6 +32,7 @@ _OF_A_WAKE = (
     *("blocker_type", "blocker_message", "blocker_resolution", "blocker_outcome"),
     *("subtask_name", "subtask_outcome", "subtask_output", "subtask_error"),
     *("review_approved", "reviewer_feedback", "outcome", "question", "approval", "approval_type", "title", "chosen_option"),
+    *("kind", "source", "text", "content"),
 )  # fmt: skip
 
 
@@ -72,12 +75,12 @@ class _Blocks:
         self.count += 1
         if len(text) > LONGEST_BLOCK:
             text = f"{text[:LONGEST_BLOCK]}\n[{len(text) - LONGEST_BLOCK} further characters left out]"
-        return f"<<{title} {self.marker}>>\n{text}\n<<end of {title} {self.marker}>>"
+        return blocks.wrapped(title, text, self.marker)
 
 
 def as_json(value: Any) -> str:
     """For a model to read: indented, and every letter as it is."""
-    return orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    return wide_json.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _line(text: str) -> str:
@@ -90,6 +93,8 @@ def _shown(wake: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"reason": wake["reason"], **{name: wake.get(name) for name in _OF_A_WAKE}}
     for name in ("rejected_output", "subtask_output"):
         shown[name] = [text for _, text in _texts(shown[name] or {})]
+    if not isinstance(shown["content"], str | None):
+        shown["content"] = as_json(shown["content"])  # any JSON, a number as well
     return {name: as_json(value) if isinstance(value, dict) else value for name, value in shown.items()}
 
 

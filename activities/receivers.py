@@ -14,8 +14,10 @@ from activities import (
     burial,
     counterparts,
     families,
+    mailboxes,
     open_work,
     reviews,
+    subagents,
     subtasks,
     wakes,
 )
@@ -31,9 +33,17 @@ from tenants.signals import channel_expired
 
 def connect() -> None:
     activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
+    activity_settled.connect(end_what_was_told, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
     references.provide("activities", open_work.SOURCE)
+
+
+def end_what_was_told(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    """`activity` is a `transitions.Moved`."""
+    mailboxes.follow(activity)
+    mailboxes.tell_decision(activity)
+    subagents.tell_parent(activity)
 
 
 def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,13 +19,13 @@ from django.conf import settings
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import cancellation, leases, relay, results
+from activities import cancellation, leases, relay, results, turned_away
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
-from activities.exceptions import RunSuperseded
+from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from activities.run_tokens import RunToken
-from tenants.context import system_scope
+from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
@@ -160,13 +161,20 @@ def expire_stale() -> int:
     """Cancel what may no longer start because its time has passed."""
     with system_scope():
         stale = list(
-            Activity.objects.filter(status="created", expires_at__lt=Now()).values_list("tenant_id", "id")[
-                :PAGE
-            ]
+            Activity.objects.filter(status="created", expires_at__lt=Now()).values_list(
+                "tenant_id", "id", "agent_role"
+            )[:PAGE]
         )
-    for tenant_id, activity_id in stale:
-        cancellation.cancel(tenant_id, activity_id, actor="recovery", reason="expired")
+    for tenant_id, activity_id, role in stale:
+        _expire(tenant_id, activity_id, role)
     return len(stale)
+
+
+def _expire(tenant_id: UUID, activity_id: UUID, role: str | None) -> None:
+    with suppress(TransitionRefused), tenant_scope(tenant_id):
+        cancellation.cancel(tenant_id, activity_id, actor="recovery", reason="expired")
+        if role:
+            turned_away.count(tenant_id, turned_away.Reason.EXPIRED, {role: 1})
 
 
 def _token(run: ActivityRun) -> RunToken:

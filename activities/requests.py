@@ -6,7 +6,7 @@ Built in one way, whether a worker calls the agent or an agent asks for its job 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from activities.run_tokens import RunToken
 from agents import skills
 from agents.configuration import RoleSettings
 from agents.contracts import AgentRequest
+from agents.governor import providers
 from agents.skill_files import is_local
 from agents.skills import Knowledge
 
@@ -51,6 +52,12 @@ def knowledge_of(tenant_id: UUID, agent_role: str, role: RoleSettings) -> Knowle
     if not role.has_skills:
         return skills.NOTHING
     return skills.known_to(tenant_id, agent_role, with_texts=is_local(role.adapter))
+
+
+def role_for(role: RoleSettings, options: Mapping[str, Any] | None) -> RoleSettings:
+    """The role's settings with what one piece of work asks for beyond them."""
+    model = (options or {}).get("model")
+    return replace(role, adapter=replace(role.adapter, model=model)) if model else role
 
 
 def at_hand(claimed: Any) -> Material:
@@ -92,17 +99,21 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
     """The request, with a token of its own. `activity` is a model or a claimed row."""
     token, wakes, callback = attempt.token, attempt.wakes, run_tokens.issue(attempt.token)
     known = attempt.knowledge.told(f"{callback.url}skills/", as_files=is_local(attempt.role.adapter))
+    # A model is told these in its system text, the same for all runs of the role; twice would cost twice.
+    to_model = attempt.role.adapter.adapter in providers.NAMES
     return AgentRequest(
         tenant_id=token.tenant_id, activity_id=token.activity_id, run_id=token.run_id, idempotency_key=str(wakes[0]["id"]),
         agent_role=activity.agent_role, attempt=attempt.number,
         prompt=prompt.build(
-            name=activity.name, description=activity.description, instructions=attempt.role.instructions, params=activity.params,
-            context=known.context, given=material.input, wakes=[_told(wake, material) for wake in wakes],
+            name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
+            params=activity.params, context=() if to_model else known.context,
+            given=material.input, wakes=[_told(wake, material) for wake in wakes],
         ),
         settings=attempt.role.adapter, callback=callback, timeout_seconds=attempt.timeout_seconds, deadline=attempt.deadline,
         name=activity.name, deliverable_id=activity.deliverable_id, pipeline_step=activity.step, priority=activity.priority,
         params=activity.params, input=material.input, wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in wakes),
         wake_reason=wakes[-1]["reason"], wake_context=_latest(wakes), session_id=token.session_id or None,
+        max_turns=(activity.agent_options or {}).get("max_turns"),
         instructions=attempt.role.instructions, skills=known,
     )  # fmt: skip
 

@@ -10,23 +10,33 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from activities import approvals, burial, conversations, families, relay, suspension, transitions, wakes
+from activities import (
+    approvals,
+    budget_waits,
+    burial,
+    conversations,
+    families,
+    relay,
+    spending,
+    suspension,
+    transitions,
+    wakes,
+)
 from activities.admission import Exchange
 from activities.admission.exchange import Release
-from activities.exceptions import RunSuperseded
+from activities.exceptions import OutOfBudget, RunSuperseded
 from activities.models import ActivityRun
 from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
 from agents import configuration
-from agents.contracts import Completed, Output, Usage
-from agents.exceptions import AgentError, RetryableAgentError, SessionInvalid
+from agents.contracts import Completed, Output
+from agents.exceptions import AgentError, BudgetSpent, RetryableAgentError, SessionInvalid
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -47,7 +57,7 @@ def completed(
         moved = transitions.finish(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
             needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
-            content_type=result.output.content_type, usage=_usage(result.usage),
+            content_type=result.output.content_type,
         )  # fmt: skip
         conversations.used(run, moved, result.session_id)
         if moved.status == "awaiting_approval":
@@ -55,6 +65,7 @@ def completed(
         elif moved.again:
             wakes.offer(moved)
         _give_back(moved)
+        spending.ended(run, moved, result.usage)
     return moved
 
 
@@ -90,7 +101,25 @@ def stalled(run: RunToken) -> transitions.Moved:
         )  # fmt: skip
         _give_back(moved)
         wakes.offer(moved)
+        spending.ended(run, moved)
     return moved
+
+
+def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
+    """Stop a run that has spent more than a budget holds; its work waits for money. Raises `RunSuperseded`.
+
+    When a worker still waits for the agent's answer, the slot is given back with that answer.
+    """
+    with tenant_scope(run.tenant_id):
+        suspension.live(run)
+        moved = transitions.hand_back(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+            error=as_dict(BudgetSpent(str(refusal))), cause=budget_waits.CAUSE, due_at=budget_waits.NEVER, attempts=-1, actor="engine",
+        )  # fmt: skip
+        if moved.accepted_at is not None:
+            _give_back(moved)
+        spending.ended(run, moved)
+        budget_waits.note(moved, refusal)
 
 
 def accepted(run: RunToken) -> None:
@@ -133,7 +162,8 @@ def policy_of(activity: Any) -> RetryPolicy:
 
 
 def as_dict(error: AgentError) -> dict[str, Any]:
-    return {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
+    shown = {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
+    return shown | ({"held_by": error.held_by} if error.held_by else {})
 
 
 def output_of(value: Mapping[str, Any]) -> Output:
@@ -153,6 +183,7 @@ def _again(
         error=as_dict(error), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
     _give_back(moved)
+    spending.ended(run, moved)
     return moved
 
 
@@ -165,6 +196,7 @@ def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Mov
     conversations.disown(run, moved)
     _give_back(moved)
     wakes.offer(moved)
+    spending.ended(run, moved)
     return moved
 
 
@@ -186,38 +218,23 @@ def _failed_for_good(
     if ended:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
     burial.bury(moved, reason=reason, run_id=run.run_id, error=error)
+    if ended:
+        spending.ended(run, ended)
     return moved
 
 
-def note_after_putting_aside(run: RunToken, result: Completed) -> bool:
-    """Keep what an agent says after it put its work aside: its session and its usage, never an output. False for any other run."""
+def note_late(run: RunToken, result: Completed) -> bool:
+    """Keep what an agent says after its run was over, never an output: what it consumed, and, if it put its work aside itself, its
+    session. Whether it did."""
     with tenant_scope(run.tenant_id):
-        aside = (
-            ActivityRun.objects.for_tenant(run.tenant_id)
-            .filter(pk=run.run_id, fence=run.fence)
-            .exclude(ended_by_tool="")
-            .select_related("activity")
-            .first()
-        )
-        if aside is None:
-            return False
-        aside.usage = _usage(result.usage) or aside.usage
-        aside.save(update_fields=["usage"])
-        conversations.used(run, aside.activity, result.session_id)
-    return True
+        runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
+        aside = runs.exclude(ended_by_tool="").select_related("activity").first()
+        if aside is not None:
+            conversations.used(run, aside.activity, result.session_id)
+        if result.usage is not None:
+            spending.count(run, result.usage)
+    return aside is not None
 
 
 def _give_back(moved: transitions.Moved) -> None:
     relay.after_commit(Exchange(releases=[Release(moved.id, moved.grant)]))
-
-
-def _usage(usage: Usage | None) -> dict[str, Any] | None:
-    if usage is None:
-        return None
-    cost: Decimal | None = usage.cost_usd
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost_usd": None if cost is None else str(cost),
-        "model": usage.model,
-    }

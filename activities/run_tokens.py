@@ -26,6 +26,7 @@ class RunToken:
     fence: int
     briefing: str = ""  # digest of what the agent was told it is
     session_id: str = ""  # the conversation that it was given to continue
+    signed_as: str = ""  # the role whose secret must sign every report; empty: the token alone is enough
 
 
 def issue(token: RunToken) -> Callback:
@@ -36,6 +37,7 @@ def issue(token: RunToken) -> Callback:
             token.fence,
             token.briefing,
             token.session_id,
+            *([token.signed_as] if token.signed_as else []),
         ],
         salt=_SALT,
     )

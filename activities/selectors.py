@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -11,9 +11,23 @@ from typing import Any
 from uuid import UUID
 
 import redis
-from django.db.models import Case, CharField, Count, F, IntegerField, Min, Q, QuerySet, Value, When
+from django.db.models import (
+    Case,
+    CharField,
+    Count,
+    F,
+    IntegerField,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Now
 
+from activities import backlog
 from activities.admission import keys
 from activities.models import (
     Activity,
@@ -22,6 +36,7 @@ from activities.models import (
     Deadline,
     OutputSpool,
     ToolCall,
+    TurnedAway,
     Vote,
     Wake,
     WorkerProcess,
@@ -146,10 +161,12 @@ class Queue:
     oldest_wait_seconds: float | None = None
     workers: int = 0
     paused: bool = False
+    backlog: dict[str, Any] = field(default_factory=dict)
+    turned_away: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TurnedAway.Reason.values, 0))
 
 
 def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """The queues of these roles, in five statements whatever the number of roles. `granted` is added by `with_grants`."""
+    """The queues of these roles, in seven statements whatever the number of roles. `granted` is added by `with_grants`."""
     found = {role: Queue(role) for role in roles}
     for row in _waiting_by_band(tenant_id, found):
         queue = found[row["activity__agent_role"]]
@@ -169,7 +186,19 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
             found[role].workers = count
     for role in _paused(tenant_id, found):
         found[role].paused = True
+    _add_backlogs(tenant_id, found)
     return list(found.values())
+
+
+def _add_backlogs(tenant_id: UUID, found: Mapping[str, Queue]) -> None:
+    """What may wait, and how much was turned away, dropped or given up ever since."""
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role")).values("backlog")
+    policies = Agent.objects.filter(role__in=found).annotate(own_backlog=Subquery(own))
+    for role, given, own_given in policies.values_list("role", "backlog", "own_backlog"):
+        found[role].backlog = backlog.shown({**given, **(own_given or {})})
+    away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role__in=found)
+    for role, reason, count in away.values_list("agent_role", "reason", "count"):
+        found[role].turned_away[reason] = count
 
 
 def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[Any]:
@@ -201,6 +230,18 @@ def workers_by_role() -> dict[str, int]:
         for role in roles:
             counts[role] += 1
     return counts
+
+
+def runs_of_workers(tenant_id: UUID, workers: Iterable[WorkerProcess]) -> dict[UUID, list[ActivityRun]]:
+    """What each of these works on right now, as far as it is the tenant's, oldest first."""
+    found: dict[UUID, list[ActivityRun]] = defaultdict(list)
+    runs = ActivityRun.objects.for_tenant(tenant_id).filter(
+        worker_id__in=[worker.pk for worker in workers], status=RunStatus.RUNNING
+    )
+    for run in runs.select_related("activity").order_by("started_at", "pk"):
+        if run.worker_id is not None:
+            found[run.worker_id].append(run)
+    return found
 
 
 def live_workers() -> QuerySet[WorkerProcess]:

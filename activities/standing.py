@@ -22,8 +22,9 @@ from tenants.sql import Statement
 KINDS = ("approval", "review", "resolution", "escalation", "task")
 
 _FOLDER = Path(__file__).parent / "sql" / "standing"
-_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED = (
-    Statement.load(_FOLDER, name) for name in ("queues", "runs", "workers", "totals", "people", "repeated")
+_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED, _AWAY = (
+    Statement.load(_FOLDER, name)
+    for name in ("queues", "runs", "workers", "totals", "people", "repeated", "turned_away")
 )
 
 
@@ -74,6 +75,7 @@ class Standing:
     needs_review: int
     blocked: int
     repeated: dict[str, int]  # submissions that created nothing, by role
+    turned_away: dict[tuple[str, str], int]  # by role and reason
 
 
 def standing() -> Standing:
@@ -81,7 +83,10 @@ def standing() -> Standing:
     silence = {"silence": settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
     totals = _TOTALS.run(silence)[0]
     repeated = {row.agent_role: row.count for row in _REPEATED.run({})}
-    return Standing(roles=_roles(silence), people=_people(), repeated=repeated, **totals._asdict())
+    away = {(row.agent_role, row.reason): row.count for row in _AWAY.run({})}
+    return Standing(
+        roles=_roles(silence), people=_people(), repeated=repeated, turned_away=away, **totals._asdict()
+    )
 
 
 def admission_is_open() -> bool:

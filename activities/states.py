@@ -134,6 +134,7 @@ class WakeReason(StrEnum):
     SUBTASK_COMPLETED = "subtask_completed"
     REVIEW_APPROVED = "review_approved"
     REVIEW_FEEDBACK = "review_feedback"
+    MESSAGE = "message"
 
 
 class WakeState(StrEnum):

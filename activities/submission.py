@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from activities import relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
@@ -22,6 +20,7 @@ from activities.decision_rules import DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
 from agents import configuration
+from tenants import wide_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -68,6 +67,9 @@ class NewActivity:
     reviewer_notes: str | None = None
     wake_reason: str = states.WakeReason.NEW_TASK
     wake_payload: Mapping[str, Any] = field(default_factory=dict)
+    wake_id: UUID = field(default_factory=uuid7)
+    mailbox_id: UUID | None = None
+    agent_options: Mapping[str, Any] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid7)
 
     @property
@@ -94,6 +96,7 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
         deliverable_id=parent.deliverable_id,
         pipeline_run_id=parent.pipeline_run_id,
         schedule_id=parent.schedule_id,
+        mailbox_id=parent.mailbox_id,
         **fields,
     )
 
@@ -105,7 +108,7 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
         raise RuntimeError("submit needs a tenant_scope")
     items = [_with_due_time(item) for item in items]
     outcome: dict[UUID, Submitted] = {}
-    created: dict[UUID, datetime] = {}
+    created: dict[UUID, Any] = {}
     for _ in range(TRIES):
         created |= _insert(tenant_id, [item for item in items if item.id not in outcome], actor)
         outcome |= {item.id: Submitted(item.id, True) for item in items if item.id in created}
@@ -127,11 +130,11 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
     return [outcome[item.id] for item in items]
 
 
-def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, datetime]:
-    """What could be created, and when. The rest collided with something that exists."""
-    rows = orjson.dumps([_row(tenant_id, item) for item in items], default=str).decode()
+def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
+    """What could be created, when, and in which group. The rest collided with something that exists."""
+    rows = wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode()
     inserted = _SUBMIT.run({"tenant": tenant_id, "actor": actor, "rows": rows}, using=APP)
-    return {row.id: row.created_at for row in inserted}
+    return {row.id: row for row in inserted}
 
 
 def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
@@ -156,7 +159,6 @@ def _row(tenant_id: UUID, item: NewActivity) -> dict[str, Any]:
     return row | {
         "assignee_type": item.assignee_type,
         "max_attempts": max_attempts or configuration.attempts_of(tenant_id, item.agent_role),
-        "wake_id": uuid7(),
         "wake_reason": item.wake_reason if item.agent_role else None,
     }
 
@@ -167,22 +169,31 @@ def _with_due_time(item: NewActivity) -> NewActivity:
     return replace(item, due_at=DecisionRules.read(item.decision_rules).due_at(datetime.now(UTC)))
 
 
-def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, datetime]) -> None:
+def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
     """What will happen to questions that nobody answers, in the transaction that asks them."""
     planned = [
         Deadline(tenant_id=tenant_id, activity_id=item.id, kind=kind, at=at, human_role=human_role)
         for item in items
         if item.human_role and item.decision_rules
-        for kind, at, human_role in DecisionRules.read(item.decision_rules).deadlines(created[item.id])
+        for kind, at, human_role in DecisionRules.read(item.decision_rules).deadlines(
+            created[item.id].created_at
+        )
     ]
     if planned:
         Deadline.objects.bulk_create(planned, ignore_conflicts=True)
 
 
-def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, datetime]) -> None:
+def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
     now = datetime.now(UTC)
     offers = [
-        Offer(item.id, tenant_id, item.agent_role, item.priority, created[item.id], item.group_key)
+        Offer(
+            item.id,
+            tenant_id,
+            item.agent_role,
+            item.priority,
+            created[item.id].created_at,
+            created[item.id].group_key,
+        )
         for item in items
         if item.agent_role and not (item.not_before and item.not_before > now)
     ]

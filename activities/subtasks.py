@@ -25,10 +25,11 @@ TOOL = "create_subtask"
 
 def create(
     run: RunToken, *, name: str, description: str, agent_role: str | None = None, human_role: str | None = None,
-    params: Mapping[str, Any] | None = None, blocking: bool = True,
+    params: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, blocking: bool = True,
 ) -> UUID:  # fmt: skip
     """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`.
 
+    `options` may have `model` and `max_turns`.
     In the caller's `tenant_scope`, which holds the lock of the root of the tree: two members of a tree count one after the other.
     """
     parent = suspension.live(run)
@@ -45,6 +46,7 @@ def create(
         params=dict(params or {}),
         priority=parent.priority,
         metadata={"blocking": blocking},
+        agent_options=dict(options or {}),
     )
     (submitted,) = submit([subtask], actor=f"run:{run.run_id}")
     if blocking:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from activities import families, relay, transitions
+from activities import families, relay, spending, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import RunSuperseded
@@ -54,4 +54,5 @@ def put_aside(
         raise RunSuperseded(run.run_id)
     if ended.accepted_at is not None:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
+    spending.ended(run, ended)
     return moved

@@ -7,8 +7,7 @@ call has one effect however often it is repeated, and a repetition gets the firs
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -16,16 +15,14 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
-from activities import approvals, blockers, families, reassignment, reviews, subtasks, suspension
+from activities import approvals, blockers, families, inbox_quota, reassignment, reviews, subtasks, suspension
 from activities.approvals import NewApproval
-from activities.decision_rules import DecisionRules
+from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.exceptions import KeyReused, QuotaExceeded, ToolRefused
 from activities.models import Activity, ToolCall
 from activities.run_tokens import RunToken
 from activities.states import LinkKind, Status
 from tenants.context import tenant_scope
-
-logger = logging.getLogger(__name__)
 
 CREATE_APPROVAL = "create_approval"
 
@@ -49,8 +46,10 @@ def call(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = "
         families.lock(run.tenant_id, _moved_by(run, tool, arguments))
         if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once; the lock showed us the first.
-        suspension.live(run)
+        asking = suspension.live(run)
         _refuse_too_many(run)
+        if tool in _ALWAYS_ASK or arguments.get("human_role"):
+            inbox_quota.refuse_flood(asking)
         body = _TOOLS[tool](run, arguments)
         ToolCall.objects.create(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool,
@@ -114,9 +113,15 @@ def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 
 def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     blocking = arguments["blocking"]
+    if not blocking and (human_role := arguments.get("human_role")):
+        told = {"name": arguments["name"], "description": arguments.get("description") or ""}
+        same = inbox_quota.same_task(suspension.live(run), human_role=human_role, **told)
+        if same is not None:
+            return _goes_on(same)
     subtask = subtasks.create(
         run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
         agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"), params=arguments.get("params"),
+        options={name: arguments[name] for name in ("model", "max_turns") if name in arguments},
     )  # fmt: skip
     return _waits(Status.AWAITING_SUBTASK, subtask) if blocking else _goes_on(subtask)
 
@@ -132,12 +137,13 @@ def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[s
 def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     asking = families.lock(run.tenant_id, [run.activity_id])[run.activity_id]
     wanted = list(arguments.get("activity_ids") or [run.activity_id])
+    if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
+        raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
     linked = families.lock(run.tenant_id, wanted)
     if missing := [str(activity_id) for activity_id in wanted if activity_id not in linked]:
-        logger.warning(
-            "Approval over what is not there", extra={"action": "tool_refused", "run": str(run.run_id)}
-        )
         raise ToolRefused(f"There is no activity {', '.join(missing)}.")
+    if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
+        return _goes_on(same)
     new = NewApproval(
         type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
         human_role=arguments.get("human_role"), rules=arguments.get("rules") or DecisionRules(),
@@ -155,6 +161,13 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
         return _goes_on(approval)
     suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
     return _waits(Status.AWAITING_REVIEW, approval)
+
+
+def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
+    return inbox_quota.same_approval(
+        asking, kind=arguments["type"], name=arguments["title"], description=arguments.get("description") or "",
+        human_role=arguments.get("human_role") or GENERAL_ROLE, linked=linked,
+    )  # fmt: skip
 
 
 def _may_hold(asking: Activity, linked: Any) -> list[UUID]:
@@ -193,4 +206,6 @@ _TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {
     CREATE_APPROVAL: _create_approval,
     reassignment.TOOL: _reassign_task,
 }
+#: The tools that put something into the inbox in any case; the others do when they name a person.
+_ALWAYS_ASK = frozenset({blockers.TOOL, reviews.TOOL, CREATE_APPROVAL})
 NAMES = tuple(_TOOLS)

@@ -9,7 +9,7 @@ transaction. When an activity settles, the signal goes out in the same transacti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -157,9 +157,10 @@ def claim(
     worker_id: UUID,
     timeout_seconds: int,
     version: str,
+    day: date,
     briefing: str = "",
 ) -> Any | None:
-    """Claim for one run, and start it when its input is at hand (`started`).
+    """Claim for one run, and start it when its input is at hand (`started`). `day` is the ledger's.
 
     The row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
 
@@ -175,6 +176,7 @@ def claim(
             "worker": worker_id,
             "timeout": timeout_seconds,
             "agent_version": version,
+            "day": day,
             "briefing": briefing,
             **{f"claim_{name}": value for name, value in _verb("claim").items()},
             **{f"start_{name}": value for name, value in _verb("start").items()},
@@ -193,7 +195,7 @@ def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> No
 
 def finish(
     *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, needs_approval: bool, actor: str,
-    content: str | None, data: Any, content_type: str, usage: Mapping[str, Any] | None,
+    content: str | None, data: Any, content_type: str,
 ) -> Moved:  # fmt: skip
     """Accept a run's result. Raises `RunSuperseded` when the run is not the live one."""
     rows = _FINISH.run(
@@ -206,7 +208,6 @@ def finish(
             "content": content,
             "data": None if data is None else Jsonb(data),
             "content_type": content_type,
-            "usage": None if usage is None else Jsonb(usage),
             **_verb("request_approval" if needs_approval else "complete"),
         },
         using=APP,

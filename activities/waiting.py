@@ -15,13 +15,16 @@ from uuid import UUID
 import redis
 from django.db.models import Exists, OuterRef, Q
 
-from activities import admission, counterparts
-from activities.exceptions import ActivityNotFound
-from activities.models import Activity, ActivityEvent, Wake
+from activities import admission, budget_waits, counterparts
+from activities.batches import awaiting
+from activities.exceptions import ActivityNotFound, plain
+from activities.leases import ALL
+from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.states import LinkKind, Status, WakeState
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import BudgetWait, Tenant
+from tenants.money import calendar
 from tenants.remembered import Remembered
 
 QUEUED = "It is ready and will start when its turn comes."
@@ -40,6 +43,15 @@ _OVER = {
     Status.REASSIGNED: "It was reassigned; another activity took its place.",
     Status.CANCELLED: "It was cancelled.",
     Status.FAILED: "It has failed. An operator may try it again.",
+}
+#: Codes of a run's error that say that a provider could not take the work, and that it used up no attempt.
+_HELD_BACK = {
+    "provider_limit": ("provider_limit", "{holder} takes no more for now; the next try is at {at}."),
+    "rate_limited": ("provider_limit", "{holder} asked to come back later; the next try is at {at}."),
+    "breaker_open": (
+        "breaker_open",
+        "{holder} failed too often in a row and is left alone; the next try is at {at}.",
+    ),
 }
 _CAPPED = {
     "group": "group_cap",
@@ -69,12 +81,17 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         if activity is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         awaited = counterparts.counterparts_of(tenant_id, [activity])
-        found = _known(activity, _delays([activity]), _pauses(tenant_id, [activity]), awaited)
+        delays = _delays([activity])
+        waits = budget_waits.of(tenant_id, [activity_id] if delays else [])
+        held = _held_back([activity], delays)
+        found = _known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
+        if (item := awaiting.items_of(tenant_id, _running([activity])).get(activity_id)) is not None:
+            found = _in_batch(item, None if item.batch_id else awaiting.collected_with(item))
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if found is None:
         found = _asked(activity)
-    return replace(found, since=since if found.code else None)
+    return replace(found, since=(found.since or since) if found.code else None)
 
 
 def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
@@ -86,10 +103,28 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     # What has not moved since its submission still has the one wake of it, which the activity itself tells.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
     pauses, awaited = _recent_pauses(tenant_id, ready), counterparts.counterparts_of(tenant_id, activities)
+    held = _held_back(ready, delays)
+    waits = budget_waits.of(tenant_id, [activity.pk for activity in ready])
+    parked = awaiting.items_of(tenant_id, _running(activities))
     return {
-        activity.pk: _known(activity, delays, pauses, awaited) or Waiting("queued", QUEUED)
+        activity.pk: _known(activity, delays, pauses, awaited, held, waits) or Waiting("queued", QUEUED)
         for activity in activities
-    }
+    } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
+
+
+def _running(activities: Iterable[Activity]) -> list[UUID]:
+    """Those whose run an agent has accepted, or has in hand."""
+    return [
+        activity.pk
+        for activity in activities
+        if activity.status == Status.IN_PROGRESS and activity.assignee_type == "agent"
+    ]
+
+
+def _in_batch(item: BatchItem, number: int | None = None) -> Waiting:
+    return Waiting(
+        "batch", awaiting.in_words(item, number=number), awaiting.named(item.provider), since=item.created_at
+    )
 
 
 def _may_start(activity: Activity) -> bool:
@@ -101,6 +136,8 @@ def _known(
     delays: Mapping[UUID, Wake],
     pauses: Mapping[str, str],
     awaited: Mapping[UUID, Activity],
+    held: Mapping[UUID, Mapping[str, Any]],
+    waits: Mapping[UUID, BudgetWait],
 ) -> Waiting | None:
     """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
     status = Status(activity.status)
@@ -119,14 +156,18 @@ def _known(
         )
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
+    if (wait := waits.get(activity.pk)) is not None:
+        return _without_money(wait)
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
-        return _delayed(activity, delay.due_at, delay.cause)
+        return _delayed(activity, delay.due_at, delay.cause, held.get(activity.pk))
     if (who := pauses.get(activity.agent_role or "")) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
 
 
-def _delayed(activity: Activity, due_at: datetime, cause: str) -> Waiting:
+def _delayed(
+    activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
+) -> Waiting:
     seconds = max(0.0, (due_at - datetime.now(UTC)).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"
     if cause == "rate":
@@ -134,12 +175,33 @@ def _delayed(activity: Activity, due_at: datetime, cause: str) -> Waiting:
         return Waiting(
             "provider_limit", detail, holder=activity.agent_role, estimate_seconds=round(seconds, 1)
         )
+    if cause == "retry" and held is not None:
+        code, words = _HELD_BACK[held["code"]]
+        holder = str(held.get("held_by") or activity.agent_role)
+        detail = words.format(holder=holder, at=at)
+        return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
         detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {at}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
     return Waiting(
         "not_before", f"It starts at {at} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
     )
+
+
+def _without_money(wait: BudgetWait) -> Waiting:
+    budget = wait.budget
+    until = calendar.end_of(budget.period, budget.period_start)
+    seconds = None if until is None else max(0.0, round((until - datetime.now(UTC)).total_seconds(), 1))
+    later = (
+        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins anew"
+    )
+    detail = (
+        f"The budget {budget.name} has no room: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
+        f" {plain(budget.reserved)} kept for what runs, {plain(wait.amount)} needed for this."
+        f" It goes on when the cap rises or running work leaves some of that{later}."
+    )
+    holder = f"budget {budget.name} ({budget.pk})"
+    return Waiting("budget", detail, holder=holder, since=wait.since, estimate_seconds=seconds)
 
 
 def _person(activity: Activity) -> str:
@@ -178,6 +240,20 @@ def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
         if known.due_at is not None and (wake.due_at is None or wake.due_at < known.due_at):
             earliest[wake.activity_id] = wake
     return {activity_id: wake for activity_id, wake in earliest.items() if wake.due_at is not None}
+
+
+def _held_back(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> dict[UUID, Mapping[str, Any]]:
+    """The errors of those that are put off because a provider could not take them, by activity."""
+    ids = [
+        activity.pk
+        for activity in activities
+        if activity.pk in delays and delays[activity.pk].cause == "retry"
+    ]
+    if not ids:
+        return {}
+    runs = ActivityRun.objects.for_tenant(activities[0].tenant_id).filter(activity_id__in=ids)
+    last = runs.order_by("activity_id", "-fence").distinct("activity_id").values_list("activity_id", "error")
+    return {activity_id: error for activity_id, error in last if error and error.get("code") in _HELD_BACK}
 
 
 def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
@@ -226,7 +302,23 @@ def _asked(activity: Activity) -> Waiting:
         standing = admission.inspect(activity.pk)
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
-    return of_standing(standing, role=activity.agent_role or "")
+    found = of_standing(standing, role=activity.agent_role or "")
+    return _behind_doors(found, activity.agent_role or "") if found.code == "no_worker" else found
+
+
+def _behind_doors(found: Waiting, role: str) -> Waiting:
+    """Where workers serve the role but take nothing new, what they say about it."""
+    closed = [
+        (worker.host, worker.closed.get(role) or worker.closed.get(ALL))
+        for worker in WorkerProcess.objects.filter(ended_at=None, roles__contains=[role]).only(
+            "host", "closed"
+        )
+    ]
+    reasons = sorted({f"{host}: {reason}" for host, reason in closed if reason})
+    if not reasons:
+        return found
+    detail = f"Every worker of the role {role} takes nothing new for now."
+    return replace(found, detail=detail, holder="; ".join(reasons[:5]))
 
 
 def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from activities.admission.exchange import Offer
 from activities.models import ActivityRun
 from activities.models.dead_letter import BurialReason
 from activities.states import Status, WakeReason
+from tenants import wide_json
 from tenants.context import APP
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -58,13 +59,16 @@ class _Reason:
     payload: str
     fingerprint: str
     due_at: datetime | None = None
+    id: UUID = field(default_factory=uuid7)
 
     @classmethod
     def of(
-        cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None
-    ) -> _Reason:
-        document = orjson.dumps(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
-        return cls(activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at)
+        cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None, **told: Any
+    ) -> _Reason:  # fmt: skip
+        document = wide_json.dumps(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
+        return cls(
+            activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at, **told
+        )
 
 
 def record(
@@ -87,6 +91,15 @@ def record(
         offer(activity)
     wake_id: UUID = wake.id
     return wake_id
+
+
+def add(
+    activity: Any, wake_id: UUID, reason: str, *, payload: Mapping[str, Any], due_at: datetime | None = None
+) -> None:
+    """Record one wake more, with this id, of an activity that is live and locked. One that runs has one run more afterwards."""
+    _record(activity.tenant_id, [_Reason.of(activity.id, reason, payload, due_at, id=wake_id)], cause="wake")
+    if due_at is None and activity.status == Status.CREATED:
+        offer(activity)
 
 
 def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
@@ -122,7 +135,7 @@ def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[
         {
             "tenant": tenant_id,
             "cause": cause,
-            "ids": [uuid7() for _ in reasons],
+            "ids": [reason.id for reason in reasons],
             "activities": [reason.activity_id for reason in reasons],
             "reasons": [reason.reason for reason in reasons],
             "payloads": [reason.payload for reason in reasons],

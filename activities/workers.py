@@ -3,29 +3,63 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 
-import redis
+from django.conf import settings
+from django.db import connections
 
-from activities import leases, relay, results
-from activities.admission import Closed, Exchange, limits
+from activities import doors, leases, relay, results
 from activities.exceptions import RunSuperseded
 from activities.models import ActivityRun
+from activities.protection import PROTECTION
 from activities.run_tokens import RunToken
+from activities.runaway import GUARD
 from agents import skill_files
+from agents.command_line import upkeep
 from tenants import row_security
 from tenants.checks import tenant_tables
 from tenants.context import system_scope
 
 logger = logging.getLogger(__name__)
 
+SWEEP_LOOKS = 10  # looks at the host between two at what dead workers have left behind
+TIDY_LOOKS = 600
 
-def begin(*, roles: list[str], concurrency: int) -> None:
+
+def begin(*, roles: list[str], concurrency: int, intake: doors.Intake | None = None) -> None:
     """Take up work: refuse a database that does not keep tenants apart, register, and let admission know the new seats."""
     row_security.refuse_unsafe_database(tenant_tables())
     remove_files_left_behind()
-    leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
-    _tell_admission()
+    doors.use(intake)
+    lease = leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
+    doors.tell_admission()
+    if roles:
+        upkeep.sweep()
+        threading.Thread(target=_tend, args=(lease,), name="host", daemon=True).start()
+
+
+def _tend(lease: leases.Lease) -> None:
+    """Look after the host until the process ends."""
+    looks = 0
+    while not lease.ended.wait(settings.ORCHESTRATOR_LOAD_SECONDS):
+        _try(PROTECTION.look)
+        _try(GUARD.open_due)
+        if looks % SWEEP_LOOKS == 0:
+            _try(upkeep.sweep)
+        if looks % TIDY_LOOKS == 0:
+            _try(upkeep.forget_old_transcripts)
+        looks += 1
+    connections.close_all()
+
+
+def _try(part: Callable[[], object]) -> None:
+    """A host that cannot be looked at for a moment must not go without anybody who looks."""
+    try:
+        part()
+    except Exception:
+        logger.exception("The host could not be looked after", extra={"action": "host_untended"})
 
 
 def hand_back_unattended(lease: leases.Lease) -> None:
@@ -60,20 +94,11 @@ def remove_files_left_behind() -> None:
 def drain() -> None:
     """The process has been told to stop: it takes nothing new, and what it runs may end."""
     leases.current().drain()
-    _tell_admission()
+    doors.tell_admission()
 
 
 def end() -> None:
     """Stop: no further grants for this process. What it still runs ends or is taken over."""
     leases.end()
-    _tell_admission()
+    doors.tell_admission()
     relay.flush()
-
-
-def _tell_admission() -> None:
-    try:
-        if limits.refresh():
-            relay.turn_over(Exchange(), go_on=False)
-    except (Closed, redis.RedisError) as error:
-        # The keeper does it at its next tick.
-        logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})

@@ -1,3 +1,13 @@
 """The admin of activities: what waits and why, what happened, and the buttons of an operator."""
 
-from activities.admin import activity, alerts, approvals, dead_letters, records  # noqa: F401  # each registers its models
+from activities.admin import (  # noqa: F401  # each registers its models
+    activity,
+    alerts,
+    approvals,
+    batches,
+    bulk,
+    dead_letters,
+    mailboxes,
+    records,
+    webhooks,
+)

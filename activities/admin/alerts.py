@@ -22,7 +22,7 @@ from activities.alerts.targets import InvalidTarget
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind
-from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, is_superuser, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
 
@@ -204,7 +204,7 @@ class NotificationChannelAdmin(DeedsAdmin):
         return (*self.readonly_fields, "tenant", "kind") if obj else self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)  # Deliveries keep the name that it had.
+        return self.has_change_permission(request, obj)  # Deliveries keep the name that it had.
 
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from activities.models.alert import DeliveryState, Severity
+from activities.models.batch import BatchState, ItemState
 from activities.models.dead_letter import DeadLetterState
 from activities.models.decision import LinkState
 from activities.states import RunStatus, Status, WakeState
+from tenants.events.models import WebhookDeliveryState
 
 STATUS = {
     Status.ASSIGNED.value: "info",
@@ -38,6 +40,26 @@ DELIVERY = {
     DeliveryState.SENT.value: "success",
     DeliveryState.FAILED.value: "danger",
     DeliveryState.UNKNOWN.value: "warning",
+}
+BATCH = {
+    BatchState.BOUND.value: "warning",
+    BatchState.SENDING.value: "info",
+    BatchState.SENT.value: "info",
+    BatchState.ENDED.value: "success",
+    BatchState.REFUSED.value: "danger",
+}
+BATCH_ITEM = {
+    ItemState.COLLECTED.value: "warning",
+    ItemState.BOUND.value: "info",
+    ItemState.ANSWERED.value: "success",
+    ItemState.FAILED.value: "danger",
+}
+WEBHOOK_DELIVERY = {
+    WebhookDeliveryState.PENDING.value: "warning",
+    WebhookDeliveryState.SENDING.value: "info",
+    WebhookDeliveryState.DELIVERED.value: "success",
+    WebhookDeliveryState.FAILED.value: "danger",
+    WebhookDeliveryState.DROPPED.value: "warning",
 }
 APPROVAL = {"pending": "warning", "approved": "success", "rejected": "danger"}
 LINK = {LinkState.WAITING.value: "warning", LinkState.WOKEN.value: "success"}

@@ -9,11 +9,21 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.safestring import SafeString
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from unfold.decorators import display
 
 from activities.admin import labels
-from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake, WorkerProcess
+from activities.leases import ALL
+from activities.models import (
+    Activity,
+    ActivityEvent,
+    ActivityRun,
+    OutputSpool,
+    TurnedAway,
+    Wake,
+    WorkerProcess,
+)
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
 
 
@@ -21,7 +31,7 @@ class PartAdmin(RecordAdmin):
     """Rows that belong to an activity."""
 
     list_filter: tuple[object, ...] = (TenantFilter,)
-    list_select_related = ("tenant", "activity")
+    list_select_related: tuple[str, ...] = ("tenant", "activity")
     stands_for = {"run_link": "run_id", "worker": "worker_id"}
     search_fields = ("activity__name", "tenant__slug")
 
@@ -131,13 +141,25 @@ class OutputSpoolAdmin(RecordAdmin):
         )
 
 
+@admin.register(TurnedAway)
+class TurnedAwayAdmin(RecordAdmin):
+    list_display = ("tenant", "agent_role", "reason", "count")
+    list_filter = (TenantFilter, "reason")
+    list_select_related = ("tenant",)
+    search_fields = ("agent_role", "tenant__slug")
+    fields = ("tenant", "agent_role", "reason", "count")
+    readonly_fields = fields
+
+
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(RecordAdmin):
-    list_display = ("host", "pid", "state", "roles_in_words", "concurrency", "taken", "beat_at", "started_at")
+    list_display = (
+        "host", "pid", "state", "roles_in_words", "concurrency", "active", "load_in_words", "doors", "beat_at", "started_at",
+    )  # fmt: skip
     search_fields = ("host",)
     fields = (
-        "id", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "taken", "counter", "started_at",
-        "beat_at", "ended_at", "end_reason",
+        "id", "name", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "doors",
+        "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
     )  # fmt: skip
     readonly_fields = fields
 
@@ -151,3 +173,23 @@ class WorkerProcessAdmin(RecordAdmin):
     @display(description="Roles")
     def roles_in_words(self, worker: WorkerProcess) -> str:
         return ", ".join(worker.roles) or NOTHING
+
+    @display(description="Load of its host")
+    def load_in_words(self, worker: WorkerProcess) -> str:
+        if not worker.load:
+            return NOTHING
+        return f"processor {worker.load['cpu']:.0%}, memory {worker.load['memory']:.0%}"
+
+    @display(description="Takes nothing new")
+    def doors(self, worker: WorkerProcess) -> str:
+        closed = {"of any role" if role == ALL else f"of {role}": why for role, why in worker.closed.items()}
+        return "; ".join(f"{role}: {why}" for role, why in closed.items()) or NOTHING
+
+    @display(description="Runs under way")
+    def runs_under_way(self, worker: WorkerProcess) -> SafeString:
+        runs = ActivityRun.objects.filter(worker_id=worker.pk, status="running").select_related("activity")
+        rows = (
+            (link_to(ActivityRun, run.pk, run.activity.agent_role or NOTHING), run.started_at)
+            for run in runs[:100]
+        )
+        return format_html_join(", ", "{} since {:%H:%M:%S} UTC", rows) or mark_safe(NOTHING)  # noqa: S308 - our own text

@@ -14,6 +14,7 @@ import orjson
 from django.conf import settings
 
 from activities.admission import scripts
+from activities.leases import ALL
 from activities.models import WorkerProcess
 from agents.models import Agent, AgentConfig
 from tenants.context import system_scope
@@ -44,9 +45,8 @@ def current() -> Limits:
                 caps[f"role:{agent.role}"] = agent.max_concurrency
         weights = _tenant_limits(caps)
         _config_limits(caps)
-        pools, seats = worker_pools(
-            list(WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency"))
-        )
+        workers = WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency", "closed")
+        pools, seats = worker_pools([_behind_doors(*worker) for worker in workers])
     if settings.ORCHESTRATOR_MAX_CONCURRENCY:
         caps["global"] = settings.ORCHESTRATOR_MAX_CONCURRENCY
     caps |= {f"seat:{pool}": count for pool, count in seats.items()}
@@ -76,6 +76,11 @@ def _config_limits(caps: dict[str, int]) -> None:
             caps[f"pair:{pair}"] = config.max_concurrency
         if config.max_concurrency_per_group is not None:
             caps[f"groups:{pair}"] = config.max_concurrency_per_group
+
+
+def _behind_doors(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
+    """What a worker serves right now: a closed door withdraws a role, the door for all of them every seat."""
+    return [role for role in roles if role not in closed], 0 if ALL in closed else concurrency
 
 
 def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:

@@ -82,7 +82,7 @@ def _restore_waiting(generation: str) -> int:
 
 
 def _live_runs() -> QuerySet[ActivityRun]:
-    return ActivityRun.objects.filter(status="running").select_related("activity")
+    return ActivityRun.objects.filter(status="running", parked=False).select_related("activity")
 
 
 def _held(run: ActivityRun) -> list[object]:

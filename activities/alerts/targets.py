@@ -64,7 +64,7 @@ def opened(channel: NotificationChannel) -> Target:
 
 def unsealed(tenant_id: UUID, channel_id: UUID, sealed: str) -> Target:
     """The same from the columns of the row."""
-    kept = credentials.unseal(sealed, context=_context(tenant_id, channel_id))
+    kept = credentials.unseal(sealed, context=context_of(tenant_id, channel_id))
     return Target(kept["address"], tuple(kept["secrets"].split()))
 
 
@@ -111,8 +111,8 @@ def _shown(kind: str, address: str) -> str:
 
 def _seal(channel: NotificationChannel, target: Target) -> None:
     kept = {"address": target.address, "secrets": " ".join(target.secrets)}
-    channel.target_sealed = credentials.seal(kept, context=_context(channel.tenant_id, channel.pk))
+    channel.target_sealed = credentials.seal(kept, context=context_of(channel.tenant_id, channel.pk))
 
 
-def _context(tenant_id: UUID, channel_id: UUID) -> str:
+def context_of(tenant_id: UUID, channel_id: UUID) -> str:
     return f"notification_channel:{tenant_id}:{channel_id}:target"

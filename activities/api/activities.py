@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import PolymorphicProxySerializer
+from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import selectors, waiting
-from activities.api import backlog
+from activities import backlog, mailboxes, selectors, waiting
 from activities.api.decisions import DecisionActions
 from activities.api.filters import ActivityFilter
 from activities.api.operations import OperationActions
@@ -89,6 +88,18 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         answers={201: SHOWN, 200: SHOWN},
         refusals=(400, 409, 413),
         parameters=(IDEMPOTENCY_KEY,),
+        examples=[
+            OpenApiExample(
+                "For an agent",
+                {"name": "Check the order", "agent_role": "qa", "params": {"order": 4711}},
+                request_only=True,
+            ),
+            OpenApiExample(
+                "A question to a person",
+                {"name": "May it go out?", "human_role": "editor", "is_approval_gate": True},
+                request_only=True,
+            ),
+        ],
     )
     def create(self, request: Request) -> Response:
         """A list creates all of its activities or, when one has a fault, none. With a `dedup_key` that an activity still under
@@ -118,9 +129,15 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         )
         body.is_valid(raise_exception=True)
         found = [body.validated_data] if single else body.validated_data
-        items = [new_activity(attrs, asked_by=self.principal.identity) for attrs in found]
+        items = [
+            new_activity(attrs, asked_by=self.principal.identity, mailbox_id=self._mailbox_of(attrs))
+            for attrs in found
+        ]
         self._refuse_unknown_outputs(items, single=single)
         return items
+
+    def _mailbox_of(self, attrs: Any) -> UUID | None:
+        return mailboxes.opened(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
     def _refuse_unknown_outputs(self, items: Sequence[NewActivity], *, single: bool) -> None:
         wanted = {item.input_ref for item in items if item.input_ref}
@@ -136,7 +153,8 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
             raise InvalidRequest(faults)
 
     def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
-        backlog.make_room(self.tenant_id, [item.agent_role for item in items if item.agent_role])
+        newcomers = [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
+        backlog.make_room(self.tenant_id, newcomers)
         return submit(items, actor=self.principal.actor)
 
     def get_queryset(self) -> QuerySet[Activity]:

@@ -17,7 +17,7 @@ from activities.api.decisions import EmptySerializer
 from activities.models import Alert, AlertDelivery
 from activities.models.alert import AlertKind, Severity
 from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.shown import Shown
 from agents.api.strict import read
 from tenants.api.filters import FlagFilter
@@ -108,11 +108,12 @@ class AlertViewSet(Digested, TenantViewSet):
         request=EmptySerializer,
         answer=AlertSerializer,
         refusals=(400, 404),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
     )
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, pk: UUID) -> Response:
         """The first to say so is named; others change nothing."""
         read(EmptySerializer, request.data)
+        self.refuse_changed(AlertSerializer(self.get_object()).data)
         acknowledge(self.tenant_id, pk, actor=self.principal.actor)
         return Response(AlertSerializer(self.get_object()).data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activities.api.decisions import LONGEST_NOTES
-from activities.api.tools import ApprovalRequestSerializer
+from activities.bodies.tools import ApprovalRequestSerializer
 from agents.api.strict import OPTIONAL, OneOf, StrictSerializer, Text
 
 DECISIONS = {"approved": "approve", "rejected": "reject"}

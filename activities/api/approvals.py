@@ -15,8 +15,8 @@ from activities.api.approval_filter import ApprovalFilter
 from activities.api.approvals_shown import ApprovalItemSerializer, SettledApprovalSerializer
 from activities.api.decisions import decide, told_who_was_first, voter_of
 from activities.api.operations import ReasonSerializer
-from activities.api.rules import rules_of
 from activities.approvals import NewApproval, Question, questions
+from activities.bodies.rules import rules_of
 from activities.exceptions import ActivityNotFound
 from activities.models import Approval
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation

@@ -20,7 +20,7 @@ from activities.api.decisions import EmptySerializer
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
 from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -84,13 +84,13 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         request=EmptySerializer,
         answer=DeadLetterSerializer,
         refusals=(404,),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
     )
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:
         """409 when it was dealt with before."""
         read(EmptySerializer, request.data)
-        self.get_object()
+        self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
         if not deadletters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
             raise _dealt_with(self.get_object())

@@ -6,6 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +20,7 @@ from activities.api.serializers import MomentSerializer, OutputSerializer, RunSe
 from activities.exceptions import ActivityNotFound
 from activities.models import Activity, ActivityRun
 from agents.api.documentation import operation
+from agents.command_line import transcripts
 from tenants.api.filters import refuse_unknown
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
@@ -69,6 +73,30 @@ class ActivityRuns(ViewSetMixin, ActivityPart):
         rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(RunSerializer(page, many=True).data)
+
+
+class RunTranscript(ActivityPart):
+    # It is read from a file, piece by piece.
+    in_one_transaction = False
+    pagination_class = None
+
+    @operation("What a command-line agent printed during a run", answer=OpenApiTypes.STR, refusals=(404,))
+    def get(self, request: Request, activity_id: UUID, run_id: UUID) -> HttpResponseBase:
+        """Plain text, as far as it is kept; lines of its standard error begin with `! `.
+
+        404 with the code `no_transcript` when there is none on this machine: it is kept where the worker ran."""
+        with tenant_scope(self.tenant_id):
+            self.activity(activity_id)
+            runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
+            pieces = transcripts.pieces(self.tenant_id, run_id) if runs.exists() else None
+        if pieces is None:
+            raise NotFound(code="no_transcript")
+        # A browser must not take it for a page, whatever the agent printed.
+        headers = {
+            "X-Content-Type-Options": "nosniff",
+            "Content-Disposition": f'inline; filename="{run_id}.log"',
+        }
+        return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
 
 
 class ActivityTimeline(ViewSetMixin, ActivityPart):

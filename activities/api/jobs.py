@@ -26,6 +26,7 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         activity = Activity.objects.for_tenant(token.tenant_id).get(pk=token.activity_id)
         agent_role = activity.agent_role or ""
         role = configuration.settings_for(token.tenant_id, agent_role)
+        role = requests.role_for(role, activity.agent_options)
         attempt = Attempt(
             token=token,
             number=run.attempt,

@@ -62,6 +62,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     lookup_value_converter = "uuid"
+    reject_duplicate_keys = True
     scope = "notification-channels"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "test", "renew_secret"), Role.ADMIN

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from django.db.models import F, QuerySet
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
@@ -14,6 +15,7 @@ from rest_framework.response import Response
 
 from activities import selectors
 from activities.api.decisions import EmptySerializer
+from activities.leases import ALL, DRAINING
 from activities.models import WorkerProcess
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.shown import Shown
@@ -32,6 +34,22 @@ class WaitingByBandSerializer(serializers.Serializer[Any]):
     background = serializers.IntegerField()
 
 
+class BacklogSerializer(serializers.Serializer[Any]):
+    """How much may wait, and what happens to more."""
+
+    max_waiting = serializers.IntegerField()
+    when_full = serializers.CharField(help_text="reject, drop_oldest or evict_lowest")
+    expire_after_seconds = serializers.FloatField(allow_null=True)
+
+
+class TurnedAwaySerializer(serializers.Serializer[Any]):
+    """Ever since: how much was refused (429), dropped to make room, and given up because its time had passed."""
+
+    rejected = serializers.IntegerField()
+    shed = serializers.IntegerField()
+    expired = serializers.IntegerField()
+
+
 class QueueSerializer(Shown):
     """How a role stands for this tenant."""
 
@@ -48,6 +66,8 @@ class QueueSerializer(Shown):
         help_text="Live worker processes that serve the role, for all tenants."
     )
     paused = serializers.BooleanField()
+    backlog = BacklogSerializer()
+    turned_away = TurnedAwaySerializer()
 
     def get_queue(self, queue: selectors.Queue) -> str:
         return queue_of(queue.role)
@@ -59,17 +79,54 @@ class PausedSerializer(serializers.Serializer[Any]):
     paused = serializers.BooleanField()
 
 
+class WorkerRunSerializer(Shown):
+    """A run under way."""
+
+    id = serializers.UUIDField()
+    activity = serializers.UUIDField(source="activity_id")
+    agent_role = serializers.CharField(source="activity.agent_role")
+    session_id = serializers.CharField()
+    started_at = serializers.DateTimeField()
+
+
+class LoadSerializer(serializers.Serializer[Any]):
+    """Shares of what the host has, or its container may use."""
+
+    cpu = serializers.FloatField()
+    memory = serializers.FloatField()
+
+
 class WorkerSerializer(Shown):
     """A live process that runs agents. Workers serve all tenants."""
 
     id = serializers.UUIDField()
+    name = serializers.CharField(help_text="host:pid:id")
     host = serializers.CharField()
     pid = serializers.IntegerField()
     roles = serializers.ListField(child=serializers.CharField())
     concurrency = serializers.IntegerField()
+    active = serializers.IntegerField(help_text="Runs under way at the last beat, of all tenants.")
+    utilisation = serializers.SerializerMethodField(help_text="The share of its concurrency that is in use.")
+    runs = serializers.SerializerMethodField(help_text="Those of this tenant.")
     taken = serializers.IntegerField(help_text="Runs since its start.")
+    load = LoadSerializer(allow_null=True, help_text="Of its host at the last beat.")
+    draining = serializers.SerializerMethodField(help_text="It is shutting down.")
+    closed = serializers.DictField(
+        child=serializers.CharField(), help_text="By role, or * for all: why it takes nothing new."
+    )
     started_at = serializers.DateTimeField()
+    beat_at = serializers.DateTimeField()
     beat_age_seconds = serializers.SerializerMethodField()
+
+    def get_utilisation(self, worker: WorkerProcess) -> float:
+        return round(worker.active / worker.concurrency, 3) if worker.concurrency else 0.0
+
+    @extend_schema_field(WorkerRunSerializer(many=True))
+    def get_runs(self, worker: WorkerProcess) -> Any:
+        return WorkerRunSerializer(self.context["runs"].get(worker.pk, []), many=True).data
+
+    def get_draining(self, worker: WorkerProcess) -> bool:
+        return bool(worker.closed.get(ALL) == DRAINING)
 
     def get_beat_age_seconds(self, worker: WorkerProcess) -> float:
         return round(max(0.0, (datetime.now(UTC) - worker.beat_at).total_seconds()), 3)
@@ -150,4 +207,5 @@ class WorkerList(TenantViewSet):
     @operation("The workers that are alive", answer=WorkerSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(WorkerSerializer(page, many=True).data)
+        runs = selectors.runs_of_workers(self.tenant_id, page)
+        return self.get_paginated_response(WorkerSerializer(page, many=True, context={"runs": runs}).data)

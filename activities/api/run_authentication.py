@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from django.http import Http404
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from activities import run_tokens
 from activities.run_tokens import RunToken
-from tenants.authentication import refuse_secret_in_address
+from tenants.authentication import refuse_secret_in_address, refused
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,14 @@ class RunTokenAuthentication(BaseAuthentication):
         token = run_tokens.read(text.strip())
         if token is None:
             logger.warning("Run token refused", extra={"action": "run_token_refused"})
-            raise AuthenticationFailed("This is not the token of a run.", "invalid_token")
+            # Tokens of runs all begin alike, so each is counted by itself.
+            raise refused(
+                request,
+                text.strip(),
+                "This is not the token of a run.",
+                "invalid_token",
+                account=text.strip(),
+            )
         return RunCaller(token), None
 
     def authenticate_header(self, request: Request) -> str:

@@ -10,9 +10,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api import jobs, reports
-from activities.api.reports import Receipt
+from activities import reports
+from activities.api import jobs, signed_reports
 from activities.api.run_authentication import RunCaller, RunPermission, RunTokenAuthentication
+from activities.reports import Receipt
 from agents.answers import InvalidAnswer, completed_from, session_id_from, usage_from
 from agents.api.documentation import operation
 from agents.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
@@ -115,6 +116,14 @@ class RunView(TenantView):
     # The functions behind open the scope themselves: the caller is no principal. Each report may be repeated.
     in_one_transaction = False
 
+    #: Whether this very message, signed, has come before. What the database does not recognise by itself asks for it.
+    repeated = False
+    raw_body = b""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        self.repeated = signed_reports.verified(request, self.caller.token, self.raw_body)
+
     def _handled(self, handler: Handler) -> Any:
         return tried_again(lambda: self._answer(handler))
 
@@ -132,6 +141,7 @@ class RunJob(RunView):
 
 class RunHeartbeat(RunView):
     max_body_bytes = HEARTBEAT_BYTES
+    not_audited = "signs of life of every run, every few seconds; what they carry is kept with the run"
 
     @operation(
         "A sign of life",
@@ -148,6 +158,10 @@ class RunHeartbeat(RunView):
         session_id = session_id_from(body.get("session_id"), faults)
         if faults:
             raise InvalidRequest(faults)
+        if self.repeated:
+            # Somebody else may have sent it: it is no sign of life, and its figures are older than what is known.
+            reason = reports.unwanted(self.caller.token)
+            return Response({"stop": reason is not None, "reason": reason})
         reason = reports.beat(
             self.caller.token, progress=body.get("progress"), usage=usage, session_id=session_id
         )

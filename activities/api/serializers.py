@@ -200,7 +200,7 @@ class WhySerializer(Shown):
 
     code = serializers.CharField(
         allow_null=True,
-        help_text="no_worker, tenant_cap, role_cap, group_cap, global_cap, provider_limit, breaker_open, budget, paused, "
+        help_text="no_worker, tenant_cap, role_cap, group_cap, global_cap, provider_limit, breaker_open, budget, batch, paused, "
         "not_before, retry_delay, dependency, human or queued",
     )
     detail = serializers.CharField()

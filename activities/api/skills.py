@@ -10,7 +10,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api import reports
+from activities import reports
 from activities.api.run_callbacks import STOP, RunView
 from activities.models import Activity
 from agents import skills

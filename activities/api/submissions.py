@@ -10,7 +10,7 @@ from uuid import UUID
 from rest_framework import serializers
 
 from activities.api.priorities import SCALES, PriorityField, priority_of
-from activities.api.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
+from activities.bodies.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
 from agents.api.strict import (
@@ -59,6 +59,11 @@ class NewActivitySerializer(RulesSerializer):
     dedup_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
     group_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
     deliverable = Identifier(**OPTIONAL)
+    mailbox = Text(
+        max_length=LONGEST_KEY,
+        help_text="Key of the mailbox whose conversation it belongs to; made when there is none.",
+        **OPTIONAL,
+    )
     input = GivenInputSerializer(**OPTIONAL)
     input_ref = Identifier(
         help_text="An output to work on: the `output_ref` of another activity.", **OPTIONAL
@@ -87,14 +92,17 @@ class NewActivitySerializer(RulesSerializer):
         return attrs
 
 
-def new_activity(attrs: Mapping[str, Any], *, asked_by: str = "") -> NewActivity:
+def new_activity(
+    attrs: Mapping[str, Any], *, asked_by: str = "", mailbox_id: UUID | None = None
+) -> NewActivity:
     """From what was validated to what is submitted, by the caller with the identity `asked_by`."""
-    given = ("deliverable", "input", *ABOUT_PEOPLE)
+    given = ("deliverable", "mailbox", "input", *ABOUT_PEOPLE)
     plain = {name: value for name, value in attrs.items() if name not in given}
     asks = any(name in attrs for name in ABOUT_PEOPLE)
     return NewActivity(
         **plain,
         deliverable_id=attrs.get("deliverable"),
+        mailbox_id=mailbox_id,
         input=attrs.get("input") or None,
         decision_rules=rules_of(attrs, asked_by=asked_by).stored() if asks else None,
     )

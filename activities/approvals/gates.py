@@ -26,6 +26,7 @@ def open_gate(activity: Any) -> None:
                 parent_id=activity.id,
                 link_kind=LinkKind.GATE,
                 deliverable_id=activity.deliverable_id,
+                mailbox_id=activity.mailbox_id,
                 pipeline_run_id=activity.pipeline_run_id,
                 step=activity.step,
                 branch=activity.branch,

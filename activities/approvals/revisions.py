@@ -50,6 +50,7 @@ def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | Non
         parent_id=rejected.id,
         link_kind=LinkKind.REVISION_OF,
         deliverable_id=rejected.deliverable_id,
+        mailbox_id=rejected.mailbox_id,
         pipeline_run_id=rejected.pipeline_run_id,
         step=rejected.step,
         branch=rejected.branch,
@@ -59,6 +60,7 @@ def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | Non
         timeout_seconds=rejected.timeout_seconds,
         retry=rejected.retry,
         max_attempts=rejected.max_attempts,
+        agent_options=rejected.agent_options,
         decision_rules=rejected.decision_rules,
         reviewer_notes=notes,
         wake_reason=WakeReason.REJECTION,
@@ -80,6 +82,7 @@ def _escalate(rejected: Activity, notes: str) -> None:
                 parent_id=rejected.id,
                 link_kind=LinkKind.ESCALATION,
                 deliverable_id=rejected.deliverable_id,
+                mailbox_id=rejected.mailbox_id,
                 reviewer_notes=notes,
             )
         ],

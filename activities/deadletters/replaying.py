@@ -46,11 +46,12 @@ def replay(
     """
     total = chosen.count()
     ids = choosing.without_twins(tenant_id, choosing.activities_of(tenant_id, chosen, lock=not dry_run))
-    count = len(ids) if dry_run else _reopen(tenant_id, ids, actor, per_second)
+    count = len(ids) if dry_run else len(reopen(tenant_id, ids, actor, per_second))
     return Replayed(count, total - count, max(0, count - 1) / per_second if per_second else 0.0)
 
 
-def _reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> int:
+def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
+    """Set these failed activities going again; those that were. The caller holds their locks."""
     began = datetime.now(UTC)
     reopened: list[Any] = []
     for portion in choosing.portions(ids):
@@ -64,7 +65,7 @@ def _reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | No
         _close_letters(tenant_id, [activity.id for activity in moved], actor)
         reopened += moved
     _tell_pipelines(reopened)
-    return len(reopened)
+    return [activity.id for activity in reopened]
 
 
 def _due(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:

@@ -95,6 +95,9 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         "I29": {},
         "I30": {},
         "I31": {"settled": sorted(states.SETTLED)},
+        "I41": {},
+        "I42": {},
+        "I43": {},
     }
     if since is not None:
         asked["I11"] = {"since": since}

@@ -25,6 +25,9 @@ SAFETY = {
     "I29": "A pipeline run's counter and status agree with its steps",
     "I30": "Deadlines act once, in time and in order, and not after the answer",
     "I31": "Each time of a schedule fires once, and its jobs agree with the work that they stand for",
+    "I41": "Budgets keep money for live runs alone, and as much as their reservations say",
+    "I42": "The ledger holds of each run what the run has reported, and that it began",
+    "I43": "What is spent and kept is within each budget's cap, unless an overshoot is on record",
 }
 
 #: These hold about a minute after the last fault, once things have come to rest.

@@ -2,13 +2,18 @@
 
 from activities.models.activity import Activity
 from activities.models.alert import Alert, AlertDelivery, NotificationChannel
+from activities.models.batch import BatchItem, ProviderBatch
+from activities.models.bulk import BulkItem, BulkJob
 from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
+from activities.models.mailbox import Mailbox, MailboxBatch, MailboxItem
 from activities.models.output import OutputSpool
 from activities.models.repetition import RepeatedSubmissions
 from activities.models.run import ActivityRun, WorkerProcess
+from activities.models.subagent import Subagent
 from activities.models.tool_call import ToolCall
+from activities.models.turned_away import TurnedAway
 from activities.models.wake import Wake
 
 __all__ = (
@@ -19,12 +24,21 @@ __all__ = (
     "AlertDelivery",
     "Approval",
     "ApprovalLink",
+    "BatchItem",
+    "BulkItem",
+    "BulkJob",
     "DeadLetter",
     "Deadline",
+    "Mailbox",
+    "MailboxBatch",
+    "MailboxItem",
     "NotificationChannel",
     "OutputSpool",
+    "ProviderBatch",
     "RepeatedSubmissions",
+    "Subagent",
     "ToolCall",
+    "TurnedAway",
     "Vote",
     "Wake",
     "WorkerProcess",

@@ -63,6 +63,23 @@ class Activity(TenantOwned):
         null=True, blank=True, help_text="The schedule that it, or the run of its pipeline, comes from."
     )
 
+    mailbox = models.ForeignKey(
+        "activities.Mailbox",
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+        help_text="Whose conversation it continues, instead of its deliverable's.",
+    )
+    agent_options = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="What it asks of its agent beyond the role's settings: model, max_turns.",
+    )
+
     dedup_key = models.CharField(max_length=200, null=True, blank=True)
     group_key = models.CharField(max_length=200, null=True, blank=True)
     not_before = models.DateTimeField(null=True, blank=True)

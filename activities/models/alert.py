@@ -25,6 +25,8 @@ class AlertKind(models.TextChoices):
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
     IDLE_WORKER = "idle_worker"
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
+    BUDGET_WARNING = "budget_warning"
+    WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off
     TEST = "test"  # somebody tries a channel
 
 

@@ -35,6 +35,9 @@ class ActivityRun(TenantPart):
         null=True, help_text="The process that waits for the agent. Empty once the agent accepted."
     )
     accepted_at = models.DateTimeField(null=True, help_text="When an HTTP agent answered 202.")
+    parked = models.BooleanField(
+        default=False, db_default=False, help_text="It waits for a batch and holds no slots meanwhile."
+    )
     beats = models.IntegerField(default=0, help_text="Heartbeats of an accepted run.")
     agent_version = models.CharField(max_length=64, blank=True, default="")
     timeout_seconds = models.PositiveIntegerField()
@@ -85,6 +88,18 @@ class WorkerProcess(models.Model):
     concurrency = models.PositiveIntegerField()
     counter = models.BigIntegerField(default=0)
     taken = models.BigIntegerField(default=0, help_text="Runs claimed since the start.")
+    active = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Runs under way at the last beat."
+    )
+    load = models.JSONField(
+        null=True, help_text="Processor and memory of its host at the last beat, as shares of what there is."
+    )
+    closed = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="By role, or * for all: why it takes nothing new. Its seats are withdrawn from admission.",
+    )
     started_at = models.DateTimeField(db_default=Now())
     beat_at = models.DateTimeField(
         db_default=Now(), help_text="For people. Recovery never compares it with a clock."
@@ -100,3 +115,8 @@ class WorkerProcess(models.Model):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
+
+    @property
+    def name(self) -> str:
+        """Machine, process and start in one word."""
+        return f"{self.host}:{self.pid}:{self.pk}"

@@ -1,9 +1,10 @@
--- Claims a created activity for one run: raises the fencing number, takes every wake that is due, makes the run. When its
+-- Claims a created activity for one run: raises the fencing number, takes every wake that is due or waited for money, makes the run. When its
 -- input is at hand the agent can be called at once, so the activity is started in the same statement.
--- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version, briefing (digest of what its agent is told it is);
+-- The run is entered in the ledger of usage.
+-- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
 --             claim and start: verb, sources, target
 -- Returns     one row with what the run needs, `started` telling whether it was started; none when there is nothing to claim.
---             `session` is the live one of its deliverable and role, and whether it fits: only then the run continues it.
+--             `session` is the live one of its mailbox or else deliverable, and its role, and whether it fits: only then the run continues it.
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
 --             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
 -- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
@@ -17,10 +18,10 @@ WITH waiting AS MATERIALIZED (
     SELECT waiting.reason,
            (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
            s.content, s.data,
-           CASE WHEN c.deliverable_id IS NOT NULL THEN (
+           CASE WHEN coalesce(c.mailbox_id, c.deliverable_id) IS NOT NULL THEN (
                SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
                FROM agents_agentsession x
-               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = c.deliverable_id AND x.role = %(role)s AND x.ended_at IS NULL
+               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = coalesce(c.mailbox_id, c.deliverable_id) AND x.role = %(role)s AND x.ended_at IS NULL
            ) END AS session
     FROM waiting
     JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
@@ -38,12 +39,13 @@ WITH waiting AS MATERIALIZED (
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND NOT EXISTS (SELECT FROM activities_activityrun u WHERE u.activity_id = %(activity)s AND u."grant" = %(grant)s)
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-              a.deliverable_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.requires_approval, a.link_kind, a.version,
+               a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key,
+               a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options,
               facts.at_hand AS started, facts.reason, facts.session
 ), taken AS (
     UPDATE activities_wake w
     SET state = 'taken', run_id = %(run)s
-    WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now())
+    WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
       AND EXISTS (SELECT FROM claimed)
     RETURNING w.id, w.reason, w.payload
 ), run AS (
@@ -52,6 +54,12 @@ WITH waiting AS MATERIALIZED (
     SELECT %(run)s, tenant_id, id, 'running', fence, attempts, reason, %(grant)s, %(worker)s,
            coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
            CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
+    FROM claimed
+), entry AS (
+    INSERT INTO tenants_usageentry
+        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
+         runs, unpriced)
+    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, %(run)s, pipeline_run_id, '', 0, 0, 0, 1, false
     FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
@@ -64,7 +72,8 @@ WITH waiting AS MATERIALIZED (
 )
 SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed.agent_role, claimed.priority, claimed.params,
        claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
-       claimed.timeout_seconds, claimed.requires_approval, claimed.link_kind, claimed.started, claimed.reason, claimed.session,
+       claimed.timeout_seconds, claimed.expires_at, claimed.due_at, claimed.group_key, claimed.requires_approval, claimed.link_kind,
+       claimed.started, claimed.reason, claimed.session, claimed.mailbox_id, claimed.agent_options,
        (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload) ORDER BY t.id) FROM taken t)
            AS wakes,
        facts.content AS input_content, facts.data AS input_data

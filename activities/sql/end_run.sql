@@ -1,7 +1,7 @@
 -- Ends the live run of an activity that just moved on for another reason (it failed for good, was cancelled, ...), and
 -- consumes every wake it still has. Run in the transaction of that move, which holds the activity's lock.
 -- Parameters  tenant, activity, run_status, error
--- Returns     the run's id, grant and accepted_at; none when no run was live.
+-- Returns     the run's id, grant and accepted_at, and whether budgets keep something for it (`reserved`); none when no run was live.
 WITH run AS (
     UPDATE activities_activityrun SET status = %(run_status)s, ended_at = clock_timestamp(), error = coalesce(%(error)s, error)
     WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND status = 'running'
@@ -10,4 +10,4 @@ WITH run AS (
     UPDATE activities_wake SET state = 'consumed'
     WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state IN ('pending', 'taken')
 )
-SELECT * FROM run
+SELECT run.*, EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = run.id) AS reserved FROM run

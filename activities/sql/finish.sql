@@ -1,7 +1,8 @@
 -- Accepts the result of a run: ends the run, keeps its output, moves the activity on, consumes its wakes.
--- Parameters  tenant, activity, run, fence, sources, target, verb, actor, usage,
+-- Parameters  tenant, activity, run, fence, sources, target, verb, actor,
 --             content, data, content_type
--- Returns     one row with the activity as it is now; none when the run was superseded, cancelled or has ended.
+-- Returns     one row with the activity as it is now, and whether budgets keep something for the run (`reserved`); none when the run was
+--             superseded, cancelled or has ended.
 -- Guarantee   a wake that came during the run sends the activity back to created instead, for exactly one run that
 --             carries all such wakes.
 WITH before AS (
@@ -19,10 +20,10 @@ WITH before AS (
     WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
     RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.metadata, a.decision_rules,
               a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
-              a.input_ref, a.output_ref, a.schedule_id, a.created_at, before.status AS source, again.wanted AS again
+              a.input_ref, a.output_ref, a.schedule_id, a.mailbox_id, a.created_at, before.status AS source, again.wanted AS again
 ), run AS (
     UPDATE activities_activityrun r
-    SET status = 'completed', ended_at = clock_timestamp(), usage = coalesce(%(usage)s, r.usage)
+    SET status = 'completed', ended_at = clock_timestamp()
     FROM moved WHERE r.id = %(run)s
     RETURNING r."grant", r.accepted_at
 ), consumed AS (
@@ -37,4 +38,6 @@ WITH before AS (
            '{}'::jsonb, clock_timestamp()
     FROM moved
 )
-SELECT moved.*, run."grant", run.accepted_at FROM moved, run
+SELECT moved.*, run."grant", run.accepted_at,
+       EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved
+FROM moved, run

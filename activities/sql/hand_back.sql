@@ -1,7 +1,8 @@
 -- Ends a run without a result and makes the activity claimable again; its wakes go back to pending.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
--- Returns     one row with the activity as it is now; none when the run was superseded, cancelled or has ended.
+-- Returns     one row with the activity as it is now, and whether budgets keep something for the run (`reserved`); none when the run was
+--             superseded, cancelled or has ended.
 -- A wake that has an equal pending one by now is consumed: equal wakes merge.
 WITH before AS (
     SELECT id, status FROM activities_activity
@@ -28,4 +29,6 @@ WITH before AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved
 )
-SELECT moved.*, run."grant", run.accepted_at FROM moved, run
+SELECT moved.*, run."grant", run.accepted_at,
+       EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved
+FROM moved, run

@@ -2,7 +2,7 @@
 -- are consumed; those that came during the run stay pending and go with the next one.
 -- Run in the transaction of the activity's move, which holds its lock.
 -- Parameters  tenant, activity, run, tool
--- Returns     grant, accepted_at; none when the run is not live
+-- Returns     grant, accepted_at, reserved: whether budgets keep something for it; none when the run is not live
 WITH run AS (
     UPDATE activities_activityrun SET status = 'completed', ended_by_tool = %(tool)s, ended_at = clock_timestamp()
     WHERE tenant_id = %(tenant)s AND id = %(run)s AND status = 'running'
@@ -11,4 +11,4 @@ WITH run AS (
     UPDATE activities_wake SET state = 'consumed'
     WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state = 'taken' AND run_id = %(run)s AND EXISTS (SELECT FROM run)
 )
-SELECT "grant", accepted_at FROM run
+SELECT "grant", accepted_at, EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = run.id) AS reserved FROM run

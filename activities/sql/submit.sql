@@ -1,6 +1,6 @@
 -- Creates activities with their first event and, for agents, their first wake. One statement for any number.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
--- Returns     id, created_at of what was created; what is missing collided with a live dedup key or an existing step.
+-- Returns     id, created_at, group_key of what was created; what is missing collided with a live dedup key or an existing step.
 WITH wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
@@ -8,20 +8,36 @@ WITH wanted AS (
         input jsonb, input_ref uuid, parent_id uuid, link_kind text, deliverable_id uuid, pipeline_run_id uuid,
         step text, branch integer, round smallint, schedule_id uuid, dedup_key text, group_key text, not_before timestamptz,
         expires_at timestamptz, due_at timestamptz, timeout_seconds integer, retry jsonb, max_attempts smallint,
-        decision_rules jsonb, reviewer_notes text, wake_reason text, wake_payload jsonb, wake_id uuid)
+        decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
+        agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid)
+), role AS (
+    -- What the roles say about their waiting work, and how command-line agents name what they must not work on together.
+    SELECT g.role, coalesce(c.backlog -> 'expire_after_seconds', g.backlog -> 'expire_after_seconds') AS patience,
+           CASE WHEN coalesce(nullif(c.adapter, ''), g.adapter) = 'cli' AND g.options -> 'exclusive' IS DISTINCT FROM 'false'::jsonb
+                THEN g.options ELSE '{}'::jsonb END AS options
+    FROM agents_agent g LEFT JOIN agents_agentconfig c ON c.tenant_id = %(tenant)s AND c.role = g.role
+    WHERE g.role IN (SELECT agent_role FROM wanted)
 ), created AS (
     INSERT INTO activities_activity
         (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,
          requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
          pipeline_run_id, step, branch, round, schedule_id, dedup_key, group_key, not_before, expires_at, due_at, timeout_seconds,
-         retry, max_attempts, decision_rules, reviewer_notes, wake_reason, fence, attempts, stalls, version, created_at)
+         retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, fence, attempts, stalls, version, created_at)
     SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
            requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
-           pipeline_run_id, step, branch, round, schedule_id, dedup_key, group_key, not_before, expires_at, due_at, timeout_seconds,
-           retry, max_attempts, decision_rules, reviewer_notes, wake_reason, 0, 0, 0, 1, clock_timestamp()
-    FROM wanted
+           pipeline_run_id, step, branch, round, schedule_id, dedup_key,
+           coalesce(group_key, 'repository:' || left(CASE WHEN role.options ? 'repositories' THEN params ->> 'repository'
+               ELSE regexp_replace(role.options ->> 'repository', '^.*/', '') END, 150)),
+           not_before,
+           coalesce(expires_at, CASE WHEN
+               priority >= 20 AND parent_id IS NULL AND pipeline_run_id IS NULL AND deliverable_id IS NULL AND NOT requires_approval
+               AND %(actor)s NOT LIKE 'user:%%' AND jsonb_typeof(role.patience) = 'number'
+               THEN greatest(clock_timestamp(), not_before) + make_interval(secs => role.patience::text::float) END),
+           due_at, timeout_seconds,
+           retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, coalesce(agent_options, '{}'::jsonb), wake_reason, 0, 0, 0, 1, clock_timestamp()
+    FROM wanted LEFT JOIN role ON role.role = agent_role
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at
+    RETURNING id, created_at, group_key
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, detail, at)
     SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, '{}'::jsonb, created_at FROM created
@@ -33,4 +49,4 @@ WITH wanted AS (
     FROM wanted w JOIN created c ON c.id = w.id
     WHERE w.assignee_type = 'agent'
 )
-SELECT id, created_at FROM created
+SELECT id, created_at, group_key FROM created

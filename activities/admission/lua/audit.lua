@@ -1,11 +1,16 @@
 -- Charges running work for the time it has taken so far, and lists every slot for comparison with PostgreSQL.
 -- KEYS[1]  the pointer
--- ARGV[1]  give back grants that nobody started and whose role has no worker any more: 1, else 0
+-- ARGV[1]  give back grants that nobody started and whose role has no worker any more, or none with a seat: 1, else 0
 -- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role, seated 0 or 1]...]
 
 if not open() then
     return CLOSED
 end
+local function has_seats(role)
+    local pool = pool_of(role)
+    return pool and tonumber(redis.call("HGET", key("caps"), "seat:" .. pool) or "0") > 0
+end
+
 local result = {}
 local slots = redis.call("HGETALL", key("slots"))
 for i = 1, #slots, 2 do
@@ -18,7 +23,7 @@ for i = 1, #slots, 2 do
         slot.charged = elapsed
         write_slot(id, slot)
     end
-    if ARGV[1] == "1" and slot.started == 0 and not pool_of(parts.role) then
+    if ARGV[1] == "1" and slot.started == 0 and not has_seats(parts.role) then
         local score = slot.granted + ({ 1, 5, 10, 20 })[tonumber(parts.band)] * 30000
         release(id, slot.grant)
         enqueue(id, parts.tenant, parts.role, parts.band, score, parts.group)

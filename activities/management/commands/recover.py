@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connections
 from pymongo.errors import PyMongoError
 
-from activities import keeper, outputs, promotion, publishing, recovery, relay
+from activities import budget_waits, keeper, outputs, promotion, publishing, recovery, relay
 from activities.admission import Closed, Exchange, limits, rebuilding
 from tenants.context import SYSTEM
 
@@ -44,6 +44,10 @@ class Command(BaseCommand):
             "accepted runs ended that were overdue", lambda: _until_none_is_left(recovery.end_overdue_runs)
         )
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
+        self._part(
+            "reservations of ended runs given back", lambda: _until_none_is_left(budget_waits.free_leftovers)
+        )
+        self._part("activities released that budgets have room for", budget_waits.look_after)
         self._part("delays ended that were over", lambda: _until_none_is_left(promotion.promote))
         self._part("admission (its order and slots in Redis) rebuilt", _reopen_admission)
         self._part("slots mended that had no run, or that no worker took up", _mend_slots)

@@ -3,7 +3,8 @@
 -- Returns     id of each run whose start was one too many
 -- The caps are today's: after one was lowered, what ran before looks like too many.
 WITH run AS (
-    SELECT r.id, r.tenant_id, a.agent_role, r.started_at, r.ended_at
+    SELECT r.id, r.tenant_id, a.agent_role, r.started_at,
+           CASE WHEN r.parked THEN r.accepted_at ELSE r.ended_at END AS ended_at  -- what waits for a batch holds no slot
     FROM activities_activityrun r JOIN activities_activity a ON a.id = r.activity_id
     WHERE r.started_at >= %(since)s
 ), counted AS (

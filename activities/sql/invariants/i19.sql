@@ -17,7 +17,7 @@ WHERE w.state = 'pending'
   -- Whatever runs for this tenant or role may be what fills the caps.
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_activity b ON b.id = r.activity_id
-    WHERE r.status = 'running' AND (b.tenant_id = a.tenant_id OR b.agent_role = a.agent_role))
+    WHERE r.status = 'running' AND NOT r.parked AND (b.tenant_id = a.tenant_id OR b.agent_role = a.agent_role))
   -- Its agent put it aside and still talks: the slot is the call's until that ends.
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_workerprocess p ON p.id = r.worker_id AND p.ended_at IS NULL

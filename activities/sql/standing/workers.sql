@@ -1,7 +1,8 @@
 -- Who works, by role: processes that beat, and their seats. A process that serves several roles counts for each.
 -- Parameters  silence: seconds without a beat after which a process is not counted any more
--- Returns     role, workers, seats
-SELECT role, count(*) AS workers, sum(p.concurrency)::int AS seats
+-- Returns     role, workers, seats (of those that take new work of the role)
+SELECT role, count(*) AS workers,
+       coalesce(sum(p.concurrency) FILTER (WHERE NOT p.closed ?| ARRAY['*', role]), 0)::int AS seats
 FROM activities_workerprocess p CROSS JOIN LATERAL unnest(p.roles) AS role
 WHERE p.ended_at IS NULL AND p.beat_at > clock_timestamp() - %(silence)s * interval '1 second'
 GROUP BY role

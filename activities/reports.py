@@ -6,7 +6,8 @@ the first outcome again, or it is refused with `RunOver`, which tells the agent 
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import logging
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -14,14 +15,17 @@ import orjson
 from django.conf import settings
 from django.db.models import F, QuerySet
 
-from activities import conversations, families, outputs, results
-from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
+from activities import conversations, families, outputs, results, spending
+from activities.exceptions import ActivityError, OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
+from activities.spending import Counted
 from activities.states import RunStatus
 from agents.contracts import Completed, Usage
-from agents.exceptions import AgentError
+from agents.exceptions import AgentError, BudgetSpent
 from tenants.context import tenant_scope
+
+logger = logging.getLogger(__name__)
 
 #: What to tell an agent whose run has ended in this way.
 _REASONS = {
@@ -87,19 +91,62 @@ def run_over(token: RunToken) -> RunOver:
 def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str | None = None) -> str | None:
     """Note a sign of life; None, or why the agent shall stop. Raises `RunOver` when the run has ended otherwise than by being
     cancelled."""
-    changes: dict[str, Any] = {"beats": F("beats") + 1}
-    if progress is not None:
-        changes["progress"] = progress
-    if usage is not None:
-        changes["usage"] = as_dict(usage)
+    # By itself: the run's row may be written once in a transaction that did not lock its activity before.
+    conversations.saw(token, session_id)
     with tenant_scope(token.tenant_id):
-        conversations.saw(token, session_id)
-        if _runs_of(token).filter(status=RunStatus.RUNNING).update(**changes):
-            return None
-        run = _runs_of(token).first()
+        counted = _beaten(token, progress, usage)
+        run = None if counted.live else _runs_of(token).first()
+    if counted.live:
+        return _stopped(token, counted.refusal)
     if run is not None and (run.status == RunStatus.CANCELLED or run.ended_by_tool):
         return reason_of(run)
     raise RunOver(reason_of(run))
+
+
+def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> Counted:
+    if usage is not None:
+        return spending.count(token, usage, beat=True, progress=progress)
+    changes: dict[str, Any] = {"beats": F("beats") + 1}
+    if progress is not None:
+        changes["progress"] = progress
+    return Counted(live=bool(_runs_of(token).filter(status=RunStatus.RUNNING).update(**changes)))
+
+
+def spent(token: RunToken, usage: Usage) -> str | None:
+    """Note what a run in a worker has consumed so far; None, or why its agent shall stop."""
+    with tenant_scope(token.tenant_id):
+        counted = spending.count(token, usage)
+        run = None if counted.live else _runs_of(token).first()
+    return _stopped(token, counted.refusal) if counted.live else reason_of(run)
+
+
+def _stopped(token: RunToken, refusal: OutOfBudget | None) -> str | None:
+    """Why a live run shall stop, and is ended here, or None. If this is lost, its next report is one too many as well."""
+    if refusal is None:
+        return None
+    try:
+        results.out_of_budget(token, refusal)
+    except RunSuperseded:
+        logger.info("Run ended otherwise", extra={"action": "run_superseded", "run": str(token.run_id)})
+    return str(refusal)
+
+
+def progressed(token: RunToken, progress: Mapping[str, Any]) -> None:
+    """Note how a run in a worker goes on, beside what was noted before. One that is over may still say what it has used."""
+    with tenant_scope(token.tenant_id):
+        run = _runs_of(token).select_for_update().only("id", "progress").first()
+        if run is not None:
+            before = run.progress if isinstance(run.progress, dict) else {}
+            _runs_of(token).update(progress={**before, **progress})
+
+
+def unwanted(token: RunToken) -> str | None:
+    """Why nobody wants the result of a run any more, or None. One that was put aside may still end its call in its own time."""
+    with tenant_scope(token.tenant_id):
+        run = _runs_of(token).first()
+    if run is not None and (run.status == RunStatus.RUNNING or run.ended_by_tool):
+        return None
+    return reason_of(run)
 
 
 class Receipt(StrEnum):
@@ -119,7 +166,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
             needs_approval = activity is not None and activity.requires_approval
             results.completed(token, result, needs_approval=needs_approval, actor=actor)
     except RunSuperseded as error:
-        if results.note_after_putting_aside(token, result):
+        if results.note_late(token, result):
             return Receipt.PUT_ASIDE
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
@@ -146,13 +193,15 @@ def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
     return Receipt.ACCEPTED
 
 
-def as_dict(usage: Usage) -> dict[str, Any]:
-    return {**asdict(usage), "cost_usd": None if usage.cost_usd is None else str(usage.cost_usd)}
-
-
 def reason_of(run: ActivityRun | None) -> str:
     if run is not None and run.ended_by_tool:
         return _PUT_ASIDE.format(tool=run.ended_by_tool)
+    if (
+        run is not None
+        and run.status == RunStatus.FAILED
+        and (run.error or {}).get("code") == BudgetSpent.code
+    ):
+        return str((run.error or {}).get("message"))
     return _SUPERSEDED if run is None else _REASONS.get(RunStatus(run.status), _SUPERSEDED)
 
 

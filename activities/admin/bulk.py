@@ -1,0 +1,31 @@
+"""Bulk jobs in the admin: how they stand, to be looked at only."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from activities.models import BulkJob
+from tenants.admin.bases import RecordAdmin, TenantFilter
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(RecordAdmin):
+    list_display = (
+        "created_at",
+        "tenant",
+        "action",
+        "status",
+        "total",
+        "done",
+        "skipped",
+        "failed",
+        "created_by",
+    )
+    list_filter = (TenantFilter, "status", "action")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug", "created_by")
+    fields = (
+        "id", "tenant", "action", "status", "filter", "arguments", "total", "done", "skipped", "failed", "created_by", "cancelled_by",
+        "created_at", "started_at", "finished_at",
+    )  # fmt: skip
+    readonly_fields = fields

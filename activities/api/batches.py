@@ -1,0 +1,139 @@
+"""Batches of model providers as they stand for one tenant, and the items of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from django.db.models import Count, QuerySet
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities.batches import awaiting
+from activities.models import BatchItem, ProviderBatch
+from activities.models.batch import BatchState, ItemState
+from agents.api.documentation import operation
+from agents.api.shown import Shown
+from tenants.api.views import TenantViewSet
+from tenants.models import Role
+
+
+class BatchSerializer(Shown):
+    """A batch of one provider and model. Its items were chosen before it was sent."""
+
+    id = serializers.UUIDField()
+    provider = serializers.SerializerMethodField(help_text="The adapter, and the provider's host and port.")
+    model = serializers.CharField()
+    state = serializers.CharField(help_text="bound, sending, sent, ended or refused")
+    size = serializers.IntegerField(help_text="Items that were bound to it.")
+    items = serializers.SerializerMethodField(help_text="How many of them are in which state.")
+    sendings = serializers.IntegerField(
+        help_text="More than 1: an answer was lost, and the provider did not have it."
+    )
+    external_id = serializers.CharField(help_text="The provider's name for it.")
+    error = serializers.DictField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    sent_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+    def get_provider(self, batch: ProviderBatch) -> str:
+        return awaiting.named(batch.provider)
+
+    def get_items(self, batch: Any) -> dict[str, int]:
+        counted: dict[str, int] = batch.counted
+        return counted
+
+
+class BatchItemSerializer(Shown):
+    """A run that waits for a batch, or did."""
+
+    id = serializers.UUIDField(help_text="The `custom_id` of its request.")
+    activity = serializers.UUIDField(source="activity_id")
+    run = serializers.UUIDField(source="run_id")
+    batch = serializers.UUIDField(source="batch_id", allow_null=True)
+    agent_role = serializers.CharField()
+    provider = serializers.SerializerMethodField()
+    model = serializers.CharField()
+    state = serializers.CharField(help_text="collected, bound, answered, failed, moved or dropped")
+    leave_at = serializers.DateTimeField(help_text="When it goes to the real-time route at the latest.")
+    created_at = serializers.DateTimeField()
+    closed_at = serializers.DateTimeField(allow_null=True)
+
+    def get_provider(self, item: BatchItem) -> str:
+        return awaiting.named(item.provider)
+
+
+class BatchFilter(django_filters.FilterSet):
+    state = django_filters.ChoiceFilter(choices=BatchState.choices)
+    model = django_filters.CharFilter()
+
+    class Meta:
+        model = ProviderBatch
+        fields: tuple[str, ...] = ()
+
+
+class BatchItemFilter(django_filters.FilterSet):
+    state = django_filters.ChoiceFilter(choices=ItemState.choices)
+    batch = django_filters.UUIDFilter(field_name="batch_id")
+    activity = django_filters.UUIDFilter(field_name="activity_id")
+    agent_role = django_filters.CharFilter()
+
+    class Meta:
+        model = BatchItem
+        fields: tuple[str, ...] = ()
+
+
+class BatchViewSet(TenantViewSet):
+    queryset = ProviderBatch.objects
+    serializer_class = BatchSerializer
+    filterset_class = BatchFilter
+    ordering_fields = ("created_at",)
+    lookup_value_converter = "uuid"
+    scope = "queues"
+    required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
+
+    @operation("Batches of model providers, newest first", answer=BatchSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(BatchSerializer(self._counted(page), many=True).data)
+
+    @operation("One batch", answer=BatchSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        (batch,) = self._counted([self.get_object()])
+        return Response(BatchSerializer(batch).data)
+
+    def _counted(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """With how many of their items are in which state, all in one query."""
+        found = {batch.pk: batch for batch in batches}
+        items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=found)
+        for batch in found.values():
+            batch.counted = dict.fromkeys(ItemState.values, 0)
+        for batch_id, state, number in (
+            items.order_by().values_list("batch_id", "state").annotate(Count("id"))
+        ):
+            found[batch_id].counted[state] = number
+        return found.values()
+
+
+class BatchItemList(TenantViewSet):
+    queryset = BatchItem.objects
+    serializer_class = BatchItemSerializer
+    filterset_class = BatchItemFilter
+    ordering_fields = ("created_at",)
+    scope = "queues"
+    required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR}
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return super().get_queryset().defer("body", "begun")
+
+    @operation(
+        "Work that waits for a batch or did, newest first",
+        answer=BatchItemSerializer(many=True),
+        refusals=(400,),
+    )
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        return self.get_paginated_response(BatchItemSerializer(page, many=True).data)

@@ -1,0 +1,181 @@
+"""Events of the tenant: followed as a stream, or read page by page."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.conf import settings
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+
+from agents.api.documentation import operation
+from tenants.api import event_stream
+from tenants.api.event_stream import EventStreamRenderer
+from tenants.api.faults import Fault, InvalidRequest
+from tenants.api.filters import refuse_unknown
+from tenants.api.pagination import LIMIT
+from tenants.api.renderers import JSONRenderer
+from tenants.api.views import TenantView
+from tenants.context import tenant_scope
+from tenants.events import hub, log, seats
+from tenants.events.bearers import Bearer
+from tenants.events.kinds import KINDS
+from tenants.events.log import Wanted
+from tenants.events.seats import TooManyStreams
+from tenants.events.shapes import shown
+from tenants.events.stream import Stream, reset
+
+AFTER = "after"
+LAST_SEEN = "Last-Event-ID"
+MOST_EVENTS, USUAL_EVENTS = 1_000, 100
+LARGEST = 2**63 - 1
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    """Something that happened. Ids and statuses; what they stand for is read where it is."""
+
+    id = serializers.IntegerField(
+        help_text="Counts up by one for each tenant. Where to go on: `after`, `Last-Event-ID`."
+    )
+    kind = serializers.ChoiceField(choices=[(kind, kind) for kind in KINDS])
+    at = serializers.DateTimeField()
+    activity = serializers.UUIDField(allow_null=True)
+    pipeline_run = serializers.UUIDField(allow_null=True)
+    data = serializers.DictField()  # type: ignore[assignment]  # a field, not the attribute
+
+
+class EventPageSerializer(serializers.Serializer[Any]):
+    """Events in their order."""
+
+    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one by now.")
+    previous = serializers.URLField(allow_null=True, help_text="Always null: the log is read forwards.")
+    results = EventSerializer(many=True)
+    cursor = serializers.IntegerField(help_text="What to give as `after` to go on, now or later.")
+
+
+def _query(name: str, about: str, kind: Any, **more: Any) -> OpenApiParameter:
+    return OpenApiParameter(name, kind, "query", description=about, **more)
+
+
+_LIMIT = {"type": "integer", "minimum": 1, "default": USUAL_EVENTS}
+
+PARAMETERS = (
+    _query("kind", "Only these kinds; may be given several times.", OpenApiTypes.STR, enum=KINDS, many=True),
+    _query("activity", "Only of this activity.", OpenApiTypes.UUID),
+    _query("pipeline_run", "Only of this run of a pipeline.", OpenApiTypes.UUID),
+    _query(
+        AFTER, "Go on after the event with this id.", {"type": "integer", "minimum": 0, "maximum": LARGEST}
+    ),
+    _query(LIMIT, f"Events per page. More than {MOST_EVENTS} count as {MOST_EVENTS}.", _LIMIT),
+    OpenApiParameter(
+        LAST_SEEN, OpenApiTypes.STR, "header", description="The same as `after`, as browsers send it."
+    ),
+)
+
+
+class Events(TenantView):
+    """Server-sent events, or with `Accept: application/json` a page of them."""
+
+    in_one_transaction = False  # a stream has none
+    renderer_classes = (EventStreamRenderer, JSONRenderer)
+    pagination_class = None
+    filter_backends = ()
+    query_parameters = ("activity", "pipeline_run", AFTER)
+    scope = "events"
+    serializer_class = EventPageSerializer
+    several: ClassVar[tuple[str, ...]] = ("kind",)
+    http_method_names = ["get", "options"]  # the head of a stream alone is of no use
+
+    @operation(
+        "What happens, as a stream or page by page",
+        answers={
+            (200, "application/json"): EventPageSerializer,
+            (200, event_stream.MEDIA_TYPE): OpenApiTypes.STR,
+        },
+        refusals=(400, 406, 410),
+        notes={410: "The events after this id are no longer kept; `oldest` and `last` say which are."},
+        parameters=PARAMETERS,
+    )
+    def get(self, request: Request) -> Any:
+        """A stream goes on until the client leaves, or until its token is revoked or changed. Without `after` or `Last-Event-ID` it
+        begins with what happens from now on. One whose id is no longer kept gets an event `reset`, and then goes on from now.
+
+        A page begins with the oldest event that is kept.
+        """
+        wanted, after, limit = self._read(request)
+        if request.accepted_renderer.format == JSONRenderer.format:
+            return self._page(request, wanted, after, limit)
+        return self._stream(request, wanted, after)
+
+    def _page(self, request: Request, wanted: Wanted, after: int | None, limit: int) -> Response:
+        page = log.page(self.tenant_id, after, limit, wanted)
+        following = replace_query_param(request.build_absolute_uri(), AFTER, page.cursor)
+        return Response(
+            {
+                "next": str(following) if page.more else None,
+                "previous": None,
+                "results": [shown(event) for event in page.events],
+                "cursor": page.cursor,
+            }
+        )
+
+    def _stream(self, request: Request, wanted: Wanted, after: int | None) -> Any:
+        if hub.here().size() >= settings.ORCHESTRATOR_STREAMS_PER_PROCESS:
+            raise TooManyStreams("This server has as many streams open as it may. Come back in a moment.")
+        with tenant_scope(self.tenant_id):
+            log.follow(self.tenant_id)
+            log.number(self.tenant_id)
+            oldest, last = log.standing(self.tenant_id)
+        gone = after is not None and not oldest - 1 <= after <= last
+        session = getattr(request._request, "session", None)
+        stream = Stream(
+            bearer=Bearer(
+                self.principal, session.session_key if session and self.principal.user_id else None
+            ),
+            wanted=wanted,
+            position=last if after is None or gone else after,
+            seat=seats.take(self.principal),
+        )
+        return event_stream.answer(request.META, stream, reset(oldest, last) if gone else b"")
+
+    def _read(self, request: Request) -> tuple[Wanted, int | None, int]:
+        kinds = request.query_params.getlist("kind")
+        refuse_unknown(request, self, several=set(self.several))
+        faults: list[Fault] = [
+            ("kind", f"{kind[:50]!r} is not a kind of event") for kind in kinds if kind not in KINDS
+        ]
+        ids = {
+            name: _id(request.query_params.get(name), name, faults) for name in ("activity", "pipeline_run")
+        }
+        given = request.query_params.get(AFTER)
+        after = _number(given, AFTER, faults)
+        if given is None:
+            after = _number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, faults)
+        limit = _number(request.query_params.get(LIMIT), LIMIT, faults)
+        if limit == 0:
+            faults.append((LIMIT, "must be at least 1"))
+        if faults:
+            raise InvalidRequest(faults)
+        return Wanted(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
+
+
+def _number(text: str | None, name: str, faults: list[Fault]) -> int | None:
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST:
+        return int(text)
+    faults.append((name, "must be a whole number, not below 0"))
+    return None
+
+
+def _id(text: str | None, name: str, faults: list[Fault]) -> UUID | None:
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        faults.append((name, "must be a UUID"))
+        return None

@@ -1,0 +1,178 @@
+"""Subagents: started, looked at, read, cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+from uuid import UUID
+
+import django_filters
+from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
+
+from activities import backlog, outputs, prompt, subagents
+from activities.api.operations import ReasonSerializer
+from activities.api.subagent_bodies import NewSubagentSerializer, new_subagent
+from activities.mailboxes.priorities import stored_priority
+from activities.models import ActivityRun, Subagent
+from activities.subagents import Standing
+from activities.subagents.ending import output_file_of
+from agents.api.digests import Digested
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from agents.api.shown import Shown
+from agents.api.strict import read
+from agents.command_line import transcripts
+from tenants.api.views import TenantView, TenantViewSet
+from tenants.context import tenant_scope
+from tenants.models import Role
+
+
+class SubagentSerializer(Shown):
+    """Work that was started from elsewhere, and how it stands."""
+
+    task_id = serializers.UUIDField(source="subagent.activity_id", help_text="Its activity.")
+    subagent_id = serializers.UUIDField(source="subagent.id")
+    output_file = serializers.SerializerMethodField(help_text="Where its transcript, or its output, is read.")
+    status = serializers.CharField(help_text="pending, running, completed, failed or cancelled")
+    subagent_type = serializers.CharField(source="subagent.subagent_type")
+    description = serializers.CharField(source="subagent.description")
+    model = serializers.CharField(source="subagent.model", help_text="Empty: the role's.")
+    max_turns = serializers.IntegerField(source="subagent.max_turns", allow_null=True)
+    tool_call_id = serializers.CharField(source="subagent.tool_call_id")
+    mailbox = serializers.CharField(
+        source="subagent.conversation.key", help_text="Where it can be spoken to; its conversation."
+    )
+    parent_mailbox = serializers.CharField(source="subagent.parent_mailbox")
+    continues = serializers.UUIDField(
+        source="subagent.continues_id",
+        allow_null=True,
+        help_text="The earlier subagent that it goes on from.",
+    )
+    run_in_background = serializers.BooleanField(source="subagent.run_in_background")
+    silent = serializers.BooleanField(source="subagent.silent")
+    activity = serializers.UUIDField(
+        source="activity.id",
+        help_text="The activity that counts by now: a revision's or an heir's, if there is one.",
+    )
+    error = serializers.DictField(source="activity.error", allow_null=True)
+    total_tokens = serializers.IntegerField()
+    duration_seconds = serializers.FloatField(allow_null=True, help_text="Since its first run began.")
+    created_at = serializers.DateTimeField(source="subagent.created_at")
+    finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
+
+    def get_output_file(self, found: Standing) -> str:
+        return output_file_of(found.subagent.pk)
+
+
+class SubagentFilter(django_filters.FilterSet):
+    subagent_type = django_filters.CharFilter()
+    parent_mailbox = django_filters.CharFilter()
+
+    class Meta:
+        model = Subagent
+        fields: tuple[str, ...] = ()
+
+
+class SubagentViewSet(Digested, TenantViewSet):
+    queryset = Subagent.objects
+    serializer_class = SubagentSerializer
+    filterset_class = SubagentFilter
+    ordering = ("-created_at", "-id")
+    lookup_value_converter = "uuid"
+    scope = "subagents"
+    passing = ("duration_seconds",)
+    required_role: ClassVar[dict[str, Role]] = {"create": Role.OPERATOR, "cancel": Role.OPERATOR}
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return super().get_queryset().select_related("activity", "conversation")
+
+    @operation("Subagents, newest first", answer=SubagentSerializer(many=True), refusals=(400,))
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        found = subagents.standing(self.tenant_id, page)
+        return self.get_paginated_response(SubagentSerializer(found, many=True).data)
+
+    @operation("One subagent", answer=SubagentSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return self._shown(pk)
+
+    @operation(
+        "Start a subagent",
+        request=NewSubagentSerializer,
+        answers={201: SubagentSerializer, 200: SubagentSerializer},
+        refusals=(400, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
+        new = new_subagent(read(NewSubagentSerializer, request.data))
+        newcomer = backlog.Newcomer(new.subagent_type, stored_priority(new.priority))
+        backlog.make_room(self.tenant_id, [newcomer])
+        started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
+        return self._shown(started.subagent.pk, status=201 if started.created else 200)
+
+    @operation(
+        "Cancel a subagent",
+        request=ReasonSerializer,
+        answer=SubagentSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: UUID) -> Response:
+        """What waits never starts; an agent at work is told to stop. One that has ended stays as it is."""
+        reason = read(ReasonSerializer, request.data).get("reason", "")
+        self.refuse_changed(SubagentSerializer(subagents.one(self.tenant_id, pk)).data)
+        subagents.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
+        return self._shown(pk)
+
+    def _shown(self, pk: UUID, status: int = 200) -> Response:
+        found = subagents.one(self.tenant_id, pk)
+        headers = {"Location": f"/api/v1/subagents/{pk}/"} if status == 201 else {}
+        return Response(SubagentSerializer(found).data, status=status, headers=headers)
+
+
+class SubagentTranscript(ViewSetMixin, TenantView):
+    # It is read from a file, piece by piece, or from MongoDB.
+    in_one_transaction = False
+    pagination_class = None
+    queryset = Subagent.objects
+    scope = "subagents"
+
+    @operation("What a subagent said and did", answer=OpenApiTypes.STR, refusals=(404, 503))
+    def retrieve(self, request: Request, pk: UUID) -> HttpResponseBase:
+        """Plain text: the transcript of its last run, as far as one is kept on this machine; else its output, or why it failed.
+
+        404 with the code `no_transcript` while there is neither."""
+        with tenant_scope(self.tenant_id):
+            found = subagents.one(self.tenant_id, pk)
+            runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=found.ids)
+            last = runs.order_by("-started_at").values_list("pk", flat=True).first()
+        pieces = transcripts.pieces(self.tenant_id, last) if last else None
+        if pieces is None:
+            pieces = self._instead(found)
+        # A browser must not take it for a page, whatever the agent said.
+        headers = {
+            "X-Content-Type-Options": "nosniff",
+            "Content-Disposition": f'inline; filename="{pk}.log"',
+        }
+        return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
+
+    def _instead(self, found: Standing) -> Iterator[bytes]:
+        reference = found.activity.output_ref
+        output = outputs.read(self.tenant_id, reference) if reference else None
+        if output is not None:
+            text = output.content if output.content is not None else prompt.as_json(output.data)
+        elif found.activity.error:
+            text = str(found.activity.error.get("message", ""))
+        else:
+            raise NotFound(code="no_transcript")
+        return iter([text.encode()])

@@ -1,0 +1,161 @@
+"""How much work of a role may wait for a tenant, and what happens to a submission beyond it.
+
+    reject        it is answered 429, with when to try again
+    drop_oldest   the oldest work that nobody waits for makes room
+    evict_lowest  the newest of the least urgent does, for work that is more urgent than that
+
+Only background work (band 20) that was never started and that no person waits for is ever given up; sheddable.sql says exactly which.
+Where there is not enough of it, the submission is refused.
+
+A bound of up to `EXACT_BELOW` holds exactly, over all processes: whoever comes near it counts under a lock, so two submissions at the brim
+follow one another. Beyond, the count is taken at most every few seconds per process, and what this process accepts in between is added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connections
+from django.db.models import Count
+
+from activities import cancellation, transitions, turned_away
+from activities.exceptions import ActivityError
+from activities.models import Activity
+from activities.states import BANDS, Status
+from agents import configuration
+from tenants.context import APP
+from tenants.remembered import Remembered
+from tenants.sql import Statement
+
+KEPT_SECONDS = 2.0
+RETRY_SECONDS = 10  # by then a tenth of a second's work of a few workers is gone, and the count is new
+EXACT_BELOW = 1_000
+NEAR = 500  # so far below a larger bound it is counted under the lock as well
+
+REJECT, DROP_OLDEST, EVICT_LOWEST = WHEN_FULL = ("reject", "drop_oldest", "evict_lowest")
+
+_SHEDDABLE = (Path(__file__).parent / "sql" / "sheddable.sql").read_text(encoding="utf-8")
+_OLDEST, _NEWEST = (
+    Statement(name=f"sheddable_{direction}", text=_SHEDDABLE.replace("{direction}", direction))
+    for direction in ("ASC", "DESC")
+)
+
+
+class BacklogFull(ActivityError):
+    """As much work of this role is waiting as may wait."""
+
+    code = "backlog_full"
+    status = 429
+    retry_after = RETRY_SECONDS
+
+
+class Newcomer(NamedTuple):
+    """Work that wants to wait."""
+
+    role: str
+    priority: int = BANDS["normal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """For one role at one tenant."""
+
+    max_waiting: int
+    when_full: str
+
+
+_counts: Remembered[Counter[str]] = Remembered(seconds=KEPT_SECONDS, entries=10_000)
+
+
+def policy_of(tenant_id: UUID, role: str) -> Policy:
+    """The tenant's own over the registry's, within what the platform allows at all."""
+    given = configuration.settings_for(tenant_id, role).backlog
+    most = given.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
+    return Policy(min(most, settings.ORCHESTRATOR_MAX_BACKLOG), given.get("when_full", REJECT))
+
+
+def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
+    """Let all of these wait, or raise `BacklogFull`. In the transaction that submits them, within the caller's `tenant_scope`."""
+    wanted: dict[str, list[int]] = {}
+    for newcomer in newcomers:
+        wanted.setdefault(newcomer.role, []).append(newcomer.priority)
+    if not wanted:
+        return
+    waiting = _counts.recall(str(tenant_id))
+    if waiting is None:
+        waiting = _counts.keep(str(tenant_id), _counted(tenant_id))
+    for role in sorted(wanted):  # in one order, since each may take a lock
+        _make_room_for(tenant_id, role, wanted[role], waiting)
+    waiting.update({role: len(priorities) for role, priorities in wanted.items()})
+
+
+def _make_room_for(tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str]) -> None:
+    policy, more = policy_of(tenant_id, role), len(priorities)
+    bound = policy.max_waiting
+    if bound > EXACT_BELOW and waiting[role] + more <= bound - NEAR:
+        return
+    if bound <= EXACT_BELOW or policy.when_full != REJECT or waiting[role] + more <= bound:
+        _lock(tenant_id, role)
+        waiting[role] = _counted(tenant_id, role)[role]
+    over = waiting[role] + more - bound
+    if over > 0:
+        given_up = _shed(tenant_id, role, over, priorities, policy)
+        waiting[role] -= given_up
+        if given_up < over:
+            turned_away.refused(tenant_id, [role] * more)
+            raise BacklogFull(f"{waiting[role]} activities wait for {role}; {bound} may.")
+
+
+def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: Policy) -> int:
+    """Give up as many; how many that were, all or none."""
+    if policy.when_full == EVICT_LOWEST:
+        # What is background itself is no more urgent than what it would replace.
+        urgent = sum(priority < BANDS["background"] for priority in priorities)
+        if urgent < over:
+            return 0
+    if policy.when_full == REJECT:
+        return 0
+    statement = _OLDEST if policy.when_full == DROP_OLDEST else _NEWEST
+    found = statement.run(
+        {"tenant": tenant_id, "role": role, "background": BANDS["background"], "count": over}, using=APP
+    )
+    if len(found) < over:
+        return 0
+    detail = {"reason": "shed", "policy": policy.when_full, "max_waiting": policy.max_waiting}
+    gone = transitions.apply_many(
+        [row.id for row in found], "cancel", actor="backlog", detail=detail, cancel_reason="shed"
+    )
+    for activity in gone:
+        cancellation.let_go(tenant_id, activity.id, actor="backlog")
+    turned_away.count(tenant_id, turned_away.Reason.SHED, {role: len(gone)})
+    return len(gone)
+
+
+def _lock(tenant_id: UUID, role: str) -> None:
+    """Until the end of the transaction: who is next sees what this one submits."""
+    with connections[APP].cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"backlog:{tenant_id}:{role}"]
+        )
+
+
+def _counted(tenant_id: UUID, role: str | None = None) -> Counter[str]:
+    ready = Activity.objects.for_tenant(tenant_id).filter(status=Status.CREATED, assignee_type="agent")
+    if role is not None:
+        ready = ready.filter(agent_role=role)
+    return Counter(dict(ready.order_by().values_list("agent_role").annotate(count=Count("pk"))))
+
+
+def shown(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored policy with its defaults, as people see it."""
+    return {
+        "max_waiting": policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG,
+        "when_full": policy.get("when_full", REJECT),
+        "expire_after_seconds": policy.get("expire_after_seconds"),
+    }

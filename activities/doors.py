@@ -1,0 +1,78 @@
+"""Doors: a worker process says which work it takes now; admission grants it no other, and it takes no other messages.
+
+A door is closed for a role, or for all of them, with a reason that people can read. The row of the process says so, and the limits of
+admission: the seats are withdrawn, so nothing is granted that only this process could take. What was granted before and arrives at a
+closed door goes back to waiting. What runs goes on. A row that could not be written is written with the next beat; when the process
+dies, its doors die with its row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import redis
+
+from activities import leases, relay
+from activities.admission import Closed, Exchange, limits
+from activities.leases import ALL, Lease
+
+logger = logging.getLogger(__name__)
+
+
+class Intake(Protocol):
+    """Where the process takes its messages from."""
+
+    def take_only(self, roles: Sequence[str]) -> None:
+        """Take messages of these roles and of no others. May be called from any thread."""
+        ...  # pragma: no cover
+
+
+_intake: Intake | None = None
+
+
+def use(intake: Intake | None) -> None:
+    """Whom to tell when a door closes or opens, besides admission."""
+    global _intake
+    _intake = intake
+
+
+def close(reason: str, *, role: str = ALL) -> None:
+    """Take nothing new of the role, or of any. Nothing happens when the door is closed already."""
+    lease = leases.current()
+    if not lease.close(reason, role=role):
+        return
+    logger.warning("Door closed", extra={"action": "door_closed", "role": role, "reason": reason})
+    _tell(lease)
+
+
+def open_again(*, role: str = ALL) -> None:
+    """Take new work again. A process that is shutting down never does."""
+    lease = leases.current()
+    if not lease.open(role=role):
+        return
+    logger.info("Door opened", extra={"action": "door_opened", "role": role})
+    _tell(lease)
+
+
+def _tell(lease: Lease) -> None:
+    """The intake first: it needs no server, and what it does not take waits for others or is taken back by the audit."""
+    if _intake is not None:
+        _intake.take_only(lease.open_roles())
+    lease.tell_doors()
+    tell_admission()
+
+
+def is_open(lease: Lease, role: str) -> bool:
+    return not lease.closed or (ALL not in lease.closed and role not in lease.closed)
+
+
+def tell_admission() -> None:
+    """Put the present seats in force, and grant what they have room for."""
+    try:
+        if limits.refresh():
+            relay.turn_over(Exchange(), go_on=False)
+    except (Closed, redis.RedisError) as error:
+        # The keeper does it at its next tick.
+        logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})

@@ -1,0 +1,12 @@
+"""Where activities keep what in Redis, beside admission. Nothing of it is the truth: it may be gone at any moment."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.conf import settings
+
+
+def report(tenant_id: UUID, role: str, hashed_id: str) -> str:
+    """That a signed report has come under this id, with the digest of what it said."""
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}report:{tenant_id}:{role}:{hashed_id}"

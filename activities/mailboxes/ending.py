@@ -1,0 +1,120 @@
+"""What becomes of a batch: completed, failed, or given back because its lease ran out. The first end counts, and may be repeated.
+
+A failed item is due again after a delay that grows with its attempts, with some jitter, until they are used up: then it is dead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from activities.exceptions import LeaseLost, MailboxNotFound
+from activities.models import Mailbox, MailboxBatch, MailboxItem
+from activities.models.mailbox import BatchState, ItemState
+from activities.retry import RetryPolicy
+
+logger = logging.getLogger(__name__)
+
+LEASE_OVER = {"code": "lease_expired", "message": "The consumer did not come back before its lease ended."}
+
+
+def completed(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, now: datetime) -> MailboxBatch:
+    """Its items are done. In the caller's `tenant_scope`. Raises `LeaseLost`, `MailboxNotFound`."""
+    batch = _locked(tenant_id, key, batch_id)
+    if batch.state == BatchState.COMPLETED:
+        return batch
+    _require_open(batch)
+    _items_of(batch).update(state=ItemState.DONE, done_at=now, error=None)
+    return _ended(batch, BatchState.COMPLETED, now, result=result)
+
+
+def failed(
+    tenant_id: UUID, key: str, batch_id: UUID, *, error: Mapping[str, Any], retryable: bool, now: datetime
+) -> MailboxBatch:
+    """Its items are tried again later, those with attempts left, if that may help. Raises `LeaseLost`, `MailboxNotFound`."""
+    batch = _locked(tenant_id, key, batch_id)
+    if batch.state == BatchState.FAILED:
+        return batch
+    _require_open(batch)
+    for item in _items_of(batch):
+        _try_again_or_fail(item, dict(error), now, retryable=retryable)
+    return _ended(batch, BatchState.FAILED, now, error=dict(error))
+
+
+def extended(tenant_id: UUID, key: str, batch_id: UUID, *, lease: timedelta, now: datetime) -> MailboxBatch:
+    """The consumer is still at it. Raises `LeaseLost`, `MailboxNotFound`."""
+    batch = _locked(tenant_id, key, batch_id)
+    _require_open(batch)
+    batch.leased_until = max(batch.leased_until, now + lease)
+    batch.save(update_fields=["leased_until"])
+    return batch
+
+
+def give_back_expired(mailbox: Mailbox, now: datetime) -> int:
+    """End the batches whose lease is over; how many. The mailbox is locked. What was tried too often has failed for good."""
+    batches = MailboxBatch.objects.for_tenant(mailbox.tenant_id).filter(
+        mailbox_id=mailbox.pk, state=BatchState.OPEN, leased_until__lte=now
+    )
+    expired = list(batches.order_by("pk").select_for_update())
+    for batch in expired:
+        for item in _items_of(batch):
+            _try_again_or_fail(item, LEASE_OVER, now, delayed=False)
+        _ended(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
+    return len(expired)
+
+
+def policy_of(item: MailboxItem) -> RetryPolicy:
+    """The first retry waits about a second, each further one twice as long, up to five minutes, unless the item says otherwise."""
+    defaults = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS}
+    return RetryPolicy.of(defaults, item.backoff, {"max_attempts": item.max_attempts})
+
+
+def _try_again_or_fail(
+    item: MailboxItem,
+    error: Mapping[str, Any],
+    now: datetime,
+    *,
+    retryable: bool = True,
+    delayed: bool = True,
+) -> None:
+    rows = MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk)
+    if retryable and item.attempts < item.max_attempts:
+        due_at = now + policy_of(item).delay(item.attempts) if delayed else now
+        rows.update(state=ItemState.PENDING, due_at=due_at, error=error)
+        return
+    rows.update(state=ItemState.FAILED, done_at=now, error=error)
+    facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}
+    logger.warning("An item of a mailbox has failed for good", extra=facts)
+
+
+def _locked(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:
+    """The batch, behind the lock of its mailbox, which everybody takes first."""
+    mailbox = Mailbox.objects.for_tenant(tenant_id).filter(key=key).select_for_update().first()
+    batches = MailboxBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)
+    found: MailboxBatch | None = batches.filter(mailbox_id=mailbox.pk).first() if mailbox else None
+    if found is None:
+        raise MailboxNotFound(f"There is no batch {batch_id} of the mailbox {key}.")
+    return found
+
+
+def _require_open(batch: MailboxBatch) -> None:
+    if batch.state != BatchState.OPEN:
+        raise LeaseLost(f"The batch {batch.pk} is {batch.state}; what is said about it now no longer counts.")
+
+
+def _items_of(batch: MailboxBatch) -> Any:
+    rows = MailboxItem.objects.for_tenant(batch.tenant_id)
+    return rows.filter(batch_id=batch.pk, state=ItemState.CLAIMED).order_by("pk")
+
+
+def _ended(batch: MailboxBatch, state: BatchState, now: datetime, **told: Any) -> MailboxBatch:
+    batch.state, batch.ended_at = state, now
+    for name, value in told.items():
+        setattr(batch, name, value)
+    batch.save(update_fields=["state", "ended_at", *told])
+    return batch

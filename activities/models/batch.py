@@ -1,0 +1,144 @@
+"""Batches of model providers: work that was parked, and the batches with which it goes out."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+
+class BatchState(models.TextChoices):
+    """A batch on its way to its provider and back."""
+
+    BOUND = "bound", "Its items are chosen; it is to be sent."
+    SENDING = "sending", "It was or is being sent; whether it arrived is not known yet."
+    SENT = "sent", "The provider has it."
+    ENDED = "ended", "All its answers are in, or nobody wants them any more."
+    REFUSED = "refused", "The provider did not take it."
+
+
+class ItemState(models.TextChoices):
+    """One run's request. Open while it is collected or bound; every other state is final."""
+
+    COLLECTED = "collected", "It waits for a batch."
+    BOUND = "bound", "It belongs to a batch."
+    ANSWERED = "answered", "Its answer was the result of its run."
+    FAILED = "failed", "It failed; the run's retry policy decides what follows."
+    MOVED = "moved", "It went to the real-time route instead."
+    DROPPED = "dropped", "Its run was over before its answer."
+
+
+OPEN_BATCHES = (BatchState.BOUND, BatchState.SENDING, BatchState.SENT)
+OPEN_ITEMS = (ItemState.COLLECTED, ItemState.BOUND)
+
+
+class ProviderBatch(TenantOwned):
+    """A batch of one tenant at one provider, under one credential and for one model. Its items are bound before it is sent."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent_role = models.CharField(max_length=63, help_text="The role whose settings lead to the provider.")
+    provider = models.CharField(
+        max_length=400, help_text="Adapter, host and port, and a digest of the credential."
+    )
+    model = models.CharField(max_length=200)
+    state = models.CharField(max_length=8, choices=BatchState.choices, default=BatchState.BOUND)
+    size = models.PositiveIntegerField(help_text="Items that were bound to it.")
+    sent = models.PositiveIntegerField(default=0, help_text="Items of the last sending.")
+    sendings = models.PositiveSmallIntegerField(
+        default=0,
+        help_text="How often it was sent. More than once: an answer was lost, and it was not found.",
+    )
+    external_id = models.CharField(
+        max_length=100, blank=True, default="", help_text="The provider's name for it."
+    )
+    not_ours = ArrayField(
+        models.CharField(max_length=100),
+        default=list,
+        help_text="Batches of the provider that were taken for it by mistake.",
+    )
+    error = models.JSONField(null=True)
+    due_at = models.DateTimeField(
+        db_default=Now(),
+        help_text="When somebody looks at it next. Whoever does puts it off by the time of a lease first.",
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    sent_at = models.DateTimeField(null=True, help_text="When its last sending began.")
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "provider batches"
+        ordering = ("-id",)
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="batch_of_tenant"),)
+        indexes = (
+            models.Index(
+                fields=("due_at",),
+                condition=models.Q(state__in=["bound", "sending", "sent"]),
+                name="batches_due",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.size} items"
+
+
+class BatchItem(TenantPart):
+    """One parked run. Its id is the `custom_id` of its request."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="batch_items",
+        db_constraint=False,
+        db_index=False,
+    )
+    run_id = models.UUIDField()
+    fence = models.IntegerField()
+    briefing = models.CharField(
+        max_length=64, blank=True, default="", help_text="Digest of what the agent was told."
+    )
+    batch = models.ForeignKey(
+        ProviderBatch,
+        null=True,
+        on_delete=models.CASCADE,
+        related_name="items",
+        db_constraint=False,
+        db_index=False,
+    )
+    agent_role = models.CharField(max_length=63)
+    provider = models.CharField(max_length=400)
+    model = models.CharField(max_length=200)
+    state = models.CharField(max_length=9, choices=ItemState.choices, default=ItemState.COLLECTED)
+    body = models.JSONField(null=True, help_text="The request; empty once the item is closed.")
+    bytes = models.PositiveIntegerField(help_text="How long the request is.")
+    begun = models.JSONField(
+        null=True, help_text="An answer with which the conversation goes on at the real-time route."
+    )
+    leave_at = models.DateTimeField(help_text="When it goes to the real-time route at the latest.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    closed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (models.UniqueConstraint(fields=("activity", "fence"), name="batch_item_once_per_run"),)
+        indexes = (
+            models.Index(
+                fields=("tenant", "provider", "model", "id"),
+                condition=models.Q(state="collected"),
+                name="batch_items_collected",
+            ),
+            models.Index(
+                fields=("leave_at",),
+                condition=models.Q(state__in=["collected", "bound"]),
+                name="batch_items_leaving",
+            ),
+            models.Index(
+                fields=("batch",), condition=models.Q(batch__isnull=False), name="batch_items_of_batch"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_role}: {self.state}"

@@ -1,0 +1,91 @@
+"""One thing done to many activities: what was asked, and what became of each of them."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+
+class BulkAction(models.TextChoices):
+    CANCEL = "cancel"
+    RETRY = "retry"
+    REASSIGN = "reassign"
+    PRIORITY = "priority"
+
+
+class BulkStatus(models.TextChoices):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class ItemState(models.TextChoices):
+    WAITING = "waiting"
+    DONE = "done"
+    SKIPPED = "skipped", "it was not in a state in which this can happen"
+    FAILED = "failed"
+
+
+class BulkJob(TenantOwned):
+    """Its row is the lock under which a portion of its items is dealt with. The counts are those of its items."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    action = models.CharField(max_length=10, choices=BulkAction.choices)
+    status = models.CharField(max_length=10, choices=BulkStatus.choices, default=BulkStatus.RUNNING)
+    filter = models.JSONField(default=dict, help_text="As it was asked. The items were found by it once.")
+    arguments = models.JSONField(default=dict, help_text="Of the action: a reason, an assignee, a priority.")
+    total = models.PositiveIntegerField(default=0)
+    done = models.PositiveIntegerField(default=0)
+    skipped = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    created_by = models.CharField(max_length=200)
+    cancelled_by = models.CharField(max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    started_at = models.DateTimeField(null=True, editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False, help_text="When it got on last.")
+    finished_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="bulk_job_of_tenant"),)
+        indexes = (
+            models.Index(fields=("tenant", "-created_at", "-id"), name="bulk_job_newest"),
+            models.Index(
+                fields=("created_at",), condition=models.Q(status="running"), name="bulk_job_running"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} of {self.total}"
+
+
+class BulkItem(TenantPart):
+    """One of the activities. Its state changes in the transaction of the effect, so each is dealt with once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    job = models.ForeignKey(
+        BulkJob, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
+    )
+    activity = models.ForeignKey(
+        "activities.Activity", on_delete=models.CASCADE, related_name="+", db_constraint=False
+    )
+    state = models.CharField(max_length=8, choices=ItemState.choices, default=ItemState.WAITING)
+    alone = models.BooleanField(default=False, help_text="Dealt with in a transaction of its own.")
+    error = models.JSONField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("job", "activity"), name="bulk_item_once"),)
+        indexes = (
+            models.Index(
+                fields=("job", "alone", "activity"),
+                condition=models.Q(state="waiting"),
+                name="bulk_item_waiting",
+            ),
+            models.Index(fields=("job", "id"), name="bulk_item_of_job"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.activity_id}: {self.state}"

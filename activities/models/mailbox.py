@@ -1,0 +1,161 @@
+"""Mailboxes: what waits to be said in one conversation, and what was handed out of it."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned, TenantPart
+
+
+class ItemKind(models.TextChoices):
+    MESSAGE = "message", "Somebody says something."
+    TASK_NOTIFICATION = "task_notification", "Work that was started from here has ended."
+    APPROVAL_RESULT = "approval_result", "People have decided something."
+    OVERLAY_ACTION = "overlay_action", "Somebody did something in a user interface."
+
+
+class ItemSource(models.TextChoices):
+    USER = "user"
+    ENGINE = "system", "system"
+    HOOK = "hook"
+
+
+class ItemState(models.TextChoices):
+    """An agent's items follow their wake and stay `pending` here until their activity has ended."""
+
+    PENDING = "pending"  # It is taken as soon as it is due.
+    CLAIMED = "claimed"  # Its batch is completed, fails, or its lease runs out.
+    DONE = "done"
+    FAILED = "failed"  # All attempts are used up, or another one is of no use.
+    CANCELLED = "cancelled"  # The work that was to hear of it was cancelled.
+
+
+class BatchState(models.TextChoices):
+    OPEN = "open"  # A consumer has it until its lease ends.
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"  # Its lease ran out, and its items went back.
+
+
+class Mailbox(TenantOwned):
+    """The key is the session's or scope's, as its users name it. Its id is the conversation that agents continue."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    key = models.CharField(max_length=200)
+    agent_role = models.CharField(
+        max_length=63, null=True, blank=True, help_text="Who consumes it. Empty: whoever takes from it."
+    )
+    fence = models.BigIntegerField(default=0, help_text="Raised by every batch that is taken.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "mailboxes"
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "key"), name="mailbox_once_per_key"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_of_tenant"),
+        )
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class MailboxBatch(TenantPart):
+    """Items that a consumer took together, and what became of them."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    mailbox = models.ForeignKey(
+        Mailbox, on_delete=models.CASCADE, related_name="batches", db_constraint=False, db_index=False
+    )
+    consumer = models.CharField(max_length=200)
+    fence = models.BigIntegerField()
+    state = models.CharField(max_length=10, choices=BatchState.choices, default=BatchState.OPEN)
+    size = models.PositiveIntegerField()
+    leased_until = models.DateTimeField()
+    result = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "mailbox batches"
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_batch_of_tenant"),
+            models.UniqueConstraint(fields=("mailbox", "fence"), name="mailbox_batch_once_per_fence"),
+        )
+        indexes = (
+            models.Index(
+                fields=("mailbox", "leased_until"),
+                condition=models.Q(state="open"),
+                name="mailbox_open_batches",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.consumer}: {self.fence}"
+
+
+class MailboxItem(TenantPart):
+    """One thing that is said. An agent's item has the id of the wake that tells it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    mailbox = models.ForeignKey(
+        Mailbox, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
+    )
+    agent_role = models.CharField(max_length=63, null=True, blank=True)
+    kind = models.CharField(max_length=20, choices=ItemKind.choices)
+    content = models.JSONField(null=True, blank=True)
+    text = models.TextField(blank=True, default="")
+    source = models.CharField(max_length=8, choices=ItemSource.choices, default=ItemSource.USER)
+    priority = models.SmallIntegerField(default=5, validators=[MinValueValidator(0), MaxValueValidator(9)])
+    is_coalescable = models.BooleanField(default=True)
+    client_message_id = models.CharField(max_length=200, null=True, blank=True)
+    max_attempts = models.PositiveSmallIntegerField(default=3)
+    backoff = models.JSONField(default=dict, blank=True, help_text="multiplier, max_seconds")
+    state = models.CharField(max_length=10, choices=ItemState.choices, default=ItemState.PENDING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    run_after = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True, help_text="Not taken before. Null: at once.")
+    activity_id = models.UUIDField(null=True, blank=True, help_text="The work in which an agent hears of it.")
+    batch_id = models.UUIDField(null=True, blank=True, help_text="The last batch that it was in.")
+    error = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("mailbox", "client_message_id"),
+                condition=models.Q(client_message_id__isnull=False),
+                name="mailbox_item_once",
+            ),
+            models.CheckConstraint(condition=models.Q(priority__range=(0, 9)), name="mailbox_priority_range"),
+            models.CheckConstraint(
+                condition=~models.Q(kind="task_notification", is_coalescable=True),
+                name="notifications_come_alone",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("mailbox", "-created_at", "-id"), name="mailbox_items_newest"),
+            models.Index(
+                fields=("mailbox", "priority", "id"),
+                condition=models.Q(state__in=["pending", "claimed"]),
+                name="mailbox_items_open",
+            ),
+            models.Index(
+                fields=("activity_id",),
+                condition=models.Q(activity_id__isnull=False),
+                name="mailbox_items_of_activity",
+            ),
+            models.Index(
+                fields=("batch_id",),
+                condition=models.Q(batch_id__isnull=False),
+                name="mailbox_items_of_batch",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"

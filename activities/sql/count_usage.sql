@@ -1,0 +1,54 @@
+-- Counts what a run has consumed in total, as it says now: enters what is new in the ledger, and keeps the total with the run.
+-- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null when the agent does not say; model, null too;
+--             input_price, output_price: dollars per token of the model, null when nobody knows; beat: whether this is a heartbeat
+--             too; progress: what came with it, null for nothing new
+-- Returns     one row: activity, role, deliverable, dollars and tokens that are new, live: whether the run goes on, budgeted: whether the
+--             tenant has budgets; none when there is no such run.
+-- The run's row is written once: PostgreSQL checks the keys of a row that a transaction writes twice, which would lock the activity after it.
+-- Guarantee   reports are totals, so one that is repeated, late or out of order adds nothing; the run's row is locked meanwhile. What the
+--             agent says its work has cost takes the place of what was reckoned by prices, which may make an entry negative.
+WITH run AS MATERIALIZED (
+    SELECT r.id, r.activity_id, r.status, coalesce(r.usage, '{}'::jsonb) AS usage FROM activities_activityrun r
+    WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s AND r.fence = %(fence)s
+    FOR UPDATE
+), before AS MATERIALIZED (
+    SELECT run.*, coalesce((usage ->> 'input_tokens')::bigint, 0) AS input, coalesce((usage ->> 'output_tokens')::bigint, 0) AS output,
+           coalesce((usage ->> 'cost_usd')::numeric, 0) AS dollars,
+           usage ->> 'cost_usd' IS NOT NULL AND usage ->> 'cost_source' IS NULL AS said
+    FROM run
+), total AS MATERIALIZED (
+    SELECT before.*, greatest(input, %(input_tokens)s) AS now_input, greatest(output, %(output_tokens)s) AS now_output,
+           -- greatest() takes no notice of nulls.
+           greatest(CASE WHEN said THEN dollars END, %(cost)s::numeric) AS reported
+    FROM before
+), reckoned AS MATERIALIZED (
+    SELECT total.*, now_input - input AS new_input, now_output - output AS new_output,
+           coalesce(reported, round(dollars + (now_input - input) * coalesce(%(input_price)s::numeric, 0)
+                                            + (now_output - output) * coalesce(%(output_price)s::numeric, 0), 12)) AS now_dollars,
+           reported IS NULL AND %(input_price)s::numeric IS NULL AS unpriced
+    FROM total
+), changed AS (
+    UPDATE activities_activityrun r
+    SET usage = jsonb_build_object(
+        'input_tokens', now_input, 'output_tokens', now_output,
+        'cost_usd', CASE WHEN unpriced AND now_dollars = 0 THEN NULL ELSE trim_scale(now_dollars)::text END,
+        'model', coalesce(%(model)s, k.usage ->> 'model'))
+        -- Without a source it is what the agent has said.
+        || CASE WHEN reported IS NULL AND NOT (unpriced AND now_dollars = 0) THEN '{"cost_source": "prices"}'::jsonb ELSE '{}'::jsonb END,
+        beats = CASE WHEN %(beat)s AND k.status = 'running' THEN r.beats + 1 ELSE r.beats END,
+        progress = CASE WHEN k.status = 'running' THEN coalesce(%(progress)s, r.progress) ELSE r.progress END
+    FROM reckoned k WHERE r.tenant_id = %(tenant)s AND r.id = k.id
+), entry AS (
+    INSERT INTO tenants_usageentry
+        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
+         runs, unpriced)
+    SELECT %(tenant)s, clock_timestamp(), %(day)s, a.agent_role, a.deliverable_id, a.id, k.id, a.pipeline_run_id,
+           coalesce(%(model)s, k.usage ->> 'model', ''), new_input, new_output, now_dollars - k.dollars, 0,
+           unpriced AND (new_input > 0 OR new_output > 0)
+    FROM reckoned k JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = k.activity_id
+    WHERE new_input > 0 OR new_output > 0 OR now_dollars <> k.dollars
+)
+SELECT k.activity_id AS activity, a.agent_role AS role, a.deliverable_id AS deliverable, now_dollars - k.dollars AS dollars,
+       (new_input + new_output)::bigint AS tokens, k.status = 'running' AS live,
+       EXISTS (SELECT FROM tenants_budget b WHERE b.tenant_id = %(tenant)s AND b.deleted_at IS NULL) AS budgeted
+FROM reckoned k JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = k.activity_id

@@ -1,0 +1,14 @@
+-- Deletes activities with all that hangs on them, and notes their outputs, to be deleted from MongoDB afterwards.
+-- Parameters  tenant;  members: locked by the caller, whole trees
+-- Returns     id of each activity that is gone
+WITH noted AS (
+    INSERT INTO tenants_forgottenoutput (id, tenant_id, activity_id)
+    SELECT r.id, %(tenant)s, r.activity_id FROM activities_activityrun r
+    WHERE r.tenant_id = %(tenant)s AND r.activity_id = ANY(%(members)s)
+    UNION
+    SELECT a.output_ref, %(tenant)s, a.id FROM activities_activity a
+    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(members)s) AND a.output_ref IS NOT NULL
+      AND NOT EXISTS (SELECT FROM activities_activityrun r WHERE r.tenant_id = %(tenant)s AND r.id = a.output_ref)
+    ON CONFLICT DO NOTHING
+)
+DELETE FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(members)s) RETURNING id

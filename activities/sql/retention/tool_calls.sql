@@ -1,0 +1,7 @@
+-- Tool calls of activities that are over whose arguments have not been emptied. That there was a call, and what it made, stays.
+-- Parameters  tenant, before
+-- Returns     id of each
+SELECT r.id FROM activities_toolcall r
+JOIN activities_activity a ON a.tenant_id = r.tenant_id AND a.id = r.activity_id
+WHERE r.tenant_id = %(tenant)s AND r.at < %(before)s AND a.finished_at < %(before)s AND r.arguments <> '{}'::jsonb
+ORDER BY r.at

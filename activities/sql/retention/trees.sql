@@ -1,0 +1,32 @@
+-- Trees of activities outside of pipelines that are over, and that nothing which goes on refers to; the oldest first.
+-- Parameters  tenant, before;  ended: statuses that count as over;  most: trees
+-- Returns     family, member: the root and each activity of its tree
+WITH RECURSIVE root AS (
+    SELECT r.id FROM activities_activity r
+    WHERE r.tenant_id = %(tenant)s AND r.parent_id IS NULL AND r.pipeline_run_id IS NULL
+      AND r.created_at < %(before)s AND r.finished_at < %(before)s AND r.status = ANY(%(ended)s)
+      AND NOT EXISTS (
+        WITH RECURSIVE below AS (
+            SELECT r.id
+            UNION ALL
+            SELECT c.id FROM below JOIN activities_activity c ON c.parent_id = below.id AND c.tenant_id = %(tenant)s
+        )
+        SELECT FROM below JOIN activities_activity m ON m.id = below.id
+        WHERE m.status <> ALL(%(ended)s) OR m.finished_at >= %(before)s OR m.pipeline_run_id IS NOT NULL
+           OR EXISTS (SELECT FROM activities_deadletter d WHERE d.activity_id = m.id AND d.state = 'open')
+           -- Somebody who goes on works on what this one made.
+           OR EXISTS (SELECT FROM activities_activity l
+                      WHERE l.tenant_id = %(tenant)s AND l.finished_at IS NULL AND l.input_ref = m.output_ref)
+           -- An approval stays as long as what it was about, and the other way round while it is open.
+           OR EXISTS (SELECT FROM approval_linked_activities k JOIN activities_activity l ON l.id = k.activity_id
+                      WHERE k.approval_id = m.id AND l.finished_at IS NULL)
+           OR EXISTS (SELECT FROM approval_linked_activities k JOIN activities_activity l ON l.id = k.approval_id
+                      WHERE k.activity_id = m.id AND l.finished_at IS NULL))
+    ORDER BY r.created_at LIMIT %(most)s
+), tree AS (
+    SELECT id AS family, id AS member FROM root
+    UNION ALL
+    SELECT tree.family, c.id FROM tree
+    JOIN activities_activity c ON c.parent_id = tree.member AND c.tenant_id = %(tenant)s
+)
+SELECT family, member FROM tree
