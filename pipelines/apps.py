@@ -5,7 +5,8 @@ class PipelinesConfig(AppConfig):
     name = "pipelines"
 
     def ready(self) -> None:
-        from pipelines import conditions, receivers
+        from pipelines import conditions, receivers, retention
 
         receivers.connect()
+        retention.connect()
         conditions.warm_up()

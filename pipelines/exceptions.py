@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
 
 class PipelineError(Exception):
@@ -36,6 +37,33 @@ class RunEnded(PipelineError):
     """The run has ended and cannot be changed any more."""
 
     code = "run_ended"
+
+
+class RunUnderWay(PipelineError):
+    """The run has not ended, so it cannot be replayed."""
+
+    code = "run_under_way"
+
+
+class ReplayUnderWay(PipelineError):
+    """The run is being replayed already. Names the replay."""
+
+    code = "replay_under_way"
+
+    def __init__(self, replay_id: UUID) -> None:
+        super().__init__(f"Run {replay_id} replays it and has not ended.")
+        self.problem_members = {"replay": str(replay_id)}
+
+
+class NotReplayable(PipelineError):
+    """The run cannot be replayed from this step. Says why, and from where it can."""
+
+    code = "validation_failed"
+    status = 400
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path} {message}.")
+        self.faults = ((path, message),)
 
 
 class VersionConflict(PipelineError):

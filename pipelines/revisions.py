@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -91,7 +92,10 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
         status=StepState.PENDING, activity_id=None, round=gate.round + 1
     )
     starting.let_wait(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
-    PipelineRun.objects.filter(pk=run.pk).update(unsettled=F("unsettled") + len(again))
+    runs = PipelineRun.objects.filter(pk=run.pk)
+    runs.update(unsettled=F("unsettled") + len(again))
+    # What a replay gave the gate to decide on was refused with it: it asks about what is made anew.
+    runs.filter(replay_from=gate.step).update(replay_input=None)
     return True
 
 
@@ -100,8 +104,12 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
     revisions = [
         # The gate that sent it back asks again; the step's own approval, if it has one, was given before.
-        approvals.revision_of(
-            activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False
+        # In a replay the work may be that of the run before, but its next round belongs to this one.
+        replace(
+            approvals.revision_of(
+                activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False
+            ),
+            pipeline_run_id=run.pk,
         )
         for row in rows
         if row.activity_id

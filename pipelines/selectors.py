@@ -67,7 +67,7 @@ def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     """Runs with the key of their pipeline and the number of their version, without the definitions."""
     rows = PipelineRun.objects.for_tenant(tenant_id).select_related("version__pipeline")
     found: QuerySet[PipelineRun] = rows.defer(
-        "input", "version__definition", "version__pipeline__description"
+        "input", "replay_input", "version__definition", "version__pipeline__description"
     )
     return found
 

@@ -128,7 +128,8 @@ def _branch(
 
 def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Reference]) -> NewActivity:
     step = plan.step(step_id)
-    references = list(given.values())
+    edited = run.replay_input if run.replay_input and run.replay_from == step_id else None
+    references = [] if edited else list(given.values())
     alone = references[0] if len(references) == 1 and isinstance(references[0], UUID) else None
     return NewActivity(
         id=uuid7(),
@@ -140,7 +141,7 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         requires_approval=step.requires_approval,
         priority=step.priority or run.priority,
         params=params_of(run, step),
-        input=None if alone else _input(run, given),
+        input=None if alone else edited or _input(run, given),
         input_ref=alone,
         deliverable_id=run.deliverable_id,
         pipeline_run_id=run.id,

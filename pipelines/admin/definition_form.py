@@ -83,14 +83,14 @@ class PipelineForm(forms.ModelForm):
         self.initial["expected"] = newest.number if newest else None
         self.fields["definition"].widget.config = {
             "check": reverse("admin:pipelines_pipeline_check"),
-            "tenant": str(self.instance.tenant_id) if self.instance.pk else "",
+            "tenant": "" if self.instance._state.adding else str(self.instance.tenant_id),
             "pipeline": str(self.instance.pk) if newest else "",
             "roles": sorted(configuration.known_roles()),
         }
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
-        tenant = values.get("tenant") or (self.instance.tenant if self.instance.pk else None)
+        tenant = values.get("tenant") or (None if self.instance._state.adding else self.instance.tenant)
         if tenant and values.get("definition"):
             try:
                 self._check(tenant.pk, values["definition"])

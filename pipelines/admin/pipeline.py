@@ -31,7 +31,6 @@ from tenants.admin.bases import (
     TenantFilter,
     actor_of,
     badge,
-    is_superuser,
     link_to,
 )
 from tenants.admin.deeds import NAMED, Deed, DeedsAdmin
@@ -107,7 +106,7 @@ class PipelineAdmin(DeedsAdmin):
 
     def check_view(self, request: HttpRequest) -> HttpResponse:
         """What the editor asks while somebody types. Changes nothing."""
-        if not is_superuser(request):
+        if not self.has_change_permission(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])

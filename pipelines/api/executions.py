@@ -11,7 +11,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities.api.operations import ReasonSerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from agents.api.digests import Digested
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from pipelines.api.schedule_bodies import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
@@ -71,7 +72,7 @@ class Executions(SchedulePart):
         return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)
 
 
-class ExecutionCancellation(TenantView):
+class ExecutionCancellation(Digested, TenantView):
     queryset = ScheduleExecution.objects
     # Cancelling takes several transactions, as for a pipeline run.
     in_one_transaction = False
@@ -85,13 +86,14 @@ class ExecutionCancellation(TenantView):
         request=ReasonSerializer,
         answer=ExecutionSerializer,
         refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
     )
     def post(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
         """May be repeated: what is still under way is cancelled then."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
-            execution_of(self.tenant_id, schedule_id, execution_id)
+            found = execution_of(self.tenant_id, schedule_id, execution_id)
+            self.refuse_changed(ExecutionSerializer(found).data)
         executions.cancel(self.tenant_id, execution_id, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
             return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)

@@ -41,6 +41,7 @@ class PipelineRunFilter(django_filters.FilterSet):
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     period = django_filters.UUIDFilter(field_name="period_id")
     schedule = django_filters.UUIDFilter(field_name="schedule_id")
+    replay_of = django_filters.UUIDFilter()
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
 

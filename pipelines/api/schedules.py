@@ -185,6 +185,8 @@ class SchedulePreview(Preview):
 
 
 class UnsavedPreview(Preview):
+    not_audited = "looks ahead and writes nothing"
+
     @operation(
         "What a schedule would do",
         request=ScheduleBodySerializer(partial=True),

@@ -169,12 +169,17 @@ class PipelineRunSerializer(Shown):
     schedule = serializers.UUIDField(
         source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
     )
+    replay_of = serializers.UUIDField(allow_null=True, help_text="The run that it does again.")
+    replay_from = serializers.SerializerMethodField(help_text="The step that it began with.")
     priority = serializers.IntegerField()
     steps = serializers.SerializerMethodField()
     created_by = serializers.CharField()
     started_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
     link = serializers.SerializerMethodField()
+
+    def get_replay_from(self, run: PipelineRun) -> str | None:
+        return run.replay_from or None
 
     def get_steps(self, run: PipelineRun) -> list[dict[str, Any]]:
         return [_step(step) for step in self.context["steps"].get(run.pk, ())]

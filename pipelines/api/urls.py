@@ -7,9 +7,11 @@ from pipelines.api.datasets import DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet
 from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet
+from pipelines.api.replays import RunReplay
 from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPreview
 from pipelines.api.templates import TemplateViewSet
+from pipelines.api.usage import UsageReport
 
 router = SimpleRouter(use_regex_path=False)
 router.register("datasets", DatasetViewSet, basename="dataset")
@@ -27,6 +29,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("datasets/<str:name>/rows/<path:key>/", DatasetRows.as_view({"delete": "destroy"})),
     path("deliverable-periods/<uuid:period_id>/cancel/", PeriodCancellation.as_view()),
     path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
+    path("pipeline-runs/<uuid:run_id>/replay/", RunReplay.as_view()),
     path("schedules/preview/", UnsavedPreview.as_view()),
     path("schedules/<uuid:schedule_id>/preview/", SchedulePreview.as_view()),
     path("schedules/<uuid:schedule_id>/firings/", executions.Firings.as_view({"get": "list"})),
@@ -34,5 +37,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(EXECUTION, executions.Executions.as_view({"get": "retrieve"})),
     path(f"{EXECUTION}jobs/", executions.ExecutionJobs.as_view({"get": "list"})),
     path(f"{EXECUTION}cancel/", executions.ExecutionCancellation.as_view()),
+    path("usage/", UsageReport.as_view()),
     *router.urls,
 ]

@@ -73,6 +73,13 @@ class PipelineRun(TenantOwned):
         db_default="",
         help_text="Of the caller who started it; unlike names, nobody can choose it.",
     )
+    replay_of = models.UUIDField(null=True, blank=True, help_text="The ended run that this one does again.")
+    replay_from = models.CharField(
+        max_length=63, blank=True, default="", db_default="", help_text="The step that it began with."
+    )
+    replay_input = models.JSONField(
+        null=True, blank=True, help_text="What that step works on instead of what those before it have left."
+    )
     started_at = models.DateTimeField(db_default=Now(), editable=False)
     finished_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -92,6 +99,11 @@ class PipelineRun(TenantOwned):
                 fields=("tenant", "schedule_id", "-started_at"),
                 condition=models.Q(schedule_id__isnull=False),
                 name="pipeline_run_of_schedule",
+            ),
+            models.Index(
+                fields=("tenant", "replay_of"),
+                condition=models.Q(replay_of__isnull=False),
+                name="pipeline_run_replays",
             ),
         )
 

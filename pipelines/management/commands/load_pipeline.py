@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from pipelines import versions
 from pipelines.definition import DefinitionError, load
-from tenants import registration
+from tenants import audit, registration
 from tenants.context import system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -35,6 +35,10 @@ class Command(BaseCommand):
             for fault in error.faults:
                 self.stderr.write(str(fault))
             raise SystemExit(1) from error
+        about = ("pipelines", data["key"])
+        audit.record_command(
+            "load_pipeline", tenant_id=owner.pk, about=about, detail={"version": version.number}
+        )
         self.stdout.write(f"pipeline {data['key']} version {version.number}")
 
 

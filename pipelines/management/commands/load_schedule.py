@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from pipelines.definition import DefinitionError, load
 from pipelines.management.commands.load_pipeline import owner_of, read_text
 from pipelines.schedules import documents
+from tenants import audit
 from tenants.context import system_scope
 
 ACTOR = "command:load_schedule"
@@ -39,5 +40,7 @@ class Command(BaseCommand):
             for fault in error.faults:
                 self.stderr.write(str(fault))
             raise SystemExit(1) from error
+        about = ("schedules", file.name)
+        audit.record_command("load_schedule", tenant_id=owner.pk, about=about, detail={"lines": len(told)})
         for line in told:
             self.stdout.write(line)

@@ -1,0 +1,176 @@
+"""What was consumed: sums of the ledger, grouped as the caller likes. However they are grouped, they add up to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.documentation import operation
+from pipelines.models import PipelineRun
+from tenants.api.faults import InvalidRequest
+from tenants.api.filters import refuse_unknown
+from tenants.api.views import TenantView
+from tenants.models import UsageEntry
+from tenants.money import ledger
+
+MOST_GROUPS = 10_000
+USUAL_GROUPS = 1_000
+
+#: What the entries can be grouped by, and narrowed to, with the column behind it.
+DIMENSIONS = {
+    "role": "agent_role",
+    "deliverable": "deliverable_id",
+    "pipeline": "pipeline",
+    "day": "day",
+    "activity": "activity_id",
+    "run": "run_id",
+    "model": "model",
+}
+_IDS = ("deliverable", "activity", "run")
+NARROWED_BY = tuple(name for name in DIMENSIONS if name != "day")
+
+
+class FiguresSerializer(serializers.Serializer[Any]):
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost_usd = serializers.CharField(help_text="An exact decimal.")
+    runs = serializers.IntegerField()
+    unpriced_tokens = serializers.IntegerField(
+        help_text="Tokens in no cost: their agent did not say, and no price of their model is known."
+    )
+
+
+class UsageRowSerializer(FiguresSerializer):
+    """The figures of one group, beside the members that were grouped by."""
+
+    role = serializers.CharField(required=False)
+    deliverable = serializers.UUIDField(required=False, allow_null=True)
+    pipeline = serializers.CharField(required=False, allow_null=True)
+    day = serializers.DateField(required=False)
+    activity = serializers.UUIDField(required=False)
+    run = serializers.UUIDField(required=False)
+    model = serializers.CharField(required=False)
+
+
+class UsageReportSerializer(serializers.Serializer[Any]):
+    """Sums of the ledger."""
+
+    group_by = serializers.ListField(child=serializers.CharField())
+    first_day = serializers.DateField(allow_null=True)
+    last_day = serializers.DateField(allow_null=True)
+    results = UsageRowSerializer(many=True, help_text="The most expensive first.")
+    total = FiguresSerializer(help_text="Of everything, whether or not it is among the results.")
+    truncated = serializers.BooleanField(help_text="There are more groups than the limit.")
+
+
+def _parameter(name: str, text: str, kind: Any = OpenApiTypes.STR) -> OpenApiParameter:
+    return OpenApiParameter(name, kind, description=text)
+
+
+class UsageReport(TenantView):
+    queryset = UsageEntry.objects
+    serializer_class = UsageReportSerializer
+    pagination_class = None
+    filter_backends = ()
+    scope = "usage"
+    query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", *NARROWED_BY)
+
+    @operation(
+        "What was consumed",
+        answer=UsageReportSerializer,
+        refusals=(400,),
+        parameters=(
+            _parameter(
+                "group_by", f"Some of {', '.join(DIMENSIONS)}, with commas. Without it only the total."
+            ),
+            _parameter("from", "The first day, of UTC.", OpenApiTypes.DATE),
+            _parameter("to", "The last day, of UTC; it is included.", OpenApiTypes.DATE),
+            _parameter(
+                "limit", f"At most {MOST_GROUPS} groups; {USUAL_GROUPS} if left out.", OpenApiTypes.INT
+            ),
+            *(_parameter(name, f"Only of this {name}.") for name in NARROWED_BY),
+        ),
+    )
+    def get(self, request: Request) -> Response:
+        """Sums of the ledger. Usage counts on the day on which it was reported."""
+        refuse_unknown(request, self)
+        wanted = _Wanted(request)
+        rows = wanted.narrowed(ledger.entries(self.tenant_id, first=wanted.first, last=wanted.last))
+        total = ledger.figures_of(rows.aggregate(**ledger.FIGURES))
+        groups = wanted.grouped(rows) if wanted.group_by else []
+        return Response(
+            {
+                "group_by": wanted.group_by,
+                "first_day": wanted.first,
+                "last_day": wanted.last,
+                "results": [ledger.figures_of(group) for group in groups[: wanted.limit]],
+                "total": total,
+                "truncated": len(groups) > wanted.limit,
+            }
+        )
+
+
+class _Wanted:
+    """The query string, read. Raises `InvalidRequest` naming every fault."""
+
+    def __init__(self, request: Request) -> None:
+        self._given, self._faults = request.query_params, list[tuple[str, str]]()
+        self.group_by = self._dimensions()
+        self.first, self.last = self._day("from"), self._day("to")
+        self.limit = self._limit()
+        self.conditions = {DIMENSIONS[name]: self._value(name) for name in NARROWED_BY if name in self._given}
+        if self._faults:
+            raise InvalidRequest(self._faults)
+
+    def narrowed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        if "pipeline" in self.group_by or "pipeline" in self.conditions:
+            runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
+            rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
+        return rows.filter(**self.conditions)
+
+    def grouped(self, rows: QuerySet[Any]) -> Sequence[dict[str, Any]]:
+        renamed = {name: F(DIMENSIONS[name]) for name in self.group_by if DIMENSIONS[name] != name}
+        plain = [name for name in self.group_by if name not in renamed]
+        groups = rows.values(*plain, **renamed).annotate(**ledger.FIGURES)
+        return list(groups.order_by("-sum_cost_usd", *self.group_by)[: self.limit + 1])
+
+    def _dimensions(self) -> list[str]:
+        names = [name for name in self._given.get("group_by", "").split(",") if name]
+        unknown = [name for name in names if name not in DIMENSIONS]
+        if unknown or len(set(names)) < len(names):
+            self._faults.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
+        return [name for name in names if name in DIMENSIONS]
+
+    def _day(self, name: str) -> date | None:
+        text = self._given.get(name)
+        try:
+            return None if text is None else date.fromisoformat(text)
+        except ValueError:
+            self._faults.append((name, "must be a day such as 2026-05-01"))
+            return None
+
+    def _limit(self) -> int:
+        text = self._given.get("limit", str(USUAL_GROUPS))
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_GROUPS):
+            self._faults.append(("limit", f"must be a whole number from 1 to {MOST_GROUPS}"))
+            return USUAL_GROUPS
+        return int(text)
+
+    def _value(self, name: str) -> str | UUID | None:
+        text = self._given[name]
+        if name not in _IDS:
+            return text
+        try:
+            return UUID(text)
+        except ValueError:
+            self._faults.append((name, "must be a UUID"))
+            return None

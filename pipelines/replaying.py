@@ -1,0 +1,134 @@
+"""Replaying: an ended run is done again from one of its steps, as a run of its own that pins the same version.
+
+The new run begins with every step before that one as it stands in the old run, its output by reference, so nothing that went well is paid
+for twice. The step itself starts anew with all that comes after it, and so does what failed or never ended beside it. The old run stays
+as it was: it is history.
+
+One transaction under the lock of the old run. Of two who replay it at once the second is refused, and so is everybody else until the
+first replay has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from pipelines import progression, starting, versions
+from pipelines.exceptions import (
+    NotReplayable,
+    PipelineDisabled,
+    PipelineNotFound,
+    ReplayUnderWay,
+    RunUnderWay,
+)
+from pipelines.graph import StepState
+from pipelines.models import PipelineRun, StepRun
+from pipelines.models.run import RunState, StepReason
+from pipelines.versions import Compiled
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+
+logger = logging.getLogger(__name__)
+
+#: What a row of a step takes over from the run before. Its clock and its id are its own.
+_TAKEN_OVER = (
+    "step", "branch", "position", "status", "reason", "error", "activity_id", "output_ref", "round", "branches",
+    "unsettled_branches", "failed_branches", "settled_at",
+)  # fmt: skip
+
+
+def replay(
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    from_step: str,
+    given: Mapping[str, Any] | None = None,
+    actor: str,
+    requested_identity: str = "",
+) -> PipelineRun:
+    """Start the new run. `given` is what the step works on instead of what the steps before it have left.
+
+    Raises `PipelineNotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the fault's path.
+    """
+    with tenant_scope(tenant_id):
+        old = _ended(tenant_id, run_id)
+        plan = versions.compiled(old.version_id)
+        rows = list(StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id))
+        anew = _anew(plan, {row.step: row for row in rows if not row.branch}, from_step)
+        run = PipelineRun.objects.create(
+            id=uuid7(), tenant_id=tenant_id, version_id=old.version_id, params=old.params, input=old.input,
+            deliverable_id=old.deliverable_id, name=old.name, priority=old.priority, retry=old.retry,
+            timeout_seconds=old.timeout_seconds, unsettled=len(anew), created_by=actor,
+            requested_identity=requested_identity, replay_of=old.pk, replay_from=from_step,
+            replay_input=dict(given) if given else None,
+        )  # fmt: skip
+        StepRun.objects.bulk_create(
+            _row(run, row, anew) for row in rows if not row.branch or row.step not in anew
+        )
+        starting.let_wait(run, {
+            step: seconds
+            for step, seconds in starting.waiting_times(plan, plan.position.keys() - anew).items()
+            if step in anew
+        })  # fmt: skip
+        progression.go_on(run, plan, plan.graph.advance(progression.states_of(run.pk)))
+        run.refresh_from_db()
+    facts = {"action": "run_replayed", "tenant": str(tenant_id), "run": str(run.pk), "replay_of": str(run_id)}
+    logger.info("Pipeline run replayed", extra=facts)
+    return run
+
+
+def _ended(tenant_id: UUID, run_id: UUID) -> PipelineRun:
+    """The run, locked until the transaction ends, if it may be replayed now."""
+    run = progression.locked(tenant_id).filter(pk=run_id).first()
+    if run is None:
+        raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+    if run.status == RunState.RUNNING:
+        raise RunUnderWay("The run has not ended. Cancel it, or wait for its end.")
+    pipeline = run.version.pipeline
+    if not pipeline.enabled:
+        raise PipelineDisabled(f"The pipeline {pipeline.key!r} is switched off.")
+    other = (
+        PipelineRun.objects.for_tenant(tenant_id).filter(replay_of=run_id, status=RunState.RUNNING).first()
+    )
+    if other is not None:
+        raise ReplayUnderWay(other.pk)
+    return run
+
+
+def _anew(plan: Compiled, wholes: Mapping[str, StepRun], from_step: str) -> set[str]:
+    """The steps that are done again. Raises `NotReplayable` unless the step would start with them."""
+    if from_step not in wholes:
+        raise NotReplayable("from_step", f"is not a step of this run; it has {', '.join(plan.position)}")
+    before = plan.graph.ancestors_of(from_step)
+    for step in plan.graph.in_order(before):
+        if wholes[step].status in (StepState.PENDING, StepState.ACTIVE):
+            raise NotReplayable("from_step", f"comes after {step}, which never ended: replay from there")
+    anew = {from_step}
+    for step, row in wholes.items():
+        if step not in before and not _stands(row):
+            anew.add(step)
+    for step in tuple(anew):
+        anew |= plan.graph.descendants_of(step)
+    states = {step: StepState.PENDING if step in anew else row.status for step, row in wholes.items()}
+    if from_step not in plan.graph.advance(states).start:
+        broken = [step for step in plan.graph.in_order(before) if states[step] == StepState.FAILED]
+        said = f"comes after {broken[0]}, which failed" if broken else "comes after nothing that was done"
+        raise NotReplayable("from_step", f"{said}, so it would be left out: replay from there")
+    return anew
+
+
+def _stands(row: StepRun) -> bool:
+    """Whether what became of a step beside the replayed one is final: it was done, or its own condition left it out."""
+    return row.status == StepState.DONE or (
+        row.status == StepState.SKIPPED and row.reason == StepReason.CONDITION
+    )
+
+
+def _row(run: PipelineRun, row: StepRun, anew: set[str]) -> StepRun:
+    if row.step in anew:
+        return StepRun(tenant_id=run.tenant_id, run_id=run.pk, step=row.step, position=row.position)
+    return StepRun(
+        tenant_id=run.tenant_id, run_id=run.pk, **{name: getattr(row, name) for name in _TAKEN_OVER}
+    )

@@ -1,0 +1,61 @@
+"""How long what pipelines and schedules have done is kept: a run goes with all of its work, an execution with its jobs and its firing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from activities import retention as activities
+from pipelines.models import PipelineRun
+from pipelines.models.run import RunState
+from tenants.retention.kinds import Kind, register
+from tenants.retention.rows import Rows
+from tenants.sql import Statement
+
+_FOLDER = Path(__file__).parent / "sql" / "retention"
+_RUNS, _FORGET_RUNS, _FORGET_EXECUTIONS = (
+    Statement.load(_FOLDER, name) for name in ("pipeline_runs", "forget_runs", "forget_executions")
+)
+_EXECUTIONS = Rows("pipelines_scheduleexecution", _FOLDER, "schedule_executions")
+_FIRINGS = Rows("pipelines_firing", _FOLDER, "schedule_firings")
+
+
+def connect() -> None:
+    register(
+        Kind("pipeline_runs", "Pipeline runs with all of their work", _forget_runs, _count_runs),
+        Kind(
+            "schedule_executions",
+            "Executions of schedules and their jobs",
+            _forget_executions,
+            _EXECUTIONS.count,
+        ),
+        Kind("schedule_firings", "Times of schedules that were skipped", _FIRINGS.portion, _FIRINGS.count),
+    )
+
+
+def _forget_runs(tenant_id: UUID, before: datetime, most: int) -> int:
+    """Returns how many runs went. Activities are locked before their run, as everywhere."""
+
+    def hold(ids: list[UUID]) -> set[UUID]:
+        rows = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=ids, finished_at__lt=before)
+        over = rows.exclude(status=RunState.RUNNING).order_by("pk").select_for_update(skip_locked=True)
+        return set(over.values_list("pk", flat=True))
+
+    rows = _runs(tenant_id, before, min(most, activities.FAMILIES))
+    whole, _ = activities.forget_families(tenant_id, rows, before, hold=hold)
+    return len(_FORGET_RUNS.run({"tenant": tenant_id, "runs": list(whole)})) if whole else 0
+
+
+def _count_runs(tenant_id: UUID, before: datetime) -> int:
+    return len({row.family for row in _runs(tenant_id, before, activities.MANY)})
+
+
+def _runs(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
+    return _RUNS.run({"tenant": tenant_id, "before": before, "ended": activities.ENDED, "most": most})
+
+
+def _forget_executions(tenant_id: UUID, before: datetime, most: int) -> int:
+    """With the records of their times, which say that they fired."""
+    return len(_FORGET_EXECUTIONS.run({"tenant": tenant_id, "before": before, "most": most}))

@@ -1,0 +1,31 @@
+-- Pipeline runs that are over, with all that was done in them and for them; the oldest first.
+-- Parameters  tenant, before;  ended: statuses of activities that count as over;  most: runs
+-- Returns     family, member: the run and each activity of it; a run without activities has one row without a member
+WITH RECURSIVE over AS (
+    SELECT r.id FROM pipelines_pipelinerun r
+    WHERE r.tenant_id = %(tenant)s AND r.status <> 'running' AND r.finished_at < %(before)s
+      AND NOT EXISTS (
+        WITH RECURSIVE below AS (
+            SELECT a.id FROM activities_activity a WHERE a.tenant_id = %(tenant)s AND a.pipeline_run_id = r.id
+            UNION
+            SELECT c.id FROM below JOIN activities_activity c ON c.parent_id = below.id AND c.tenant_id = %(tenant)s
+        )
+        SELECT FROM below JOIN activities_activity m ON m.id = below.id
+        WHERE m.status <> ALL(%(ended)s) OR m.finished_at >= %(before)s OR m.pipeline_run_id <> r.id
+           OR EXISTS (SELECT FROM activities_deadletter d WHERE d.activity_id = m.id AND d.state = 'open')
+           OR EXISTS (SELECT FROM activities_activity l
+                      WHERE l.tenant_id = %(tenant)s AND l.finished_at IS NULL AND l.input_ref = m.output_ref)
+           OR EXISTS (SELECT FROM approval_linked_activities k
+                      JOIN activities_activity l ON l.id IN (k.activity_id, k.approval_id)
+                      WHERE (k.approval_id = m.id OR k.activity_id = m.id) AND l.finished_at IS NULL))
+      -- A month that goes on counts its runs.
+      AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
+    ORDER BY r.started_at LIMIT %(most)s
+), tree AS (
+    SELECT over.id AS family, a.id AS member FROM over
+    JOIN activities_activity a ON a.pipeline_run_id = over.id AND a.tenant_id = %(tenant)s
+    UNION
+    SELECT tree.family, c.id FROM tree
+    JOIN activities_activity c ON c.parent_id = tree.member AND c.tenant_id = %(tenant)s
+)
+SELECT over.id AS family, tree.member FROM over LEFT JOIN tree ON tree.family = over.id
