@@ -5,7 +5,7 @@ import os
 import sys
 
 # These start the embedded servers themselves when no server is configured, and stop what they started.
-STARTS_SERVICES = {"up", "demo"}
+STARTS_SERVICES = {"up", "demo", "demo_model"}
 
 
 def main() -> None:

@@ -1,18 +1,31 @@
-"""Beat's scheduler: django-celery-beat's, which here also makes up for what fell due while no beat was running.
+"""Beat's scheduler: django-celery-beat's, which here also makes up for what fell due while no beat was running, and sends our ticks alone.
 
 Its own leaves crontabs out of its memory but for the four hours around theirs. A beat that was down at midnight of the first and is back
-in the morning would not look at the monthly jobs before the evening.
+in the morning would not look at the monthly jobs before the evening. And whatever somebody writes into its table would be run.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from orchestrator.ticks import TICKS, is_tick
+
+logger = logging.getLogger(__name__)
+
 
 class PatientScheduler(DatabaseScheduler):
-    """Every enabled task is looked at, whatever the hour."""
+    """Every enabled task is looked at, whatever the hour. Only ticks of ours are sent."""
 
     def enabled_models_qs(self) -> Any:
-        return self.Model.objects.enabled()
+        return self.Model.objects.enabled().filter(task__in=TICKS)
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send one that is due, unless somebody has made it into something else."""
+        if is_tick(entry.task, entry.args, entry.kwargs):
+            super().apply_entry(entry, producer=producer)
+            return
+        facts = {"action": "foreign_task_refused", "periodic_task": str(entry.name)}
+        logger.error("A periodic task is none of ours", extra=facts)

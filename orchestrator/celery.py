@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery, signals
 
+from orchestrator import broker, flower_door
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 
+broker.install()
 app = Celery("orchestrator")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+if flower_door.is_starting(sys.argv):
+    flower_door.close()
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +79,14 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
 
 
 @signals.celeryd_init.connect
+def take_no_orders(**kwargs: Any) -> None:
+    """Remote control may ask, and not command."""
+    from orchestrator import remote_control
+
+    remote_control.answer_only()
+
+
+@signals.celeryd_init.connect
 def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str, Any], **kwargs: Any) -> None:
     """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE>, unless the command line sets it."""
     from agents.routing import SYSTEM_QUEUE, roles_of
@@ -116,7 +130,11 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     from activities import keeper, workers
 
     if not _forks(sender.controller):
-        _surely(lambda: workers.begin(roles=list(_roles), concurrency=sender.controller.concurrency))
+        _surely(
+            lambda: workers.begin(
+                roles=list(_roles), concurrency=sender.controller.concurrency, intake=_Intake(sender)
+            )
+        )
     keeper.begin()
 
 
@@ -160,6 +178,28 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
 
     keeper.begin()
     _surely(mend, vital=False)
+
+
+class _Intake:
+    """The queues that this worker takes from. Its consumer is told in its own thread, between two messages."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._wanted: list[str] = list(_roles)
+
+    def take_only(self, roles: Sequence[str]) -> None:
+        self._wanted = list(roles)
+        self._consumer.call_soon(self._follow)
+
+    def _follow(self) -> None:
+        """Do what was said last: the order of what is to be done soon is not promised."""
+        from agents.routing import queue_of
+
+        for role in _roles:
+            if role in self._wanted:
+                self._consumer.add_task_queue(queue_of(role))
+            else:
+                self._consumer.cancel_task_queue(queue_of(role))
 
 
 def _forks(worker: Any) -> bool:

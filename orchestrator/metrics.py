@@ -116,7 +116,14 @@ def _of_the_rest(figures: Standing) -> Iterator[Metric]:
     )
     for role, count in figures.repeated.items():
         repeated.add_metric([role], count)
-    yield from (stuck, people, oldest, repeated)
+    away = CounterMetricFamily(
+        "orchestrator_turned_away",
+        "Work refused because too much was waiting (rejected), dropped to make room (shed), or given up after its time (expired).",
+        labels=["role", "reason"],
+    )
+    for labels, count in figures.turned_away.items():
+        away.add_metric(list(labels), count)
+    yield from (stuck, people, oldest, repeated, away)
 
 
 def _of_invariants(at: float, violations: dict[str, int]) -> Iterator[Metric]:

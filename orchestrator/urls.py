@@ -6,15 +6,24 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from console.containment import POLICY_WITH_SCRIPTS, contained
+from orchestrator import providers
 from orchestrator.health import healthz, readyz
 from orchestrator.metrics import metrics
+from tenants.admin import break_glass
+
+# The page draws itself: its script sets styles, and its style sheet holds pictures as data.
+DRAWS_ITSELF = f"{POLICY_WITH_SCRIPTS}; connect-src 'self'".replace(
+    "img-src 'self'", "img-src 'self' data:"
+).replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+documentation = contained(SpectacularSwaggerSplitView.as_view(url_name="schema"), DRAWS_ITSELF)
 
 api: list[URLPattern | URLResolver] = [
     path("", include("agents.api.urls")),
     path("", include("activities.api.urls")),
     path("", include("pipelines.api.urls")),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("docs/", documentation, name="docs"),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -24,6 +33,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include(api)),
     # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
     path("", include("console.urls")),
+    path("admin/break-glass/", admin.site.admin_view(break_glass.page), name="break-glass"),
+    path("admin/providers/", admin.site.admin_view(providers.page), name="model-providers"),
     path("admin/", admin.site.urls),
 ]
 

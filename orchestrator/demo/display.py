@@ -46,6 +46,18 @@ def table(agencies: list[Agency]) -> Table:
     return rows
 
 
+def usage_table(report: dict[str, Any]) -> Table:
+    """What the ledger has of each role and model, and in all."""
+    rows = Table(title="Ledger: what the tenant has used so far", title_justify="left", expand=False)
+    for heading in ("agent role", "model", "runs", "tokens in", "tokens out", "cost"):
+        rows.add_column(heading, no_wrap=True)
+    for group in (*report["results"], {"role": "all", "model": "", **report["total"]}):
+        cost = f"${group['cost_usd']}"
+        figures = (str(group[name]) for name in ("runs", "input_tokens", "output_tokens"))
+        rows.add_row(group["role"], group["model"] or "", *figures, cost)
+    return rows
+
+
 def campaign_table(campaign: Campaign) -> Table:
     """Every activity of the second act, with why the agent was started last."""
     rows = Table(title="Social calendar: agents that ask", title_justify="left", expand=False)

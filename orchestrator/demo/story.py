@@ -17,7 +17,6 @@ NOTE = 'Add a section about what it costs. Mention "city council". Max 700 words
 APPROVAL_NOTE = "Good. Go on."
 POLL_SECONDS = 0.15
 PATIENCE_SECONDS = 120.0
-PIPELINE = "content-brief"
 
 
 class DemoFailed(Exception):
@@ -44,13 +43,16 @@ class Agency:
 
 def begin(agency: Agency, definition: dict[str, Any], text: str) -> None:
     """Save the pipeline and start a run on the text."""
-    agency.operator.put(f"/pipelines/{PIPELINE}/", definition)
-    agency.run = agency.operator.post(f"/pipelines/{PIPELINE}/runs/", {"input": {"content": text}})
+    address = f"/pipelines/{definition['key']}/"
+    agency.operator.put(address, definition)
+    agency.run = agency.operator.post(f"{address}runs/", {"input": {"content": text}})
 
 
-def follow(agencies: list[Agency], show: Callable[[], None]) -> None:
+def follow(
+    agencies: list[Agency], show: Callable[[], None], *, patience_seconds: float = PATIENCE_SECONDS
+) -> None:
     """Poll until every run has ended, deciding what waits for an editor."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while not all(agency.ended for agency in agencies):
         if time.monotonic() > deadline:
             raise DemoFailed(

@@ -9,6 +9,7 @@ from orchestrator.embedded.errors import EmbeddedError
 from orchestrator.embedded.home import ServiceHome
 from orchestrator.embedded.lifecycle import ServerStatus, find, start, status, stop
 from orchestrator.embedded.records import SERVICES, Endpoints
+from orchestrator.embedded.valkey import url_for as redis_url_for
 
 __all__ = [
     "SERVICES",
@@ -17,6 +18,7 @@ __all__ = [
     "ServerStatus",
     "ServiceHome",
     "find",
+    "redis_url_for",
     "start",
     "status",
     "stop",

@@ -55,6 +55,9 @@ class ServiceHome:
             write_private(path, secrets.token_hex(24))
         return path.read_text()
 
+    def has_secret(self, name: str) -> bool:
+        return (self.path / "secrets" / name).exists()
+
     def read_records(self) -> dict[str, ServerRecord]:
         try:
             stored = json.loads(self.services_file.read_text())

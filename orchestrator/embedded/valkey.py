@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import psutil
 
-from orchestrator.embedded.home import write_private
+from orchestrator.embedded.home import ServiceHome, write_private
+from orchestrator.embedded.redis_users import REDIS_USERS
 from orchestrator.embedded.server import Launch, Server, program
 
 CONFIGURATION = """\
@@ -18,6 +19,7 @@ bind 127.0.0.1
 port {port}
 protected-mode yes
 requirepass {password}
+{users}
 dir "{data}"
 daemonize no
 logfile ""
@@ -27,6 +29,22 @@ appendonly {append_only}
 appendfsync everysec
 tcp-keepalive 60
 """
+
+
+def url_for(home: ServiceHome, url: str, user: str) -> str:
+    """The same address for one of `REDIS_USERS`; unchanged while the server that runs was started without them.
+
+    Raises `KeyError` for another name.
+    """
+    if user not in REDIS_USERS:
+        raise KeyError(user)
+    if not home.has_secret(_secret_name(user)):
+        return url
+    return f"redis://{user}:{home.secret(_secret_name(user))}@{url.rpartition('@')[2]}"
+
+
+def _secret_name(user: str) -> str:
+    return f"redis_{user}"
 
 
 class ValkeyServer(Server):
@@ -44,6 +62,7 @@ class ValkeyServer(Server):
             CONFIGURATION.format(
                 port=port,
                 password=self._password(),
+                users="\n".join(self._users()),
                 data=quoted,
                 append_only="yes" if durable else "no",
             ),
@@ -52,6 +71,13 @@ class ValkeyServer(Server):
 
     def url(self, port: int) -> str:
         return f"redis://:{self._password()}@127.0.0.1:{port}/0"
+
+    def _users(self) -> list[str]:
+        """A line of the configuration for each kind of process. The default user, with all rights, is left to people and tests."""
+        return [
+            f"user {name} on >{self.home.secret(_secret_name(name))} {' '.join(rules)}"
+            for name, rules in REDIS_USERS.items()
+        ]
 
     def make_ready(self, port: int) -> bool:
         import redis

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WEB_THREADS = 8  # per web worker; each open event stream holds one
+REDIS_USER = "ORCHESTRATOR_REDIS_USER"  # as whom the process comes to the embedded Redis
+KIND = {"system": "worker"}  # by process, where it is not a kind of its own
+WEB_THREADS = 8  # per web worker; an open event stream holds none
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
             "web",
             "gunicorn",
             "orchestrator.wsgi:application",
-            "--worker-class=gthread",
+            "--worker-class=orchestrator.web_worker.StreamingWorker",
             f"--workers={os.environ.get('WEB_CONCURRENCY') or '1'}",
             f"--threads={WEB_THREADS}",
             f"--bind={os.environ.get('WEB_BIND') or '127.0.0.1'}:{port}",
@@ -72,4 +74,4 @@ def _celery(name: str, *arguments: str) -> ProcessSpec:
 
 def _python(name: str, module: str, *arguments: str) -> ProcessSpec:
     # The interpreter that runs us, so that the virtual environment is the same whatever PATH says.
-    return ProcessSpec(name, (sys.executable, "-m", module, *arguments))
+    return ProcessSpec(name, (sys.executable, "-m", module, *arguments), {REDIS_USER: KIND.get(name, name)})

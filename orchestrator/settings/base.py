@@ -58,6 +58,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
 DATABASES = {
     "default": _database("orchestrator_app", TEST={"MIRROR": "owner"}),
     "system": _database("orchestrator_system", TEST={"MIRROR": "owner"}),
+    "admin": _database("orchestrator_admin", TEST={"MIRROR": "owner"}),
     "owner": _database(None),
 }
 DATABASE_ROUTERS = ["tenants.context.DatabaseRouter"]
@@ -98,6 +99,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "tenants.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "orchestrator.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -105,7 +107,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "tenants.middleware.PlatformAdminMiddleware",
+    "tenants.signing_in.SigningInMiddleware",
+    "tenants.middleware.AdminMiddleware",
 ]
 
 ROOT_URLCONF = "orchestrator.urls"
@@ -122,6 +125,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "tenants.sight.broken_glass",
             ]
         },
     }

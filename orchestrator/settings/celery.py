@@ -1,5 +1,7 @@
 """Celery's settings. Why each is as it is: docs/operations.md. What makes work safe is not here but in PostgreSQL."""
 
+import os
+
 CELERY_TASK_SERIALIZER = "json"
 CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -21,7 +23,7 @@ CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # the run's lease decides, not the broker
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
-CELERY_BROKER_TRANSPORT_OPTIONS = {
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {
     # Above the longest run that holds a worker (660 s). No recovery depends on it: an early redelivery is refused.
     "visibility_timeout": 900,
     "unacked_restore_interval": 5,
@@ -31,6 +33,11 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
+if os.environ.get("ORCHESTRATOR_REDIS_USER") == "flower":
+    # Flower hears events and takes no work: what workers have taken and not yet acknowledged is no business of its own.
+    CELERY_BROKER_TRANSPORT_OPTIONS |= {
+        f"{name}_key": f"flower:{name}" for name in ("unacked", "unacked_index", "unacked_mutex")
+    }
 CELERY_TASK_DEFAULT_QUEUE = "system"
 CELERY_TASK_CREATE_MISSING_QUEUES = True
 CELERY_TASK_ROUTES = ("agents.routing.route",)

@@ -30,6 +30,10 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "tenants.api.schema.add_what_all_have",
+    ],
     # Members of the same name with other values: the schema needs a name for each.
     "ENUM_NAME_OVERRIDES": {"SkillKindEnum": "agents.models.SkillKind"},
 }

@@ -57,6 +57,50 @@ ORCHESTRATOR_HEALTH_INTERVAL_SECONDS = _env.float("ORCHESTRATOR_HEALTH_INTERVAL_
 ORCHESTRATOR_HEALTH_RETRY_SECONDS = _env.float("ORCHESTRATOR_HEALTH_RETRY_SECONDS", default=30.0)
 # How long one look may take. Too small: a slow agent counts as away. Too large: one that hangs holds up the others of its turn.
 ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS", default=5.0)
+# Model providers: the platform's keys, for roles without credentials and endpoint of their own, and where these keys are sent.
+ANTHROPIC_API_KEY = _env("ANTHROPIC_API_KEY", default="")
+ANTHROPIC_BASE_URL = _env("ANTHROPIC_BASE_URL", default="https://api.anthropic.com")
+OPENAI_API_KEY = _env("OPENAI_API_KEY", default="")
+OPENAI_BASE_URL = _env("OPENAI_BASE_URL", default="https://api.openai.com/v1")
+# What providers allow, by adapter or by "host:port": a tier's name (free, build, scale) or an object. A role's options go before it.
+# None: only what providers say themselves. Too large: they refuse calls, and slots are halved. Too small: work waits for nothing.
+ORCHESTRATOR_PROVIDER_LIMITS = _env.json("ORCHESTRATOR_PROVIDER_LIMITS", default={})
+# Batches of providers. What is of this priority or less urgent may go with one. Smaller: urgent work waits for hours.
+ORCHESTRATOR_BATCH_PRIORITY = _env.int("ORCHESTRATOR_BATCH_PRIORITY", default=20)
+# A batch goes out when it holds so many items, or when its oldest has waited so long. Too small: many small batches, which the provider
+# limits. Too large: work waits, and one lost batch is much.
+ORCHESTRATOR_BATCH_SIZE = _env.int("ORCHESTRATOR_BATCH_SIZE", default=5_000)
+ORCHESTRATOR_BATCH_MAX_BYTES = _env.int("ORCHESTRATOR_BATCH_MAX_BYTES", default=100_000_000)
+ORCHESTRATOR_BATCH_AGE_SECONDS = _env.float("ORCHESTRATOR_BATCH_AGE_SECONDS", default=300.0)
+# Work that is wanted within this time does not go, or wait, with a batch. Too small: late. Too large: paid in full for nothing.
+ORCHESTRATOR_BATCH_MARGIN_SECONDS = _env.float("ORCHESTRATOR_BATCH_MARGIN_SECONDS", default=3_600.0)
+# How often a batch is looked at, and after how long another process takes over one that somebody had in hand. The latter must stay above
+# what a call to the provider may take (60 s). Smaller: a batch may be looked for while it is being sent.
+ORCHESTRATOR_BATCH_POLL_SECONDS = _env.float("ORCHESTRATOR_BATCH_POLL_SECONDS", default=30.0)
+ORCHESTRATOR_BATCH_LEASE_SECONDS = _env.float("ORCHESTRATOR_BATCH_LEASE_SECONDS", default=120.0)
+# How long a run of such a role may take, its wait for the batch included, where nothing else is said.
+ORCHESTRATOR_BATCH_TIMEOUT_SECONDS = 86_400
+# What the answers to one batch may hold.
+ORCHESTRATOR_BATCH_RESULT_MAX_BYTES = _env.int("ORCHESTRATOR_BATCH_RESULT_MAX_BYTES", default=256_000_000)
+# Command-line agents. Programs that may be run, as operators write them in `options.command`; empty: none.
+ORCHESTRATOR_CLI_COMMANDS = tuple(_env.list("ORCHESTRATOR_CLI_COMMANDS", default=[]))
+# Repositories whose working copies such agents may get, by path.
+ORCHESTRATOR_CLI_REPOSITORIES = tuple(_env.list("ORCHESTRATOR_CLI_REPOSITORIES", default=[]))
+# What such an agent prints is kept up to this size and for so many days. Too small: the end of a long run is missing.
+ORCHESTRATOR_TRANSCRIPT_MAX_BYTES = _env.int("ORCHESTRATOR_TRANSCRIPT_MAX_BYTES", default=5_000_000)
+ORCHESTRATOR_TRANSCRIPT_DAYS = _env.float("ORCHESTRATOR_TRANSCRIPT_DAYS", default=30.0)
+
+# Host protection. Shares of the host's, or the container's, processor and memory above which a worker takes no new work; 0: no target.
+# Too small: workers stand idle. Too large: no protection. While a target is set, runs at once grow by one per RAMP_SECONDS.
+ORCHESTRATOR_TARGET_CPU = _env.float("ORCHESTRATOR_TARGET_CPU", default=0.0)
+ORCHESTRATOR_TARGET_MEMORY = _env.float("ORCHESTRATOR_TARGET_MEMORY", default=0.0)
+ORCHESTRATOR_RAMP_SECONDS = _env.float("ORCHESTRATOR_RAMP_SECONDS", default=0.1)
+ORCHESTRATOR_LOAD_SECONDS = _env.float("ORCHESTRATOR_LOAD_SECONDS", default=1.0)
+# The runaway guard: starts per minute of one role at one worker, by the kind of adapter; kinds that are not named have no limit.
+ORCHESTRATOR_STARTS_PER_MINUTE = {
+    adapter: int(starts)
+    for adapter, starts in _env.dict("ORCHESTRATOR_STARTS_PER_MINUTE", default={"cli": 10}).items()
+}
 
 # Where agents reach us. Empty: http://127.0.0.1:$PORT
 ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")
@@ -64,6 +108,9 @@ ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")
 # Requests per second and tenant that the API accepts, and the burst above it.
 ORCHESTRATOR_API_RATE = _env.float("ORCHESTRATOR_API_RATE", default=500.0)
 ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
+# The same for each token or person of a tenant. As large as the tenant's: no limit of its own.
+ORCHESTRATOR_API_CALLER_RATE = _env.float("ORCHESTRATOR_API_CALLER_RATE", default=250.0)
+ORCHESTRATOR_API_CALLER_BURST = _env.float("ORCHESTRATOR_API_CALLER_BURST", default=1000.0)
 # Bodies larger than this are answered 413.
 ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
 ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024
@@ -71,6 +118,12 @@ ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024
 # Wakes without progress within the window, then people are asked. Too small: a lively discussion is cut off. Too large: a loop costs more.
 ORCHESTRATOR_WAKE_BUDGET = _env.int("ORCHESTRATOR_WAKE_BUDGET", default=10)
 ORCHESTRATOR_WAKE_BUDGET_SECONDS = 600.0
+
+# Money. What a run is reckoned with before any of its role has said what it took: too small, and many start that are stopped
+# half-way; too large, and few run at once near the cap. Prices are {model: [input, output]} in dollars per million tokens.
+ORCHESTRATOR_RUN_ESTIMATE_USD = _env.float("ORCHESTRATOR_RUN_ESTIMATE_USD", default=0.05)
+ORCHESTRATOR_RUN_ESTIMATE_TOKENS = _env.int("ORCHESTRATOR_RUN_ESTIMATE_TOKENS", default=10_000)
+ORCHESTRATOR_MODEL_PRICES = _env.json("ORCHESTRATOR_MODEL_PRICES", default={})
 
 # What one run, one activity and one tree of subtasks may ask for with tools. Too small: honest agents are refused.
 ORCHESTRATOR_TOOL_CALLS_PER_RUN = 50
@@ -80,6 +133,10 @@ ORCHESTRATOR_SUBTASK_DEPTH = 3
 ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
+ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 50
+ORCHESTRATOR_TOOL_RATE = 1.0
+ORCHESTRATOR_TOOL_BURST = 200
+ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = _env.int("ORCHESTRATOR_OPEN_ITEMS_PER_AGENT", default=200)
 
 # Data sources. Where operators put files for tenants, in a folder per tenant id.
 ORCHESTRATOR_DATA_FOLDER = _env("ORCHESTRATOR_DATA_FOLDER", default=str(HOME / "data"))
@@ -95,3 +152,50 @@ ORCHESTRATOR_DATASET_BODY_BYTES = _env.int("ORCHESTRATOR_DATASET_BODY_BYTES", de
 ORCHESTRATOR_DATASET_CACHE_SECONDS = _env.int("ORCHESTRATOR_DATASET_CACHE_SECONDS", default=3600)
 # Items of a step with a for_each; a longer list fails the step. Too large: one step holds up a run's row, a join's input grows.
 ORCHESTRATOR_FAN_OUT_ITEMS = _env.int("ORCHESTRATOR_FAN_OUT_ITEMS", default=1_000)
+
+# Mailboxes. How long after the first message of an idle session others still join its run: too small, and an agent is started for each
+# word; too large, and it answers late. Before the first retry (it doubles), and how much may wait in one mailbox.
+ORCHESTRATOR_MAILBOX_WINDOW_MS = _env.int("ORCHESTRATOR_MAILBOX_WINDOW_MS", default=50)
+ORCHESTRATOR_MAILBOX_RETRY_SECONDS = _env.float("ORCHESTRATOR_MAILBOX_RETRY_SECONDS", default=1.0)
+ORCHESTRATOR_MAILBOX_ITEMS = _env.int("ORCHESTRATOR_MAILBOX_ITEMS", default=10_000)
+# Events are kept for so long, and so are deliveries by webhooks. Too small: who was away longer has to read everything anew. Must be
+# more than the retries of webhooks take, three days.
+ORCHESTRATOR_EVENT_DAYS = _env.float("ORCHESTRATOR_EVENT_DAYS", default=7.0)
+# Event streams open at once, of one tenant, of one token or person, and in one web process. Each costs a socket and no thread.
+ORCHESTRATOR_STREAMS_PER_TENANT = _env.int("ORCHESTRATOR_STREAMS_PER_TENANT", default=100)
+ORCHESTRATOR_STREAMS_PER_CALLER = _env.int("ORCHESTRATOR_STREAMS_PER_CALLER", default=20)
+ORCHESTRATOR_STREAMS_PER_PROCESS = _env.int("ORCHESTRATOR_STREAMS_PER_PROCESS", default=1_000)
+# A stream that has nothing to say says so this often. Too large: proxies close it, and clients that are gone are noticed late.
+ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS = _env.float("ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS", default=15.0)
+# Webhooks. How long a receiver may take, how many calls to one may be under way, after how many days without a success one is switched
+# off, and how many a tenant may have. A large lane helps one busy receiver and takes workers from the others.
+ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS", default=15.0)
+ORCHESTRATOR_WEBHOOK_LANE = _env.int("ORCHESTRATOR_WEBHOOK_LANE", default=4)
+ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS = _env.float("ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS", default=5.0)
+ORCHESTRATOR_WEBHOOKS_PER_TENANT = _env.int("ORCHESTRATOR_WEBHOOKS_PER_TENANT", default=50)
+# Proxies of ours in front of the web processes. Too large: callers choose the address that lock-outs and the audit trail know them by.
+# Too small: all callers seem to come from the proxy, and one of them locks all out.
+ORCHESTRATOR_PROXY_HOPS = _env.int("ORCHESTRATOR_PROXY_HOPS", default=0)
+# Lock-out. Failures that an account, and an address, may have at once; one more is forgiven every so many seconds.
+# Too small: people who mistype wait. Too large: passwords are guessed faster.
+ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = _env.int("ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT", default=5)
+ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = _env.int("ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS", default=30)
+ORCHESTRATOR_LOGIN_FORGIVEN_SECONDS = _env.float("ORCHESTRATOR_LOGIN_FORGIVEN_SECONDS", default=180.0)
+# For how long a superuser who broke the glass sees rows of tenants. Too small: the reason is stated again and again.
+ORCHESTRATOR_BREAK_GLASS_SECONDS = _env.float("ORCHESTRATOR_BREAK_GLASS_SECONDS", default=3600.0)
+# Days for which rows of a kind are kept once they are over; null: for ever. Tenants may say otherwise (see docs/retention.md). What is
+# given is merged with these. Too small: people look for what is gone. Too large: tables grow.
+ORCHESTRATOR_RETENTION_DAYS = {
+    "activities": 90,
+    "agent_sessions": 90,
+    "alerts": 90,
+    "dead_letters": 90,
+    "idempotency_keys": 1,
+    "pipeline_runs": 90,
+    "schedule_executions": 90,
+    "schedule_firings": 90,
+    "tool_calls": 30,
+    "transcripts": ORCHESTRATOR_TRANSCRIPT_DAYS,
+    "usage": 400,
+    **_env.json("ORCHESTRATOR_RETENTION_DAYS", default={}),
+}

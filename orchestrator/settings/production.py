@@ -1,29 +1,21 @@
-"""Production: refuses to start when something needed is missing, naming all of it at once."""
+"""Production: refuses to start when something needed is missing or unsafe, naming all of it at once."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 from django.core.exceptions import ImproperlyConfigured
 
-_NEEDED = (
-    "DATABASE_URL",
-    "REDIS_URL",
-    "MONGODB_URI",
-    "SECRET_KEY",
-    "FIELD_ENCRYPTION_KEYS",
-    "ALLOWED_HOSTS",
-    "ORCHESTRATOR_PUBLIC_URL",
-)
-if _missing := [name for name in _NEEDED if not os.environ.get(name)]:
-    raise ImproperlyConfigured(
-        f"Set these environment variables before starting in production: {', '.join(_missing)}"
-    )
-if len(os.environ["SECRET_KEY"]) < 50:
-    raise ImproperlyConfigured("SECRET_KEY is too short: use at least 50 random characters")
+from orchestrator.settings.unsafe import faults
 
-from orchestrator.settings.base import *  # noqa: E402, F403
-from orchestrator.settings.base import HOME, STORAGES  # noqa: E402
+if _faults := faults(os.environ, sys.argv):
+    raise ImproperlyConfigured(
+        "Mend these environment variables before starting in production:\n  " + "\n  ".join(_faults)
+    )
+
+from orchestrator.settings.base import *  # noqa: F403
+from orchestrator.settings.base import HOME, STORAGES
 
 DEBUG = False
 WHITENOISE_USE_FINDERS = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -51,12 +52,20 @@ def endpoints() -> embedded.Endpoints:
 def _embedded(services: tuple[str, ...]) -> embedded.Endpoints:
     home = embedded.ServiceHome(HOME)
     if os.environ.get("ORCHESTRATOR_START_SERVICES") == "1":
-        return embedded.start(home, services=services)
+        return _as_process(home, embedded.start(home, services=services))
     if found := embedded.find(home):
-        return found
+        return _as_process(home, found)
     if len(sys.argv) < 2 or sys.argv[1] in NEEDS_NO_SERVER:
         return NOWHERE
     raise ImproperlyConfigured(
         f"No servers to work with: DATABASE_URL, REDIS_URL or MONGODB_URI is not set, and no embedded server runs in {HOME}. "
         "Start them with `make up` (or `python -m orchestrator.embedded start`), or set the three variables."
     )
+
+
+def _as_process(home: embedded.ServiceHome, found: embedded.Endpoints) -> embedded.Endpoints:
+    """A standard process reaches the embedded Redis as the user of its kind; people's commands as the default user."""
+    user = os.environ.get("ORCHESTRATOR_REDIS_USER")
+    if not user or not found.redis_url:
+        return found
+    return replace(found, redis_url=embedded.redis_url_for(home, found.redis_url, user))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
@@ -33,8 +34,26 @@ _BLUE = {
 }
 
 
+def is_superuser(request: HttpRequest) -> bool:
+    return bool(getattr(request.user, "is_superuser", False))
+
+
 def _page(title: str, icon: str, model: str) -> dict[str, object]:
-    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{model}_changelist")}
+    label, _, name = model.rpartition("_")
+
+    def is_seen(request: HttpRequest) -> bool:
+        from django.apps import apps  # these are not there yet while settings are read
+        from django.contrib import admin
+
+        found = admin.site.get_model_admin(apps.get_model(label, name))
+        return bool(found.has_view_permission(request))
+
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{model}_changelist"),
+        "permission": is_seen,
+    }
 
 
 UNFOLD = {
@@ -80,8 +99,14 @@ UNFOLD = {
                     _page("Activities", "task_alt", "activities_activity"),
                     _page("Runs", "directions_run", "activities_activityrun"),
                     _page("Wakes", "notifications_active", "activities_wake"),
+                    _page("Mailboxes", "inbox", "activities_mailbox"),
+                    _page("Items of mailboxes", "mail", "activities_mailboxitem"),
+                    _page("Batches of mailboxes", "move_to_inbox", "activities_mailboxbatch"),
+                    _page("Subagents", "smart_toy", "activities_subagent"),
                     _page("History", "history", "activities_activityevent"),
                     _page("Outputs under way", "outbox", "activities_outputspool"),
+                    _page("Batches of providers", "inventory_2", "activities_providerbatch"),
+                    _page("Work in batches", "package_2", "activities_batchitem"),
                     _page("Worker processes", "memory", "activities_workerprocess"),
                 ],
             },
@@ -94,8 +119,10 @@ UNFOLD = {
                     _page("Votes", "how_to_vote", "activities_vote"),
                     _page("Deadlines", "alarm", "activities_deadline"),
                     _page("Tool calls", "construction", "activities_toolcall"),
+                    _page("Bulk jobs", "checklist", "activities_bulkjob"),
                     _page("Dead letters", "dangerous", "activities_deadletter"),
                     _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
+                    _page("Turned away", "block", "activities_turnedaway"),
                 ],
             },
             {
@@ -104,7 +131,21 @@ UNFOLD = {
                 "items": [
                     _page("Alerts", "notification_important", "activities_alert"),
                     _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
+                    _page("Events", "history", "tenants_event"),
+                    _page("Webhooks", "webhook", "tenants_webhookendpoint"),
+                    _page("Deliveries of webhooks", "outbox", "tenants_webhookdelivery"),
                     _page("Where to send them", "contact_mail", "activities_notificationchannel"),
+                ],
+            },
+            {
+                "title": "Retention",
+                "separator": True,
+                "items": [
+                    _page("Policies of tenants", "auto_delete", "tenants_retentionpolicy"),
+                    _page("Passes", "cycle", "tenants_retentionpass"),
+                    _page("Deleted so far", "delete_history", "tenants_retentiontally"),
+                    _page("Totals of usage", "functions", "tenants_usagetotal"),
+                    _page("Tenants that have left", "logout", "tenants_departedtenant"),
                 ],
             },
             {
@@ -143,6 +184,13 @@ UNFOLD = {
                         "title": "Settings of scheduling",
                         "icon": "settings",
                         "link": reverse_lazy("admin:agents_platformconfig_change", args=["scheduler"]),
+                        "permission": is_superuser,
+                    },
+                    {
+                        "title": "Model providers",
+                        "icon": "hub",
+                        "link": reverse_lazy("model-providers"),
+                        "permission": is_superuser,
                     },
                 ],
             },
@@ -154,6 +202,18 @@ UNFOLD = {
                     _page("Members", "badge", "tenants_membership"),
                     _page("API tokens", "key", "tenants_apitoken"),
                     _page("Channels", "link", "tenants_channel"),
+                    _page("Budgets", "payments", "tenants_budget"),
+                    _page("Usage", "receipt_long", "tenants_usageentry"),
+                    _page("Reservations", "savings", "tenants_reservation"),
+                    _page("Waiting for money", "hourglass_empty", "tenants_budgetwait"),
+                    _page("Audit trail", "fact_check", "tenants_auditentry"),
+                    {
+                        "title": "Break the glass",
+                        "icon": "emergency",
+                        "link": reverse_lazy("break-glass"),
+                        "permission": is_superuser,
+                    },
+                    _page("Broken glass", "policy", "tenants_breakglass"),
                     _page("Users", "person", "auth_user"),
                     _page("Groups", "group", "auth_group"),
                 ],

@@ -1,0 +1,55 @@
+"""Celery's Redis transport, for queues into which somebody may push what is no message.
+
+Kombu lets an item that cannot be read end the worker, and with it every run of that process. Here such an item is dropped and logged; the
+truth is in PostgreSQL, so work that was really granted is published again.
+"""
+
+from __future__ import annotations
+
+import logging
+from queue import Empty
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, redis
+
+logger = logging.getLogger(__name__)
+
+
+class Channel(redis.Channel):
+    """Reads one item at a time, and goes on after one that is no message."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        before = self._undecided()
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]  # the stubs leave it out
+        except Empty:
+            raise
+        except Exception as error:
+            # Kombu counts a missing key among the errors of a connection: it would connect anew, put the item back, and meet it again.
+            lost = self.connection_errors  # type: ignore[attr-defined]  # as above
+            if isinstance(error, lost) and not isinstance(error, LookupError):
+                raise
+            # Its content may be anybody's and anything, so the kind of the fault is all that is told.
+            logger.warning(
+                "Message refused",
+                extra={"action": "message_refused", "reason": f"unreadable: {type(error).__name__}"},
+            )
+            for tag in self._undecided() - before:
+                self.qos.reject(tag, requeue=False)
+            return True
+
+    def _undecided(self) -> set[str]:
+        """The tags of messages that were read and neither done nor dropped yet."""
+        return set(self.qos._delivered or ())
+
+
+class Transport(redis.Transport):
+    """As Kombu's own, with the channel above."""
+
+    Channel = Channel
+
+
+def install() -> None:
+    """Let this be the transport of `redis://` and `rediss://` in this process."""
+    for scheme in ("redis", "rediss"):
+        TRANSPORT_ALIASES[scheme] = "orchestrator.broker:Transport"

@@ -1,0 +1,55 @@
+"""No answer leaves without saying what a browser may do with it.
+
+A view that knows better says so itself, as the console and the page of the API do. For all others this holds: a page of the admin may
+run the theme's scripts, any other page may show our style sheets, and what is no page may do nothing at all, even if somebody opens it
+in a window of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from console.containment import POLICY
+
+HEADER = "Content-Security-Policy"
+ADMIN = "/admin/"
+NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
+
+# The theme is Alpine's: what stands in its attributes is evaluated, and it sets styles. No script inside a page runs, and none from
+# elsewhere; no address but ours is asked for anything, so that nothing that a page shows can be carried away.
+ADMIN_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "object-src 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+
+class ContentPolicyMiddleware:
+    """Adds the policy to answers that have none. Stands before whatever may answer by itself, static files among it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if HEADER not in response:
+            response[HEADER] = _policy(request, response)
+        return response
+
+
+def _policy(request: HttpRequest, response: HttpResponseBase) -> str:
+    if not response.get("Content-Type", "").startswith("text/html"):
+        return NO_PAGE
+    return ADMIN_POLICY if request.path.startswith(ADMIN) else POLICY

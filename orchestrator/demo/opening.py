@@ -1,0 +1,127 @@
+"""What all demonstrations share: the text to work on, a stack for as long as they take, and tenants with their people."""
+
+from __future__ import annotations
+
+import socket
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+
+from orchestrator.demo.client import ApiClient, ApiRefused
+from orchestrator.demo.story import Agency, DemoFailed
+from orchestrator.embedded import EmbeddedError, ServiceHome
+from orchestrator.local.stack import ADMIN, Addresses, LocalStack, stop_servers
+from orchestrator.processes import Supervisor
+from orchestrator.processes.errors import SupervisorError
+from pipelines import definition
+from tenants import tokens
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Membership, Role, Tenant
+
+EXAMPLES = Path(settings.BASE_DIR) / "examples"
+LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
+
+
+class Demonstration(BaseCommand):
+    """A command that starts everything, plays its part on a text, and stops everything, however it ends."""
+
+    requires_system_checks: list[str] = []
+    farewell = ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--input",
+            type=Path,
+            default=EXAMPLES / "input" / "urban-beekeeping.md",
+            help="the text to work on",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        console, began = Console(), time.monotonic()
+        home = ServiceHome(settings.ORCHESTRATOR_HOME)
+        stack = LocalStack(
+            home=home,
+            port=free_port(settings.PORT),
+            flower_port=free_port(settings.FLOWER_PORT),
+            tell=lambda line: console.print(f"[dim]{line}[/]"),
+        )
+        try:
+            text = read_input(options["input"])
+            with self.running(stack) as (supervisor, addresses):
+                self.play(console, stack, supervisor, addresses, text)
+        except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
+            raise CommandError(str(error)) from error
+        finally:
+            stop_servers(home, stack.tell)
+        console.print(f"[bold green]Done in {time.monotonic() - began:.1f} s.[/] {self.farewell}".rstrip())
+
+    @contextmanager
+    def running(self, stack: LocalStack) -> Iterator[tuple[Supervisor, Addresses]]:
+        """The stack while the part is played; to be extended by what has to be there before, and gone after it."""
+        with stack.running() as started:
+            yield started
+
+    @abstractmethod
+    def play(
+        self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
+    ) -> None:
+        """What happens. Raises `DemoFailed` when it does not go as told."""
+
+
+def content_brief() -> dict[str, Any]:
+    """The content pipeline of the examples."""
+    path = EXAMPLES / "pipelines" / "content-brief.yaml"
+    return definition.load(path.read_text(encoding="utf-8"), filename=path.name)
+
+
+def read_input(path: Path) -> str:
+    """The text to work on. Raises `CommandError` when it is none."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be read: {error.strerror}. Give a text file with INPUT=path."
+        ) from error
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+    if not text.strip():
+        raise CommandError(f"{path} is empty; there is nothing to write a brief about.")
+    if len(raw) > LONGEST_INPUT:
+        raise CommandError(f"{path} has {len(raw)} bytes; the demonstration takes at most {LONGEST_INPUT}.")
+    return text.replace("\x00", "")
+
+
+def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -> Agency:
+    """A tenant, from an earlier demonstration or new, with an operator and an editor who sends a brief back with the note, if any."""
+    with system_scope():
+        tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
+    admin = get_user_model().objects.filter(username=ADMIN).first()
+    if admin is not None:  # so that the login that is printed sees what happens here
+        with tenant_scope(tenant.pk):
+            Membership.objects.get_or_create(tenant=tenant, user=admin, defaults={"role": Role.ADMIN})
+    _, operator = tokens.create(tenant, Role.ADMIN, "demo operator")
+    _, editor = tokens.create(tenant, Role.REVIEWER, "demo editor")
+    return Agency(name, ApiClient(addresses.web, operator), ApiClient(addresses.web, editor), note)
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port, or any other when somebody has it."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise CommandError("no free port on 127.0.0.1")

@@ -1,0 +1,38 @@
+"""`manage.py export_tenant SLUG --to FILE.zip`: everything of one tenant in one file, without secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+from pymongo.errors import PyMongoError
+
+from orchestrator.departure import exporting
+from tenants import registration
+from tenants.audit.recording import record_command
+from tenants.exceptions import TenantError
+
+
+class Command(BaseCommand):
+    help = "Write everything of a tenant into a zip file: a file of JSON lines per table, the outputs, and a manifest."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("slug")
+        parser.add_argument("--to", required=True, metavar="FILE.zip", help="must not exist")
+
+    def handle(self, *args: Any, slug: str, to: str, **options: Any) -> None:
+        path = Path(to)
+        if path.exists():
+            raise CommandError(f"{path} exists already.")
+        try:
+            tenant = registration.find(slug)
+            files = exporting.export(tenant, path, self.stderr.write)
+            record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        except (OSError, DatabaseError, PyMongoError) as error:
+            raise CommandError(f"The export was not finished, and no file was left: {error}") from error
+        rows = sum(each["rows"] for each in files.values())
+        self.stdout.write(f"{path}: {rows} rows in {len(files)} files")

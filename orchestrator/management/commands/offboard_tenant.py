@@ -1,0 +1,64 @@
+"""`manage.py offboard_tenant SLUG [--purge --confirm SLUG]`: suspends a tenant, or deletes everything of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import redis
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+from pymongo.errors import PyMongoError
+
+from orchestrator.departure import erasing, suspending
+from tenants import registration
+from tenants.audit.recording import record_command
+from tenants.exceptions import TenantError
+
+
+class Command(BaseCommand):
+    help = "Suspend a tenant: tokens are refused, nothing starts, what runs is stopped. With --purge, delete everything of it for good."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("slug")
+        parser.add_argument(
+            "--purge", action="store_true", help="delete everything; export_tenant comes before"
+        )
+        parser.add_argument("--confirm", metavar="SLUG", help="the slug once more, needed for --purge")
+
+    def handle(self, *args: Any, slug: str, purge: bool, confirm: str | None, **options: Any) -> None:
+        if purge and confirm != slug:
+            raise CommandError(f"This cannot be undone. Say --purge --confirm {slug}")
+        try:
+            tenant_id = self._suspend(slug, purge=purge)
+            if purge:
+                counts = erasing.erase(tenant_id, slug, self.stderr.write)
+                record_command(
+                    "offboard_tenant", about=("tenant", tenant_id), detail={"slug": slug, "erased": True}
+                )
+                for name, count in counts.items():
+                    self.stdout.write(f"{count:>9}  {name}")
+                self.stdout.write(f"Everything of {slug} is deleted.")
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        except (DatabaseError, redis.RedisError, PyMongoError) as error:
+            raise CommandError(f"Not finished, run it again: {error}") from error
+
+    def _suspend(self, slug: str, *, purge: bool) -> UUID:
+        try:
+            tenant = registration.find(slug)
+        except registration.TenantNotFound:
+            begun = erasing.unfinished(slug) if purge else None
+            if begun is None:
+                raise
+            return begun
+        suspending.suspend(tenant, self.stderr.write)
+        record_command(
+            "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}
+        )
+        if not purge:
+            self.stdout.write(
+                f"{slug} is suspended. Next: manage.py export_tenant {slug} --to FILE.zip, then "
+                f"manage.py offboard_tenant {slug} --purge --confirm {slug}"
+            )
+        return tenant.pk
