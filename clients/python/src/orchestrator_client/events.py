@@ -1,0 +1,170 @@
+"""The stream of events as an iterator that connects again by itself and goes on where it was.
+
+It ends when the server says that there is nothing more (204), or with the exception of a refusal. Lost connections, 429 and
+503 are waited out: first for as long as the server's `retry:` or `Retry-After` says, then longer each time in vain. A stream
+that is silent for longer than `SILENCE` seconds counts as lost: the server sends comments in between.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any, Generic, ParamSpec, overload
+
+import httpx
+
+from orchestrator_client import answers
+from orchestrator_client.calls import Described, Resource
+from orchestrator_client.doors import AsyncDoor, SyncDoor, arguments_of
+from orchestrator_client.errors import UnreadableAnswer
+from orchestrator_client.operations import Operation, Prepared
+from orchestrator_client.retrying import RetryPolicy
+from orchestrator_client.sse import Decoder, Event
+
+P = ParamSpec("P")
+
+SILENCE = 60.0
+MEDIA_TYPE = "text/event-stream"
+
+
+class _Following:
+    """Where a stream stands, and what comes next after each answer and each fault."""
+
+    def __init__(self, request: Prepared, retries: RetryPolicy) -> None:
+        query = dict(request.query)
+        self.decoder = Decoder(query.pop("last_event_id", None))
+        self._request = replace(request, query=query)
+        self._retries = replace(retries, max_retries=2**31)
+        self._in_vain = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """What httpx asks with now. A decoder begins anew with each connection, but for where it was."""
+        last_id, retry_ms = self.decoder.last_id, self.decoder.retry_ms
+        self.decoder = Decoder(last_id)
+        self.decoder.retry_ms = retry_ms
+        headers = {**self._request.headers, "Accept": MEDIA_TYPE, "Cache-Control": "no-store"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        patience = self._request.timeout or SILENCE
+        return arguments_of(replace(self._request, headers=headers, timeout=patience))
+
+    def opens(self, response: httpx.Response) -> bool:
+        """Whether events follow. Raises what is no stream and no passing refusal, whose body has been read."""
+        if response.is_success and response.headers.get("content-type", "").startswith(MEDIA_TYPE):
+            return True
+        if response.is_success:
+            raise UnreadableAnswer(f"{response.request.url} answered no stream of events.")
+        return False
+
+    def events(self, chunk: bytes) -> Iterator[Event]:
+        for event in self.decoder.feed(chunk):
+            self._in_vain = 0
+            yield event
+
+    def pause(self, outcome: httpx.Response | httpx.TransportError | None) -> float:
+        """Seconds until the next connection; None is a stream that has ended. Raises a refusal that is final."""
+        self._in_vain += 1
+        told = (self.decoder.retry_ms or 0) / 1000
+        if outcome is None:
+            outcome = httpx.ReadError("The stream has ended.")
+        delay = self._retries.delay_after(outcome, self._in_vain - 1)
+        if delay is None:
+            answers.accepted(outcome, self._request)
+        return max(told, delay or 0.0)
+
+
+class EventStream:
+    """For `for`. `last_event_id` is where it stands: keep it, and go on from there after a restart."""
+
+    def __init__(self, door: SyncDoor, request: Prepared) -> None:
+        self._door = door
+        self._following = _Following(request, door.retries)
+
+    @property
+    def last_event_id(self) -> str | None:
+        return self._following.decoder.last_id
+
+    def __iter__(self) -> Iterator[Event]:
+        while True:
+            outcome: httpx.Response | httpx.TransportError | None = None
+            try:
+                with self._door.http.stream(**self._following.arguments()) as response:
+                    if response.status_code == httpx.codes.NO_CONTENT:
+                        return
+                    if self._following.opens(response):
+                        for chunk in response.iter_bytes():
+                            yield from self._following.events(chunk)
+                    else:
+                        response.read()
+                        outcome = response
+            except httpx.TransportError as error:
+                outcome = error
+            self._door.sleep(self._following.pause(outcome))
+
+
+class AsyncEventStream:
+    """For `async for`."""
+
+    def __init__(self, door: AsyncDoor, request: Prepared) -> None:
+        self._door = door
+        self._following = _Following(request, door.retries)
+
+    @property
+    def last_event_id(self) -> str | None:
+        return self._following.decoder.last_id
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            outcome: httpx.Response | httpx.TransportError | None = None
+            try:
+                async with self._door.http.stream(**self._following.arguments()) as response:
+                    if response.status_code == httpx.codes.NO_CONTENT:
+                        return
+                    if self._following.opens(response):
+                        async for chunk in response.aiter_bytes():
+                            for event in self._following.events(chunk):
+                                yield event
+                    else:
+                        await response.aread()
+                        outcome = response
+            except httpx.TransportError as error:
+                outcome = error
+            await self._door.sleep(self._following.pause(outcome))
+
+
+class Streaming(Generic[P]):
+    """A method that returns a stream of events."""
+
+    def __init__(self, operation: Operation[Event]) -> None:
+        self.operation = operation
+        functools.update_wrapper(self, operation.described)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, resource: None, owner: Any) -> Streaming[P]: ...
+
+    @overload
+    def __get__(self, resource: Resource[SyncDoor], owner: Any) -> Callable[P, EventStream]: ...
+
+    @overload
+    def __get__(self, resource: Resource[AsyncDoor], owner: Any) -> Callable[P, AsyncEventStream]: ...
+
+    def __get__(self, resource: Any, owner: Any) -> Any:
+        if resource is None:
+            return self
+
+        @functools.wraps(self.operation.described)
+        def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
+            streams: Any = AsyncEventStream if isinstance(resource._door, AsyncDoor) else EventStream
+            return streams(resource._door, self.operation.prepare(*arguments, **fields))
+
+        return bound
+
+
+def STREAM(path: str) -> Callable[[Described[P]], Streaming[P]]:
+    """As `LIST`, for a stream of events."""
+
+    def made(described: Described[P]) -> Streaming[P]:
+        return Streaming(Operation("GET", path, Event, described))
+
+    return made

@@ -1,0 +1,27 @@
+"""The interface of an agent's queue, on the server's mailboxes: enqueue, take in batches, complete, fail.
+
+`AgentQueue` stands on the server, `InMemoryQueue` in the memory of one process; `SwitchedQueue` leads from one to the
+other without losing or repeating work. `SubagentQueue` starts agents.
+"""
+
+from orchestrator_client.queue.agent_queue import AgentQueue
+from orchestrator_client.queue.comparing import Differences
+from orchestrator_client.queue.items import KINDS, Batch, Item, Queue, item_of
+from orchestrator_client.queue.memory import InMemoryQueue
+from orchestrator_client.queue.subagents import StartedSubagent, SubagentQueue
+from orchestrator_client.queue.switched import PHASES, SwitchedQueue
+
+__all__ = (
+    "KINDS",
+    "PHASES",
+    "AgentQueue",
+    "Batch",
+    "Differences",
+    "InMemoryQueue",
+    "Item",
+    "Queue",
+    "StartedSubagent",
+    "SubagentQueue",
+    "SwitchedQueue",
+    "item_of",
+)

@@ -1,0 +1,98 @@
+"""Copies of the same item in two queues: which were handed out by which queue, which are done, and which are held back.
+
+A copy is recognised by its `client_message_id`. An item without one has no copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableSet
+from enum import Enum
+from typing import Any
+
+from orchestrator_client.queue.items import Batch, Item
+
+MOST_REMEMBERED = 100_000
+
+
+class Side(Enum):
+    """One of the two queues."""
+
+    OLD = "old"
+    NEW = "new"
+
+    @property
+    def other(self) -> Side:
+        return Side.NEW if self is Side.OLD else Side.OLD
+
+
+class Remembered(MutableSet[str]):
+    """The latest names, so many at most."""
+
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+        self._names: dict[str, None] = {}
+        self._most = most
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, value: str) -> None:
+        self._names.pop(value, None)
+        self._names[value] = None
+        if len(self._names) > self._most:
+            del self._names[next(iter(self._names))]
+
+    def discard(self, value: str) -> None:
+        self._names.pop(value, None)
+
+
+class Copies:
+    """`done` may be a set that outlives the process; what was handed out and not done must not."""
+
+    def __init__(self, done: MutableSet[str] | None = None) -> None:
+        self._done: MutableSet[str] = Remembered() if done is None else done
+        self._handed: dict[str, Side] = {}
+        self._single: MutableSet[str] = Remembered()
+        self.held: dict[Side, list[Batch]] = {Side.OLD: [], Side.NEW: []}
+
+    def fresh(self, items: Iterable[Item], side: Side) -> tuple[Item, ...]:
+        """Those that this queue may hand out: not done, and not in hand from the other."""
+        return tuple(item for item in items if self._is_fresh(item.client_message_id, side))
+
+    def all_done(self, items: Iterable[Item]) -> bool:
+        return all(item.client_message_id in self._done for item in items)
+
+    def hand_out(self, items: Iterable[Item], side: Side) -> None:
+        self._handed |= {item.client_message_id: side for item in items if item.client_message_id}
+
+    def end(self, items: Iterable[Item]) -> None:
+        """They are done, or have failed for good."""
+        for item in items:
+            if item.client_message_id:
+                self._done.add(item.client_message_id)
+                self._handed.pop(item.client_message_id, None)
+
+    def has_none(self, item: Item) -> None:
+        """One of the queues did not take it, as far as is known."""
+        if item.client_message_id:
+            self._single.add(item.client_message_id)
+
+    def copied(self, items: Iterable[Item]) -> set[str]:
+        """The names of those that should be in the other queue as well."""
+        return {name for name in names_of(items) if name not in self._single}
+
+    def _is_fresh(self, name: str | None, side: Side) -> bool:
+        return name is None or (name not in self._done and self._handed.get(name, side) is side)
+
+
+def names_of(items: Iterable[Item]) -> set[str]:
+    return {item.client_message_id for item in items if item.client_message_id}
+
+
+def names_in(batches: Iterable[Batch]) -> set[str]:
+    return {name for batch in batches for name in names_of(batch.items)}

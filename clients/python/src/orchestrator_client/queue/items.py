@@ -1,0 +1,120 @@
+"""What is in a queue: items with their defaults, batches, and the interface that all queues have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+#: The kinds of items. A `message` has its content, the others have a text.
+KINDS = ("message", "task_notification", "approval_result", "overlay_action")
+ALONE = "task_notification"  # each is told by itself
+
+#: Of the old interface's payload; the address of the queue says these already, or the server does.
+_TOLD_OTHERWISE = frozenset({"agent_id", "conversation_id", "enqueued_at"})
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing to be told or done. `priority` is 0 to 9, lower is more urgent; times are aware.
+
+    `client_message_id` names it for its sender: said again under the same id it is the same item.
+    """
+
+    kind: str = "message"
+    content: Any = None
+    text: str | None = None
+    source: str = "user"
+    priority: int = 5
+    run_after: datetime | None = None
+    max_attempts: int = 3
+    backoff_multiplier: float = 2
+    max_backoff_ms: int = 300_000
+    is_coalescable: bool = True
+    client_message_id: str | None = None
+    scope_key: str | None = None
+    #: Set by the queue.
+    id: str | None = None
+    attempts: int = 0
+
+    def fingerprint(self) -> str:
+        """What it says, whatever queue it is in: two items with the same one are copies of each other."""
+        said = [self.kind, self.content, self.text or "", self.client_message_id]
+        return json.dumps(said, sort_keys=True, default=str)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items that are told together. `queue_len_after` is what was due beside them."""
+
+    batch_id: str
+    items: tuple[Item, ...]
+    merged_count: int
+    queue_len_after: int
+
+
+class Queue(Protocol):
+    """What every queue can do."""
+
+    def enqueue(self, item: Any, **options: Any) -> str | None:
+        """The id, or None when it was not accepted."""
+
+    def try_dequeue(self, blocked_reason: str | None = None) -> Batch | None:
+        """What is to be done next; None when there is nothing, or while the consumer is blocked."""
+
+    def complete(self, batch: Batch, result: Any = None) -> None:
+        """All of the batch is done."""
+
+    def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
+        """It failed; what has attempts left comes again later."""
+
+
+def item_of(given: Any, **options: Any) -> Item:
+    """The item with its defaults filled in, of an Item, a text, or a mapping with names in snake_case or camelCase.
+
+    Raises ValueError for a kind or a field that there is not.
+    """
+    if isinstance(given, Item):
+        named = {field.name: getattr(given, field.name) for field in fields(Item)}
+    elif isinstance(given, Mapping):
+        named = {_snake(name): value for name, value in given.items()}
+    else:
+        named = {"content": given}
+    named |= {_snake(name): value for name, value in options.items()}
+    named = {
+        name: value for name, value in named.items() if name not in _TOLD_OTHERWISE and value is not None
+    }
+    unknown = named.keys() - {field.name for field in fields(Item)}
+    if unknown:
+        raise ValueError(f"An item has no {', '.join(sorted(unknown))}.")
+    named["run_after"] = moment_of(named.get("run_after"))
+    return _checked(Item(**named))
+
+
+def _checked(item: Item) -> Item:
+    if item.kind not in KINDS:
+        raise ValueError(f"{item.kind!r} is no kind of item: {', '.join(KINDS)}.")
+    if not 0 <= item.priority <= 9:
+        raise ValueError("priority is 0 to 9.")
+    return replace(item, is_coalescable=False) if item.kind == ALONE else item
+
+
+def moment_of(given: Any) -> datetime | None:
+    """A time given as such, as text, or in milliseconds since 1970."""
+    if given is None or isinstance(given, datetime):
+        moment = given
+    elif isinstance(given, str):
+        moment = datetime.fromisoformat(given.replace("Z", "+00:00"))
+    else:
+        moment = datetime.fromtimestamp(given / 1000, timezone.utc)
+    if moment is not None and moment.tzinfo is None:
+        raise ValueError("run_after needs a time zone.")
+    return moment
+
+
+def _snake(name: str) -> str:
+    return _CAPITAL.sub(r"_\1", name).lower()

@@ -1,0 +1,72 @@
+"""Starts subagents: agents that another agent asks to do something, in the background or awaited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator_client.client import Client
+from orchestrator_client.errors import BacklogFull
+from orchestrator_client.objects import Record
+
+#: What may be asked for.
+OPTIONS = frozenset(
+    {
+        "subagent_type", "prompt", "description", "model", "tool_call_id", "existing_agent_id",
+        "existing_conversation_id", "max_turns", "priority", "run_in_background", "silent", "parent_mailbox",
+    }
+)  # fmt: skip
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+@dataclass(frozen=True)
+class StartedSubagent:
+    """What the asker needs: the task to wait for, where its transcript is read, and who it is."""
+
+    task_id: str
+    output_file: str
+    subagent_id: str
+
+
+class SubagentQueue:
+    """`parent` is the key of the mailbox that is told when a subagent ends, unless it is silent."""
+
+    def __init__(self, client: Client, *, parent: str | None = None) -> None:
+        self._client = client
+        self._parent = parent
+
+    def enqueue(self, options: Mapping[str, Any] | None = None, **more: Any) -> StartedSubagent | None:
+        """Start one, with `subagent_type`, `prompt` and whatever else of `OPTIONS`; names may be in camelCase as well.
+
+        None when the role has as much waiting work as it may. Raises TypeError for an option that there is not, and what the
+        server refuses otherwise.
+        """
+        given = {**(options or {}), **more}
+        named = {_CAPITAL.sub(r"_\1", name).lower(): value for name, value in given.items()}
+        unknown, missing = named.keys() - OPTIONS, {"subagent_type", "prompt"} - named.keys()
+        if unknown:
+            raise TypeError(f"A subagent has no option {', '.join(sorted(unknown))}.")
+        if missing:
+            raise TypeError(f"A subagent needs {' and '.join(sorted(missing))}.")
+        if self._parent is not None:
+            named.setdefault("parent_mailbox", self._parent)
+        asked = {name: value for name, value in named.items() if value is not None}
+        try:
+            made = self._client.subagents.create(**asked)
+        except BacklogFull:
+            return None
+        return StartedSubagent(made.task_id, made.output_file, made.subagent_id)
+
+    def status(self, started: StartedSubagent) -> Record:
+        """How it stands: `pending`, `running`, `completed`, `failed` or `cancelled`, its tokens and its error."""
+        return self._client.subagents.get(started.subagent_id)
+
+    def transcript(self, started: StartedSubagent) -> str:
+        """What it said and did so far."""
+        return self._client.subagents.transcript(started.subagent_id)
+
+    def cancel(self, started: StartedSubagent, reason: str = "") -> None:
+        """Tell it to stop."""
+        self._client.subagents.cancel(started.subagent_id, reason=reason)

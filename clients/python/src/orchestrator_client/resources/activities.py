@@ -1,0 +1,180 @@
+"""Activities: submitting work, looking at it, and everything that people and operators do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator_client.calls import GET, LIST, POST, D, Resource
+from orchestrator_client.objects import Activity, Output, Record, Run, SubmittedActivity, Why
+
+
+class Activities(Resource[D]):
+    """`/activities/`."""
+
+    @POST("/activities/", SubmittedActivity)
+    def create(
+        self,
+        /,
+        *,
+        name: str,
+        agent_role: str | None = None,
+        human_role: str | None = None,
+        description: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        input: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        not_before: str | None = None,
+        dedup_key: str | None = None,
+        requires_approval: bool | None = None,
+        max_attempts: int | None = None,
+        timeout_seconds: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Submit work for an agent's role or for a human role. `input` is `{content, data}`."""
+
+    @POST("/activities/", Record)
+    def create_many(self, /, body: Sequence[Mapping[str, Any]], **options: Any) -> None:
+        """Submit several at once, all or none; `results` of the answer are in the same order."""
+
+    @POST("/activities/bulk/", Record)
+    def bulk(
+        self,
+        /,
+        *,
+        action: str,
+        filter: Mapping[str, Any],
+        dry_run: bool | None = None,
+        expected_count: int | None = None,
+        reason: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Cancel, retry, reassign or give another priority to all that match.
+
+        `dry_run` counts them; with `expected_count`, which is what it counted, the answer is a job of `bulk_jobs`.
+        """
+
+    @LIST("/activities/", Activity, "status")
+    def list(
+        self,
+        /,
+        *,
+        status: str | Sequence[str] | None = None,
+        agent_role: str | None = None,
+        human_role: str | None = None,
+        pipeline_run: str | None = None,
+        search: str | None = None,
+        ordering: str | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """All that match."""
+
+    @GET("/activities/{activity_id}/", Activity)
+    def get(self, /, activity_id: str, **options: Any) -> None:
+        """One, with its `etag`."""
+
+    @GET("/activities/{activity_id}/output/", Output)
+    def output(self, /, activity_id: str, **options: Any) -> None:
+        """What came of it."""
+
+    @LIST("/activities/{activity_id}/runs/", Run)
+    def runs(self, /, activity_id: str, *, limit: int | None = None, **options: Any) -> None:
+        """Every attempt at it."""
+
+    @GET("/activities/{activity_id}/runs/{run_id}/transcript/", str)
+    def transcript(self, /, activity_id: str, run_id: str, **options: Any) -> None:
+        """What the agent said and did during a run, as text."""
+
+    @LIST("/activities/{activity_id}/timeline/", Record)
+    def timeline(self, /, activity_id: str, *, limit: int | None = None, **options: Any) -> None:
+        """Everything that has happened to it."""
+
+    @GET("/activities/{activity_id}/why/", Why)
+    def why(self, /, activity_id: str, **options: Any) -> None:
+        """Why it is not running."""
+
+    @POST("/activities/{activity_id}/approve/", Activity)
+    def approve(
+        self, /, activity_id: str, *, notes: str | None = None, chosen_option: str | None = None, **more: Any
+    ) -> None:
+        """Approve what waits at a gate."""
+
+    @POST("/activities/{activity_id}/reject/", Activity)
+    def reject(
+        self, /, activity_id: str, *, notes: str, chosen_option: str | None = None, **more: Any
+    ) -> None:
+        """Reject what waits at a gate, saying why: the agent revises it."""
+
+    @POST("/activities/{activity_id}/start/", Activity)
+    def start(self, /, activity_id: str, **options: Any) -> None:
+        """Take up a person's task."""
+
+    @POST("/activities/{activity_id}/complete/", Activity)
+    def complete(
+        self, /, activity_id: str, *, output: Any = None, note: str | None = None, **more: Any
+    ) -> None:
+        """Complete a person's task."""
+
+    @POST("/activities/{activity_id}/resolve/", Activity)
+    def resolve(self, /, activity_id: str, *, note: str, **more: Any) -> None:
+        """Say how a blocker was resolved."""
+
+    @POST("/activities/{activity_id}/review/", Activity)
+    def review(
+        self, /, activity_id: str, *, approved: bool, feedback: str | None = None, **more: Any
+    ) -> None:
+        """Answer an agent's question for review."""
+
+    @POST("/activities/{activity_id}/cancel/", Activity)
+    def cancel(self, /, activity_id: str, *, reason: str | None = None, **more: Any) -> None:
+        """Cancel it; a running agent is told to stop."""
+
+    @POST("/activities/{activity_id}/retry/", Activity)
+    def retry(self, /, activity_id: str, **options: Any) -> None:
+        """Try a failed one again."""
+
+    @POST("/activities/{activity_id}/reassign/", Activity)
+    def reassign(
+        self,
+        /,
+        activity_id: str,
+        *,
+        reason: str,
+        assignee_type: str | None = None,
+        agent_role: str | None = None,
+        human_role: str | None = None,
+        **more: Any,
+    ) -> None:
+        """Give it to another role; the heir is answered."""
+
+
+class BulkJobs(Resource[D]):
+    """`/bulk-jobs/`: one thing done to many activities, in portions."""
+
+    @LIST("/bulk-jobs/", Record)
+    def list(
+        self,
+        /,
+        *,
+        action: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """All that match, newest first."""
+
+    @GET("/bulk-jobs/{job_id}/", Record)
+    def get(self, /, job_id: str, **options: Any) -> None:
+        """How far it has come."""
+
+    @LIST("/bulk-jobs/{job_id}/items/", Record)
+    def items(
+        self, /, job_id: str, *, state: str | None = None, limit: int | None = None, **filters: Any
+    ) -> None:
+        """What became of each activity."""
+
+    @POST("/bulk-jobs/{job_id}/cancel/", Record)
+    def cancel(self, /, job_id: str, **options: Any) -> None:
+        """Stop before the next portion. What is done stays done."""

@@ -1,0 +1,163 @@
+"""Pipelines, their runs, the templates of their steps, and the deliverables that they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Resource
+from orchestrator_client.objects import PipelineRun, Record
+
+
+class Pipelines(Resource[D]):
+    """`/pipelines/`."""
+
+    @LIST("/pipelines/", Record)
+    def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
+        """All that match."""
+
+    @POST("/pipelines/", Record)
+    def create(self, /, body: Mapping[str, Any], **options: Any) -> None:
+        """Make one of its definition, as a pipeline file holds it. Refused with the path of every fault."""
+
+    @GET("/pipelines/{key}/", Record)
+    def get(self, /, key: str, **options: Any) -> None:
+        """One with its newest definition, and its `etag`."""
+
+    @PUT("/pipelines/{key}/", Record)
+    def update(
+        self, /, key: str, body: Mapping[str, Any], *, etag: str | None = None, **options: Any
+    ) -> None:
+        """Make a new version, or the pipeline if there is none; runs keep the version they started with."""
+
+    @POST("/pipelines/{key}/runs/", PipelineRun)
+    def run(
+        self,
+        /,
+        key: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        input: Mapping[str, Any] | None = None,
+        deliverable: str | None = None,
+        priority: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Start a run of the newest version."""
+
+
+class PipelineRuns(Resource[D]):
+    """`/pipeline-runs/`."""
+
+    @LIST("/pipeline-runs/", PipelineRun)
+    def list(
+        self,
+        /,
+        *,
+        pipeline: str | None = None,
+        status: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """All that match."""
+
+    @GET("/pipeline-runs/{run_id}/", PipelineRun)
+    def get(self, /, run_id: str, **options: Any) -> None:
+        """One with the state of its steps, and its `etag`."""
+
+    @GET("/pipeline-runs/{run_id}/picture/", str)
+    def picture(self, /, run_id: str, *, format: str | None = None, **options: Any) -> None:
+        """The graph and how far it has come, as SVG."""
+
+    @POST("/pipeline-runs/{run_id}/cancel/", PipelineRun)
+    def cancel(self, /, run_id: str, *, reason: str | None = None, **more: Any) -> None:
+        """Cancel it with all that it has started."""
+
+    @POST("/pipeline-runs/{run_id}/replay/", PipelineRun)
+    def replay(self, /, run_id: str, *, from_step: str, **more: Any) -> None:
+        """Run it again from this step on."""
+
+
+class Templates(Resource[D]):
+    """`/templates/`: steps to be used by many pipelines."""
+
+    @LIST("/templates/", Record)
+    def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
+        """All that match."""
+
+    @POST("/templates/", Record)
+    def create(self, /, *, key: str, name: str, **more: Any) -> None:
+        """Make one."""
+
+    @GET("/templates/{key}/", Record)
+    def get(self, /, key: str, **options: Any) -> None:
+        """One, with its `etag`."""
+
+    @PUT("/templates/{key}/", Record)
+    def update(
+        self, /, key: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
+    ) -> None:
+        """Replace it."""
+
+
+class Deliverables(Resource[D]):
+    """`/deliverables/`: what a client has been promised month by month."""
+
+    @LIST("/deliverables/", Record)
+    def list(self, /, *, status: str | None = None, limit: int | None = None, **filters: Any) -> None:
+        """All that match."""
+
+    @POST("/deliverables/", Record)
+    def create(self, /, *, key: str, name: str, pipelines: Sequence[Any], **more: Any) -> None:
+        """Make one."""
+
+    @GET("/deliverables/{deliverable_id}/", Record)
+    def get(self, /, deliverable_id: str, **options: Any) -> None:
+        """One, with its `etag`."""
+
+    @PUT("/deliverables/{deliverable_id}/", Record)
+    def update(
+        self,
+        /,
+        deliverable_id: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Replace it."""
+
+    @DELETE("/deliverables/{deliverable_id}/")
+    def delete(self, /, deliverable_id: str, *, etag: str | None = None, **options: Any) -> None:
+        """Remove it."""
+
+    @POST("/deliverables/{deliverable_id}/start-period/", Record)
+    def start_period(self, /, deliverable_id: str, **options: Any) -> None:
+        """Start this month, unless it has been."""
+
+
+class DeliverablePeriods(Resource[D]):
+    """`/deliverable-periods/`."""
+
+    @LIST("/deliverable-periods/", Record)
+    def list(
+        self,
+        /,
+        *,
+        deliverable: str | None = None,
+        at_risk: bool | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """All that match."""
+
+    @GET("/deliverable-periods/{period_id}/", Record)
+    def get(self, /, period_id: str, **options: Any) -> None:
+        """One with what is planned and done, and its `etag`."""
+
+    @POST("/deliverable-periods/{period_id}/cancel/", Record)
+    def cancel(self, /, period_id: str, *, reason: str | None = None, **more: Any) -> None:
+        """Cancel it with all its runs."""
+
+    @POST("/deliverable-periods/{period_id}/plan/", Record)
+    def plan(self, /, period_id: str, *, plan: Any = None, **more: Any) -> None:
+        """Give its plan, where none was made by an agent."""

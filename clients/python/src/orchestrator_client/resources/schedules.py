@@ -1,0 +1,186 @@
+"""Schedules, and the datasets that their jobs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Resource
+from orchestrator_client.objects import Forecast, Record, Schedule
+
+
+class Schedules(Resource[D]):
+    """`/schedules/`."""
+
+    @LIST("/schedules/", Schedule)
+    def list(
+        self,
+        /,
+        *,
+        enabled: bool | None = None,
+        search: str | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """All that match."""
+
+    @POST("/schedules/", Schedule)
+    def create(
+        self,
+        /,
+        *,
+        name: str,
+        repeat: str,
+        target_type: str,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str | None = None,
+        start_at: str | None = None,
+        agent_role: str | None = None,
+        pipeline: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+        **more: Any,
+    ) -> None:
+        """Make one: `repeat` is `once` or `repeating`, `target_type` is `agent` or `pipeline`."""
+
+    @GET("/schedules/{schedule_id}/", Schedule)
+    def get(self, /, schedule_id: str, **options: Any) -> None:
+        """One, with its `etag`."""
+
+    @PUT("/schedules/{schedule_id}/", Schedule)
+    def update(
+        self,
+        /,
+        schedule_id: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Replace it."""
+
+    @PATCH("/schedules/{schedule_id}/", Schedule)
+    def change(
+        self,
+        /,
+        schedule_id: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Change what is named and nothing else."""
+
+    @DELETE("/schedules/{schedule_id}/")
+    def delete(self, /, schedule_id: str, *, etag: str | None = None, **options: Any) -> None:
+        """Remove it; what it has started goes on."""
+
+    @POST("/schedules/{schedule_id}/run/", Record)
+    def run(self, /, schedule_id: str, **options: Any) -> None:
+        """Fire now; the execution is answered."""
+
+    @GET("/schedules/{schedule_id}/preview/", Forecast)
+    def preview(
+        self, /, schedule_id: str, *, count: int | None = None, after: str | None = None, **options: Any
+    ) -> None:
+        """When it would fire, and with what jobs."""
+
+    @POST("/schedules/preview/", Forecast, "count", "after")
+    def preview_of(
+        self,
+        /,
+        body: Mapping[str, Any] | None = None,
+        *,
+        count: int | None = None,
+        after: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """The same for one that is not saved."""
+
+    @LIST("/schedules/{schedule_id}/firings/", Record)
+    def firings(self, /, schedule_id: str, *, limit: int | None = None, **filters: Any) -> None:
+        """Every time that has come, and what became of it."""
+
+    @LIST("/schedules/{schedule_id}/executions/", Record)
+    def executions(
+        self, /, schedule_id: str, *, status: str | None = None, limit: int | None = None, **filters: Any
+    ) -> None:
+        """Every execution."""
+
+    @GET("/schedules/{schedule_id}/executions/{execution_id}/", Record)
+    def execution(self, /, schedule_id: str, execution_id: str, **options: Any) -> None:
+        """One execution with its figures."""
+
+    @POST("/schedules/{schedule_id}/executions/{execution_id}/cancel/", Record)
+    def cancel_execution(
+        self, /, schedule_id: str, execution_id: str, *, reason: str | None = None, **more: Any
+    ) -> None:
+        """Cancel an execution with its jobs."""
+
+    @LIST("/schedules/{schedule_id}/executions/{execution_id}/jobs/", Record)
+    def jobs(
+        self,
+        /,
+        schedule_id: str,
+        execution_id: str,
+        *,
+        state: str | None = None,
+        limit: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """The jobs of an execution."""
+
+
+class Datasets(Resource[D]):
+    """`/datasets/`: a tenant's own tables for data sources."""
+
+    @LIST("/datasets/", Record)
+    def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
+        """All that match."""
+
+    @POST("/datasets/", Record)
+    def create(
+        self,
+        /,
+        *,
+        name: str,
+        fields: Mapping[str, str],
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        **more: Any,
+    ) -> None:
+        """Make one; `fields` are names with `string`, `integer`, `number`, `boolean` or `datetime`."""
+
+    @GET("/datasets/{name}/", Record)
+    def get(self, /, name: str, **options: Any) -> None:
+        """One, with its `etag`."""
+
+    @PUT("/datasets/{name}/", Record)
+    def update(
+        self, /, name: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
+    ) -> None:
+        """Replace it."""
+
+    @PATCH("/datasets/{name}/", Record)
+    def change(
+        self, /, name: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
+    ) -> None:
+        """Change what is named and nothing else."""
+
+    @DELETE("/datasets/{name}/")
+    def delete(self, /, name: str, *, etag: str | None = None, **options: Any) -> None:
+        """Remove it with its rows."""
+
+    @LIST("/datasets/{name}/rows/", Record)
+    def rows(self, /, name: str, *, limit: int | None = None, **options: Any) -> None:
+        """Its rows."""
+
+    @POST("/datasets/{name}/rows/", Record, "replace")
+    def add_rows(
+        self, /, name: str, *, rows: Sequence[Mapping[str, Any]], replace: bool | None = None, **more: Any
+    ) -> None:
+        """Add rows, or put them in the place of all that there are."""
+
+    @DELETE("/datasets/{name}/rows/{key}/")
+    def delete_row(self, /, name: str, key: str, *, etag: str | None = None, **options: Any) -> None:
+        """Remove one row."""
