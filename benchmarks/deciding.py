@@ -32,7 +32,7 @@ def _web(folder: Path) -> Iterator[int]:
     """Two web workers, as the standard processes start them; the port that they listen on."""
     port = ports.keep_or_choose(None)
     command = [
-        "gunicorn", "orchestrator.wsgi:application", "--worker-class=gthread", "--workers=2", "--threads=8",
+        "gunicorn", "orchestrator.wsgi:application", "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=2", "--threads=8",
         f"--bind=127.0.0.1:{port}", "--no-control-socket",
     ]  # fmt: skip
     with setting.Workers(command, log=folder / "web.log"):

@@ -14,7 +14,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,20 @@ def main() -> None:
     run("engine", "benchmarks.scenarios", __doc__ or "")
 
 
-def run(title: str, module: str, description: str) -> None:
-    """Measure the scenarios `ALL` of a module, which is imported when there are servers, and store the result under the title."""
-    options = _options(title, description)
+def run(title: str, module: str, description: str, *, numbers: Mapping[str, str] | None = None) -> None:
+    """Measure the scenarios `ALL` of a module, which is imported when there are servers, and store the result under the title.
+
+    `numbers` are constants of the module that an option of the same name may change, each with what it means.
+    """
+    options = _options(title, description, numbers or {})
     console = Console()
     with setting.servers() as folder:
         scenarios = importlib.import_module(module)
+        given = {
+            name: value for name in numbers or {} if (value := getattr(options, name.lower())) is not None
+        }
+        for name, value in given.items():
+            setattr(scenarios, name, value)
         wanted = options.only.split(",") if options.only else list(scenarios.ALL)
         if unknown := set(wanted) - set(scenarios.ALL):
             sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(scenarios.ALL)}")
@@ -51,7 +59,7 @@ def run(title: str, module: str, description: str) -> None:
                     progress.update(task, description=name)
                     _measure(measured.setdefault(name, {}), scenarios.ALL[name], folder, scale)
                     progress.advance(task)
-    document = _document(title, measured, options)
+    document = _document(title, measured, options, given)
     console.print(_table(title, document))
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)
@@ -72,7 +80,10 @@ def _measure(
 
 
 def _document(
-    title: str, measured: dict[str, dict[str, list[float]]], options: argparse.Namespace
+    title: str,
+    measured: dict[str, dict[str, list[float]]],
+    options: argparse.Namespace,
+    given: Mapping[str, float],
 ) -> dict[str, Any]:
     """What is stored: each scenario with the command and the commit that gave its figures."""
     commit = subprocess.run(
@@ -83,9 +94,10 @@ def _document(
         "commit": commit,
         "repeats": options.repeats,
     }
+    more = "".join(f" {_option_of(name)} {value:g}" for name, value in given.items())
     scenarios = {
         name: {
-            "command": f"python -m benchmarks.{title} --repeats {options.repeats} --only {name}",
+            "command": f"python -m benchmarks.{title} --repeats {options.repeats} --only {name}{more}",
             **origin,
             "figures": {
                 figure: {
@@ -109,12 +121,18 @@ def _table(title: str, document: dict[str, Any]) -> Table:
     return table
 
 
-def _options(title: str, description: str) -> argparse.Namespace:
+def _options(title: str, description: str, numbers: Mapping[str, str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{title}", description=description)
     parser.add_argument("--only", default="", help="names of scenarios, with commas")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work; nothing is stored")
+    for name, meaning in numbers.items():
+        parser.add_argument(_option_of(name), type=float, help=meaning)
     return parser.parse_args()
+
+
+def _option_of(constant: str) -> str:
+    return f"--{constant.lower().replace('_', '-')}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+from orchestrator.processes import standard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,6 +66,19 @@ class Workers:
                 )
         return self
 
+    def threads(self) -> int:
+        """How many threads all of them have together."""
+        return sum(psutil.Process(process.pid).num_threads() for process in self.processes)
+
+    def connections_to(self, port: int) -> int:
+        """How many connections of theirs lead to this port."""
+        return sum(
+            1
+            for process in self.processes
+            for each in psutil.Process(process.pid).net_connections("tcp")
+            if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED
+        )
+
     def kill(self) -> None:
         for process in self.processes:
             os.killpg(process.pid, signal.SIGKILL)
@@ -95,6 +111,28 @@ def our_workers(log: Path, *, processes: int = 2, threads: int = 2, roles: str =
         "ERROR",
     ]
     return Workers(*[[*command, "-n", f"w{number}@%h"] for number in range(processes)], log=log)
+
+
+@contextmanager
+def web(log: Path, port: int) -> Iterator[None]:
+    """The web process, as everywhere, on a port of its own; it answers when this begins."""
+    (spec,) = (
+        each for each in standard_processes(port=port, flower_port=0, concurrency=None) if each.name == "web"
+    )
+    with Workers(list(spec.argv[2:]), log=log):
+        wait(lambda: _listens(port), 60)
+        yield
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def bare_workers(log: Path) -> Workers:
