@@ -104,6 +104,12 @@ class Engine:
         self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
         rebuilding.rebuild()
 
+    def replace_worker(self) -> None:
+        """Another worker process with the same seats, as after one has been drained or lost."""
+        leases.end()
+        self.lease = leases.begin(roles=self.roles, concurrency=self.lease.concurrency, watched=False)
+        limits.refresh()
+
     def close(self) -> None:
         relay.flush()
         leases.end()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import redis
 
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
@@ -55,7 +56,7 @@ class Stack:
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), *arguments],
-            env=self.environment, cwd=ROOT, capture_output=True, text=True, check=check, timeout=60,
+            env=self.environment, cwd=ROOT, capture_output=True, text=True, check=check, timeout=180,
         )  # fmt: skip
 
     def client(self, tenant: str, role: str = "admin") -> httpx2.Client:
@@ -69,17 +70,34 @@ class Stack:
             trust_env=False,
         )
 
+    def _as(self, kind: str) -> dict[str, str]:
+        """Each process comes to Redis as the user of its kind, as it does in production."""
+        return {
+            "REDIS_URL": embedded.redis_url_for(self.home, self.environment["REDIS_URL"], kind),
+            "CELERY_BROKER_URL": embedded.redis_url_for(self.home, self.environment["REDIS_URL"], kind),
+        }
+
+    def refused_by_redis(self) -> list[dict[str, object]]:
+        """What a process was not allowed to do there since the server's start."""
+        with redis.Redis.from_url(self.environment["REDIS_URL"]) as client:
+            return [dict(entry) for entry in client.acl_log()]
+
     def start_worker(self, name: str) -> None:
         self.supervisor.start(
             ProcessSpec(
-                name, celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@test"), {}, stop_seconds=10
+                name,
+                celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@test"),
+                self._as("worker"),
+                stop_seconds=10,
             )
         )
 
     def start_beat(self, name: str) -> None:
         schedule = str(self.home.path / f"{name}.schedule")
         self.supervisor.start(
-            ProcessSpec(name, celery("beat", "--pidfile=", "--schedule", schedule), {}, stop_seconds=5)
+            ProcessSpec(
+                name, celery("beat", "--pidfile=", "--schedule", schedule), self._as("beat"), stop_seconds=5
+            )
         )
 
     def recorder(self) -> dict[str, Any]:
@@ -120,11 +138,13 @@ def running(folder: Path, *, workers: int, beats: int) -> Iterator[Stack]:
             gunicorn = (
                 "gunicorn",
                 "orchestrator.wsgi:application",
-                "--worker-class=gthread",
+                "--worker-class=orchestrator.web_worker.StreamingWorker",
                 "--threads=8",
                 f"--bind=127.0.0.1:{port}",
             )
-            supervisor.start(ProcessSpec("web", (sys.executable, "-m", *gunicorn, "--no-control-socket")))
+            supervisor.start(
+                ProcessSpec("web", (sys.executable, "-m", *gunicorn, "--no-control-socket"), stack._as("web"))
+            )
             for number in range(workers):
                 stack.start_worker(f"worker-{number}")
             for number in range(beats):

@@ -48,6 +48,7 @@ def test_two_hundred_activities_survive_everything(stack: Stack) -> None:
     _caps_were_kept(stack)
     status, found = invariants(stack)
     assert status == 0, found
+    assert stack.refused_by_redis() == []
     for client in clients.values():
         client.close()
 

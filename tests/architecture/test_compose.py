@@ -13,15 +13,19 @@ import pytest
 import yaml
 from django.urls import resolve
 
+from orchestrator.embedded.redis_users import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
+from orchestrator.settings.unsafe import NEEDED
 from tests.architecture import tree
 
 PROCESSES = ("web", "worker", "system", "beat", "flower")
 SERVERS = ("postgres", "redis", "mongo")
 
 #: What may be set in .env for the containers alone.
-OF_THIS_FILE = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
+OF_THIS_FILE = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"} | {
+    f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS
+}
 
 
 @cache
@@ -43,18 +47,6 @@ def _table(*, port: int, flower_port: int) -> list[ProcessSpec]:
 def _variables() -> dict[str, str]:
     """The variables of .env that the file asks for, each with what follows the name: a default or a complaint."""
     return dict(re.findall(r"\$\{(\w+)([^}]*)\}", re.sub(r"^#.*$", "", _text(), flags=re.MULTILINE)))
-
-
-def _needed_in_production() -> set[str]:
-    source = ast.parse(
-        (tree.ROOT / "orchestrator" / "settings" / "production.py").read_text(encoding="utf-8")
-    )
-    needed = next(
-        node.value
-        for node in source.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NEEDED"
-    )
-    return set(ast.literal_eval(needed))
 
 
 def _documented() -> set[str]:
@@ -88,7 +80,7 @@ def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: py
 def test_a_process_has_every_setting_that_production_needs(name: str) -> None:
     environment = _services()[name]["environment"]
 
-    assert _needed_in_production() <= environment.keys()
+    assert set(NEEDED) <= environment.keys()
     assert environment["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
 
 
@@ -170,12 +162,41 @@ def test_only_loopback_is_open_to_the_outside() -> None:
 
 def test_redis_keeps_what_it_has() -> None:
     given = _services()["redis"]["command"]
+    given = given[: given.index("--user")]
     options = {given[place]: given[place + 1] for place in range(1, len(given), 2)}
 
     assert options["--maxmemory-policy"] == "noeviction"
     assert options["--appendonly"] == "yes"
     assert options["--appendfsync"] == "everysec"
     assert "REDIS_PASSWORD" in options["--requirepass"]
+
+
+def test_redis_knows_a_user_for_every_kind_of_process_with_the_rights_that_tests_run_under() -> None:
+    given = _services()["redis"]["command"]
+    users = " ".join(given[given.index("--user") :]).split("--user ")[1:]
+
+    assert {name: tuple(rules) for name, _, _, *rules in (user.split() for user in _without_complaints(users))} == {
+        name: tuple(rules) for name, rules in REDIS_USERS.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
+    spec = next(spec for spec in _table(port=1, flower_port=2) if spec.name == name)
+    kind = spec.env["ORCHESTRATOR_REDIS_USER"]
+
+    url = _services()[name]["environment"]["REDIS_URL"]
+
+    assert url.startswith(f"redis://{kind}:${{REDIS_{kind.upper()}_PASSWORD:?")
+
+
+def test_no_process_has_the_password_of_the_user_with_all_rights() -> None:
+    for name in (*PROCESSES, "migrate"):
+        assert "${REDIS_PASSWORD" not in str(_services()[name]["environment"])
+
+
+def _without_complaints(users: list[str]) -> list[str]:
+    return [re.sub(r"\$\{[^}]*\}", "", user) for user in users]
 
 
 def test_every_server_keeps_its_data_in_a_volume() -> None:

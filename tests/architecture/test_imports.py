@@ -30,8 +30,8 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         "Only the keeper that leads may rebuild. The standing asks whether admission is open.",
     ),
     "agents.adapters": (
-        {"agents.runner", "agents.api.settings_bodies"},
-        "Whatever an adapter answers is checked by the runner first. The form of a setting lists their names.",
+        {"agents.runner", "agents.batches", "agents.api.settings_bodies"},
+        "Whatever an adapter answers is checked by the runner first, or as it comes from a batch. The form of a setting lists their names.",
     ),
     "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
     "httpx2": (
@@ -47,6 +47,8 @@ OWNERS: dict[str, tuple[set[str], str]] = {
             "activities.invariants",
             "orchestrator.embedded",
             RECOVER,
+            "orchestrator.management.commands.export_tenant",
+            "orchestrator.management.commands.offboard_tenant",
         },
         "One module reads and writes outputs. The others name its errors or ask whether the server runs.",
     ),
@@ -94,8 +96,10 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
     assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
 
 
-def test_the_limiter_belongs_to_the_door_and_to_pacing() -> None:
-    home = {"tenants.limiter", "tenants.api", "activities.pacing"}
+def test_the_limiter_belongs_to_the_doors_to_pacing_and_to_the_governor() -> None:
+    home = {
+        "tenants.limiter", "tenants.api", "tenants.lockout", "activities.pacing", "activities.tool_rate", "agents.governor",
+    }  # fmt: skip
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from agents import configuration
+from agents.models import Agent
+from tenants.context import system_scope
+from tenants.models import Tenant
 from tests.engine import Engine
+from tests.fuzzing.world import Known, populate
+from tests.registry import registered
 
 
 @pytest.fixture
@@ -21,3 +30,29 @@ def engine(database: None) -> Iterator[Engine]:
 def one_at_a_time(settings: object) -> None:
     """Each message runs exactly one activity."""
     settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def no_heart_beats_on() -> Iterator[None]:
+    """A lease that a test forgot to end would beat on in the tests that follow, and fail there."""
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+    for thread in left:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in left), "end the lease: leases.end()"
+
+
+@pytest.fixture
+def world(api: Any, tenant: Tenant, engine: Engine) -> Iterator[Known]:
+    """One of everything; what requests add to the registry goes afterwards. The logs of thousands of requests tell nobody anything."""
+    with system_scope():
+        before = set(Agent.objects.values_list("pk", flat=True))
+    logging.disable(logging.CRITICAL)
+    try:
+        with registered(endpoint="http://127.0.0.1:9/scribe"):
+            yield populate(api("admin", platform=True), tenant, engine)
+    finally:
+        logging.disable(logging.NOTSET)
+        with system_scope():
+            Agent.objects.exclude(pk__in=before).delete()
+        configuration.forget()

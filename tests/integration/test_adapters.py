@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -25,7 +26,7 @@ from standardwebhooks.webhooks import Webhook
 from werkzeug import Request, Response
 
 from agents import adapters, outbound, webhook_signing
-from agents.adapters.base import never_cancelled
+from agents.adapters.base import UNLINKED, Unlinked
 from agents.contracts import (
     Accepted,
     AdapterSettings,
@@ -35,8 +36,10 @@ from agents.contracts import (
     Completed,
     ContextFile,
     Output,
+    RunLink,
     Skills,
     SkillSummary,
+    ToolCall,
     Usage,
 )
 from agents.exceptions import (
@@ -50,6 +53,7 @@ from agents.exceptions import (
 )
 from agents.outbound import budget
 from agents.runner import run_agent
+from tests.programs import program
 
 TOKEN = "callback-token-0123456789"
 API_KEY = "agents-own-key-0123456789"
@@ -152,6 +156,46 @@ class InlineAgent:
         }
 
 
+class CliAgent:
+    """A program that keeps its job in a file, prints an answer's body, and has exit codes for statuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def behave(self, behaviour: Behaviour) -> AdapterSettings:
+        if behaviour.status == 202:
+            pytest.skip("the worker waits for a program, so none accepts work to do it later")
+        body = behaviour.body if isinstance(behaviour.body, str) else json.dumps(behaviour.body)
+        (self._folder / "body").write_text(body)
+        slow = isinstance(behaviour.raises, TimeoutError)
+        code = f"""
+            import shutil
+            shutil.copy(sys.argv[1], {str(self._folder / "told")!r})
+            time.sleep({10 if slow else 0})
+            failed = {behaviour.status} != 200
+            (sys.stderr if failed else sys.stdout).write(open({str(self._folder / "body")!r}).read())
+            sys.exit({behaviour.status} // 100 if failed else 0)
+        """
+        options = {
+            "command": [*program(self._folder, code), "{job_file}"],
+            "output": "json",
+            "permanent_exit_codes": [4],
+            "session_invalid": "session_invalid",
+            "rate_limited": "null" if behaviour.status == 429 else "no such text",
+            "retry_after_seconds": 7,
+        }
+        return AdapterSettings("cli", options=options)
+
+    def told(self) -> dict[str, Any]:
+        job = json.loads((self._folder / "told").read_text())
+        return {
+            "role": job["agent"],
+            "params": job["params"],
+            "prompt": job["prompt"],
+            "run": UUID(job["execution_id"]),
+        }
+
+
 def place_function(function: Callable[..., Any], module: str = "inline_agents.given") -> str:
     """Make the function importable under a fresh name, as the installation's own functions are."""
     name = f"run_{uuid4().hex}"
@@ -173,7 +217,14 @@ def inline_agent(settings: Any) -> InlineAgent:
     return InlineAgent()
 
 
-@pytest.fixture(params=["http", "inline"])
+@pytest.fixture
+def cli_agent(settings: Any, tmp_path: Path) -> CliAgent:
+    settings.ORCHESTRATOR_HOME = tmp_path / "home"
+    settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
+    return CliAgent(tmp_path)
+
+
+@pytest.fixture(params=["http", "inline", "cli"])
 def agent(request: pytest.FixtureRequest) -> Agent:
     chosen: Agent = request.getfixturevalue(f"{request.param}_agent")
     return chosen
@@ -317,7 +368,7 @@ def test_a_crash_may_be_tried_again(agent: Agent) -> None:
         run_agent(a_request(chosen))
 
     assert not isinstance(caught.value, AgentRateLimited)
-    assert caught.value.error_code in ("agent_error_status", "agent_crashed")
+    assert caught.value.error_code in ("agent_error_status", "agent_crashed", "agent_failed")
 
 
 def test_a_rate_limit_is_told_with_its_delay(agent: Agent) -> None:
@@ -384,6 +435,7 @@ CONTRACT_KEYS = {
         "pipeline_step",
     ),
     *("priority", "params", "prompt", "input", "wakes", "wake_reason", "rejection_ref", "reviewer_notes"),
+    *("model", "max_turns"),
     *("blocker_resolution", "subtask_output_ref", "subtask_name", "review_approved", "reviewer_feedback"),
     *("chosen_option", "session_id", "instructions", "skills", "deadline", "callback"),
 }
@@ -449,6 +501,8 @@ def test_the_job_tells_all_that_the_request_knows(received: Received) -> None:
         "deliverable_id": str(request.deliverable_id),
         "pipeline_step": "brief",
         "priority": 5,
+        "model": None,
+        "max_turns": None,
         "params": {"keyword": "tea"},
         "prompt": request.prompt,
         "input": {"ref": "r", "content": "c", "data": {"a": 1}},
@@ -834,32 +888,34 @@ def test_a_call_goes_on_while_nobody_knows_whether_it_was_cancelled(
         asked.wait(10)
         return Response(json.dumps({"output": {"content": "done"}}))
 
-    def cancelled() -> bool:
-        asked.set()
-        raise ConnectionError("the database is away")
+    class Away(Unlinked):
+        def stop_reason(self) -> str | None:
+            asked.set()
+            raise ConnectionError("the database is away")
 
     httpserver.expect_request("/run").respond_with_handler(answer_once_asked)
     request = a_request(AdapterSettings("http", httpserver.url_for("/run")))
 
-    assert run_agent(request, cancelled=cancelled) == Completed(Output("done"))
-    assert "cancellation_unknown" in {record.__dict__.get("action") for record in caplog.records}
+    assert run_agent(request, link=Away()) == Completed(Output("done"))
+    assert "link_failed" in {record.__dict__.get("action") for record in caplog.records}
 
 
 def test_celerys_soft_time_limit_is_heard_while_asking_about_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Asking:
-        def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
-            cancelled()
+        def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+            link.stop_reason()
             return Accepted()
 
-    def limit_reached() -> bool:
-        raise SoftTimeLimitExceeded
+    class OutOfTime(Unlinked):
+        def stop_reason(self) -> str | None:
+            raise SoftTimeLimitExceeded
 
     monkeypatch.setattr(adapters, "get", lambda name: Asking())
 
     with pytest.raises(RetryableAgentError) as caught:
-        run_agent(a_request(AdapterSettings("asking")), cancelled=limit_reached)
+        run_agent(a_request(AdapterSettings("asking")), link=OutOfTime())
 
     assert caught.value.error_code == "agent_timeout"
 
@@ -874,15 +930,23 @@ def test_a_cancelled_run_ends_its_call(
         gone.wait(10)
         return Response()
 
+    class Cancelled(Unlinked):
+        def stop_reason(self) -> str | None:
+            return "The work was cancelled."
+
     httpserver.expect_request("/run").respond_with_handler(wait)
     request = a_request(AdapterSettings("http", httpserver.url_for("/run")))
 
     with pytest.raises(AgentError) as caught:
-        run_agent(request, cancelled=lambda: True)
+        run_agent(request, link=Cancelled())
 
     gone.set()
     assert (caught.value.error_code, caught.value.retryable) == ("run_cancelled", False)
 
 
-def test_nobody_cancels_by_default() -> None:
-    assert never_cancelled() is False
+def test_without_a_link_everything_goes_on_and_there_are_no_tools() -> None:
+    UNLINKED.saw_session("s-1")
+
+    assert UNLINKED.stop_reason() is None
+    assert UNLINKED.spent(Usage()) is None
+    assert UNLINKED.call_tool(ToolCall("report_blocker", {}, "1")).refused

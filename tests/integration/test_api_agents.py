@@ -116,7 +116,8 @@ def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: A
     assert answer.json() == {
         "role": "keyword-researcher", "adapter": "http", "endpoint": None, "auth": None, "model": None, "instructions": None,
         "max_concurrency": 2, "max_concurrency_per_group": 1,
-        "timeout_seconds": 660, "retry": {}, "rate": None, "enabled": True, "paused": False,
+        "timeout_seconds": 660, "retry": {}, "rate": None,
+        "backlog": {}, "enabled": True, "paused": False,
         "own": [], "version": 0,
     }  # fmt: skip
     assert answer["ETag"] == '"0"'

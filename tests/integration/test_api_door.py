@@ -10,6 +10,7 @@ from rest_framework.test import APIClient
 from tenants.context import current_alias, tenant_scope
 from tenants.models import Membership, Role
 from tests.answers import problem
+from tests.glass import seeing_all
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of
 
@@ -103,7 +104,7 @@ def test_somebody_of_several_tenants_is_asked_to_name_one(ann, other_tenant):
 
 
 def test_a_superuser_must_name_a_tenant_and_may_name_any(tenant):
-    client = signed_in(User.objects.create_superuser("root"))
+    client = signed_in(seeing_all())
 
     problem(client.get(NOTES), 403, "tenant_not_named")
     problem(client.get(NOTES, headers={"X-Tenant": "nowhere"}), 403, "not_a_member")
@@ -182,7 +183,7 @@ def test_the_admin_sees_all_tenants_only_while_a_superuser_is_there(client, monk
     monkeypatch.setattr(
         notes_api.urlpatterns[-2], "callback", lambda request: seen.append(current_alias()) or inside
     )
-    client.force_login(User.objects.create_superuser("root"))
+    client.force_login(seeing_all())
 
     assert client.get("/admin/").status_code == 200
 

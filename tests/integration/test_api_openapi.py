@@ -17,11 +17,14 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 from rest_framework.test import APIClient
 
+from activities.models import BulkJob
 from pipelines.models import ScheduleExecution
 from pipelines.schedules import saving
 from tenants.context import tenant_scope
+from tenants.events.models import WebhookEndpoint
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.integration.permission_table import permissions
 from tests.integration.test_api_door import problem
 from tests.tickers import body
 
@@ -138,10 +141,14 @@ def an_execution(tenant: Tenant) -> ScheduleExecution:
 
 
 def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
-    client = api("viewer")
+    viewer, admin = api("viewer"), api("admin")
     activity = api().post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}).json()["id"]
     execution = an_execution(tenant)
+    with tenant_scope(tenant.pk):
+        webhook = WebhookEndpoint.objects.create(tenant=tenant, url="https://example.com/")
+        job = BulkJob.objects.create(tenant=tenant, action="cancel", created_by="test")
     api().post("/api/v1/datasets/", {"name": "ticker", "fields": {"id": "string"}, "rows": [{"id": "AAPL"}]})
+    api().post("/api/v1/mailboxes/box/items/", {"kind": "message", "text": "x"})
     lists = [
         (address, operation)
         for method, address, operation in operations()
@@ -154,9 +161,12 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
             address.replace("{activity_id}", activity)
             .replace("{agent_role}", "qa")
             .replace("{name}", "ticker")
+            .replace("{key}", "box")
         )
         place = place.replace("{schedule_id}", str(execution.schedule_id))
-        place = place.replace("{execution_id}", str(execution.pk))
+        place = place.replace("{job_id}", str(job.pk))
+        place = place.replace("{execution_id}", str(execution.pk)).replace("{webhook_id}", str(webhook.pk))
+        client = viewer if permissions()["GET", address.removeprefix("/api/v1")] == "viewer" else admin
         page = client.get(f"{place}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address
@@ -217,6 +227,11 @@ def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenan
     document, page = client.get("/api/v1/schema/"), client.get("/api/v1/docs/")
     script = client.get("/api/v1/docs/?script")
 
+    policy = page["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "<style" not in page.content.decode()
+    assert re.findall(r"<script(?! src=)", page.content.decode()) == []
     assert document.status_code == page.status_code == script.status_code == 200
     assert b"Submit one activity" in document.content
     assert client.get("/api/v1/schema/?format=json").json()["info"]["title"] == "Orchestrator API"

@@ -44,6 +44,7 @@ def test_there_is_a_queue_for_every_role_in_use(api: Any, engine: Engine, acme: 
     )
     assert found["results"][0].keys() == {
         "role", "queue", "waiting", "granted", "running", "delayed", "oldest_wait_seconds", "workers", "paused",
+        "backlog", "turned_away",
     }  # fmt: skip
     assert queue(api(), "seo")["queue"] == queue_of("seo") == "agent__seo"
 
@@ -109,7 +110,7 @@ def test_queues_cost_the_same_however_many_there_are(api: Any, engine: Engine, a
         return len(captured)
 
     statements(1)
-    assert statements(1) == statements(30) <= 9
+    assert statements(1) == statements(30) <= 11
 
 
 def test_a_paused_role_starts_nothing_until_it_is_resumed(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -187,15 +188,11 @@ def test_live_workers_are_listed_with_what_they_serve(api: Any, engine: Engine, 
 
     assert (worker["roles"], worker["concurrency"]) == (["qa", "dev", "seo"], 10)
     assert worker.keys() == {
-        "id",
-        "host",
-        "pid",
-        "roles",
-        "concurrency",
-        "taken",
-        "started_at",
-        "beat_age_seconds",
-    }
+        "id", "name", "host", "pid", "roles", "concurrency", "active", "utilisation", "runs", "taken", "load", "draining", "closed",
+        "started_at", "beat_at", "beat_age_seconds",
+    }  # fmt: skip
+    assert worker["name"] == f"{worker['host']}:{worker['pid']}:{worker['id']}"
+    assert (worker["runs"], worker["load"], worker["draining"], worker["closed"]) == ([], None, False, {})
     assert 0 <= worker["beat_age_seconds"] < 60
 
 

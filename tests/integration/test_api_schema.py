@@ -42,7 +42,7 @@ def test_a_list_names_every_parameter_that_it_takes(schema):
 def test_a_single_object_takes_no_filters(schema):
     parameters = {parameter["name"] for parameter in schema["paths"]["/api/notes/{id}/"]["get"]["parameters"]}
 
-    assert parameters == {"id"}
+    assert parameters == {"id", "If-None-Match"}
 
 
 def test_a_page_has_links_and_results(schema):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tenants.api import throttling
@@ -44,8 +42,32 @@ def test_every_answer_tells_what_is_left(api, three_requests):
 
     answers = [client.get(NOTES), client.get(f"{NOTES}no-such/"), client.get(NOTES), client.get(NOTES)]
 
-    assert {answer["RateLimit-Policy"] for answer in answers} == {'"tenant";q=3;w=300'}
-    assert [answer["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+    assert {part(answer["RateLimit-Policy"], "tenant") for answer in answers} == {"q=3;w=300"}
+    assert [left(answer) for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+
+
+def test_one_token_that_runs_wild_leaves_the_others_of_its_tenant_alone(api, tenant, settings):
+    settings.ORCHESTRATOR_API_CALLER_RATE, settings.ORCHESTRATOR_API_CALLER_BURST = 0.01, 2
+    wild, other = api(), api()
+
+    statuses = [wild.get(NOTES).status_code for _ in range(4)]
+    refused = wild.get(NOTES)
+
+    assert statuses == [200, 200, 429, 429]
+    problem(refused, 429, "throttled")
+    assert int(refused["Retry-After"]) > 0
+    assert part(refused["RateLimit"], "caller").startswith("r=0;t=")
+    assert other.get(NOTES).status_code == 200
+    assert left(other.get(NOTES), "caller") == "r=0"
+
+
+def part(header: str, name: str) -> str:
+    """What the header says of one limit."""
+    return {each.split(";")[0]: each.partition(";")[2] for each in header.split(", ")}[f'"{name}"']
+
+
+def left(answer, name: str = "tenant") -> str:
+    return part(answer["RateLimit"], name).split(";")[0]
 
 
 def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own(
@@ -61,7 +83,7 @@ def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own
 def test_nobody_is_counted_before_they_are_known(api, three_requests, client):
     for _ in range(5):
         assert client.get(NOTES).status_code == 401
-    assert api().get(NOTES)["RateLimit"].split(";")[1] == "r=2"
+    assert left(api().get(NOTES)) == "r=2"
 
 
 def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings):
@@ -69,13 +91,10 @@ def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings):
 
     with frozen_server() as server:
         settings.REDIS_URL = f"redis://127.0.0.1:{server.port}/0"
-        started = time.monotonic()
         statuses = [client.get(NOTES).status_code for _ in range(20)]
-        took = time.monotonic() - started
 
     assert statuses == [200] * 20
-    assert len(server.accepted) == 1
-    assert took < 20 * throttling.PATIENCE_SECONDS  # had each of them waited, it would have been more
+    assert len(server.accepted) == 1  # none of the others waited for it
 
 
 def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monkeypatch):
@@ -88,4 +107,4 @@ def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monke
     assert "RateLimit" not in client.get(NOTES)
     throttling.breaker.reset()  # as five seconds do
 
-    assert client.get(NOTES)["RateLimit"].split(";")[1] == "r=2"
+    assert left(client.get(NOTES)) == "r=2"

@@ -9,6 +9,7 @@ import pytest
 
 from activities.admission import limits
 from agents import configuration, outbound, scheduler_settings
+from agents.adapters.base import UNLINKED
 from agents.adapters.http import HttpAdapter
 from agents.contracts import AdapterSettings, HttpLimits
 from agents.exceptions import AgentError
@@ -73,7 +74,7 @@ def test_the_http_adapter_tells_the_client_what_the_platform_allows(settings: An
     )
 
     with pytest.raises(AgentError):
-        HttpAdapter().run(a_request(limited), cancelled=lambda: False)
+        HttpAdapter().run(a_request(limited), link=UNLINKED)
 
     assert (gate.shared.limits.max_concurrent, gate.shared.limits.keep_alive) == (7, False)
 

@@ -16,6 +16,7 @@ from console.overview import overview
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
+from tests.glass import seeing_all
 
 PASSWORD = "correct horse battery"
 
@@ -29,7 +30,7 @@ def member(tenant: Tenant) -> Client:
 @pytest.fixture
 def superuser(database: None) -> Client:
     browser = Client()
-    browser.force_login(User.objects.create_superuser("root", "root@example.com", PASSWORD))
+    browser.force_login(seeing_all())
     return browser
 
 

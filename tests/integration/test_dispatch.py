@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities import cancellation, outputs, results, submission, tasks, waiting, wakes
-from activities.admission import limits
+from activities import cancellation, outputs, relay, results, submission, tasks, waiting, wakes
+from activities.admission import Exchange, limits
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.models import Activity, ActivityEvent, Wake
 from activities.run_tokens import RunToken
@@ -303,7 +303,9 @@ def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: 
     assert waiting.why(acme.pk, late.pk).code == "provider_limit"
 
 
-def test_a_worker_that_drains_goes_on_with_nothing(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_a_worker_that_drains_starts_nothing_more_and_its_grants_wait_again(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 60
     engine.serve(acme, "qa", max_concurrency=1)
     engine.submit(acme, count=3)
@@ -312,7 +314,11 @@ def test_a_worker_that_drains_goes_on_with_nothing(engine: Engine, acme: Tenant,
     limits.refresh()
     engine.deliver()
 
-    assert (len(engine.agent.calls), engine.messages()) == (1, 0)
+    assert (len(engine.agent.calls), engine.messages()) == (0, 0)
+    engine.replace_worker()
+    relay.turn_over(Exchange(), go_on=False)
+    engine.drain()
+    assert len(engine.agent.calls) == 3
 
 
 def test_a_duplicate_that_ends_while_we_look_is_submitted_after_all(

@@ -333,7 +333,7 @@ def test_metrics_ask_a_fixed_number_of_questions(engine: Engine, tenant: Tenant)
     with system_scope(), connections[SYSTEM].execute_wrapper(count):
         standing.standing()
 
-    assert len(asked) == 7
+    assert len(asked) == 8
 
 
 def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:

@@ -273,7 +273,7 @@ def test_the_command_says_ok_for_each_and_exits_with_0(work: Work) -> None:
     lines = said.getvalue().splitlines()
     assert len(lines) == len(invariants.SAFETY) + len(invariants.LIVENESS) + 1
     assert all("  ok  " in line for line in lines[:-1])
-    assert lines[-1].startswith("All 23 invariants hold")
+    assert lines[-1].startswith("All 26 invariants hold")
 
 
 def test_the_command_names_what_is_broken_and_exits_with_1(work: Work) -> None:
@@ -287,7 +287,7 @@ def test_the_command_names_what_is_broken_and_exits_with_1(work: Work) -> None:
     assert ended.value.code == 1
     assert "I04  BROKEN" in said.getvalue()
     assert f"1: {work.twice}" in said.getvalue()
-    assert "BROKEN: 1 of 18 invariants do not hold (I04)" in said.getvalue()
+    assert "BROKEN: 1 of 21 invariants do not hold (I04)" in said.getvalue()
 
 
 def test_the_command_speaks_json(work: Work) -> None:

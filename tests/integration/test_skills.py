@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,16 @@ from activities import results, workers
 from activities.run_tokens import RunToken
 from agents import configuration, skill_files
 from agents.api.skills import MOST_SKILLS
-from agents.contracts import Accepted, AdapterSettings, AgentRequest, AgentResult, Callback, Completed, Output
+from agents.contracts import (
+    Accepted,
+    AdapterSettings,
+    AgentRequest,
+    AgentResult,
+    Callback,
+    Completed,
+    Output,
+    RunLink,
+)
 from agents.exceptions import InputUnavailable
 from agents.job import job_of
 from agents.models import Skill
@@ -237,7 +246,7 @@ def remote(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> Non
     """The agent of the role qa is somewhere else: it is called over HTTP, as far as the engine knows."""
 
     class Elsewhere:
-        def run(self, request: AgentRequest, *, cancelled: Callable[[], bool]) -> AgentResult:
+        def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
             return engine.agent(request)
 
     engine.serve(acme, "qa", adapter="http", endpoint="http://127.0.0.1:9/agent")

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.utils import timezone
 
-from tenants import members, tokens
+from tenants import break_glass, members, tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Membership, Role, Tenant
 
@@ -248,13 +248,21 @@ def test_a_membership_in_an_inactive_tenant_counts_for_nothing(ann, make_tenant)
         members.principal_of(ann, "closed")
 
 
-def test_a_superuser_acts_for_any_tenant_that_they_name(tenant, make_tenant):
+def test_a_superuser_acts_for_any_tenant_that_they_name_through_broken_glass_alone(
+    tenant, other_tenant, make_tenant
+):
     root = User.objects.create_superuser("root")
     make_tenant("closed", is_active=False)
+    with pytest.raises(members.MembershipRefused, match="Break the glass"):
+        members.principal_of(root, "acme")
+    glass = break_glass.open_for(root, "acme", "They asked us to look.")
+    with pytest.raises(members.MembershipRefused, match="Break the glass"):
+        members.principal_of(root, "globex")
 
     principal = members.principal_of(root, "acme")
 
     assert (principal.tenant_id, principal.role, principal.is_platform_admin) == (tenant.pk, Role.ADMIN, True)
+    assert principal.break_glass_id == glass.pk
     with pytest.raises(members.TenantNotNamed, match="X-Tenant"):
         members.principal_of(root)
     for absent in ("nowhere", "closed"):

@@ -10,8 +10,7 @@ from django.db import OperationalError
 from psycopg.errors import DeadlockDetected
 from rest_framework.test import APIClient
 
-from activities import cancellation, families, results, tools
-from activities.api import backlog
+from activities import backlog, cancellation, families, results, tools
 from activities.exceptions import RunSuperseded
 from activities.models import Activity, ToolCall
 from activities.run_tokens import RunToken

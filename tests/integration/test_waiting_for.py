@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -20,6 +19,7 @@ from agents.contracts import Accepted
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.glass import seeing_all
 from tests.toolbox import OUTPUT, at_work, caller_of, child, of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -272,7 +272,7 @@ def test_the_history_of_a_question_tells_votes_and_deadlines(api: Any, engine: E
 
 def test_the_history_in_the_admin_tells_it_too(engine: Engine, acme: Tenant) -> None:
     browser = Client()
-    browser.force_login(User.objects.create_superuser("root", "root@example.com", "a long password"))
+    browser.force_login(seeing_all())
     activity_id, agent = at_work(engine, acme)
     item = agent.used("create_approval", type="x", title="Which way?", quorum=2, due_seconds=600)
     with tenant_scope(acme.pk):

@@ -17,17 +17,16 @@ from activities import (
     deadletters,
     deadlines,
     families,
-    leases,
     promotion,
     recovery,
     relay,
+    reports,
     results,
     run_tokens,
     tasks,
     tools,
 )
 from activities.admission import Exchange, limits, rebuilding, scripts
-from activities.api import reports
 from activities.approvals import NewApproval
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.models import DeadLetter
@@ -125,14 +124,7 @@ class World:
         try:
             tasks.run(**message)
         except WorkerDied:
-            self._replace_worker()
-
-    def _replace_worker(self) -> None:
-        leases.end()
-        self.engine.lease = leases.begin(
-            roles=list(ROLES), concurrency=self.engine.lease.concurrency, watched=False
-        )
-        limits.refresh()
+            self.engine.replace_worker()
 
     def token_of(self, request: AgentRequest) -> RunToken:
         token = run_tokens.read(request.callback.token)

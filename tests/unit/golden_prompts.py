@@ -73,6 +73,22 @@ APPROVAL = {
     "chosen_option": "The first spring",
     "reviewer_feedback": "",
 }
+MESSAGE = {
+    "reason": "message",
+    "item": "0194",
+    "mailbox": "session-1",
+    "kind": "message",
+    "source": "user",
+    "text": "Leave the neighbour out, please.",
+    "content": None,
+}
+NOTIFICATION = {
+    **MESSAGE,
+    "kind": "task_notification",
+    "source": "system",
+    "text": "The task 'Draw the hive' is completed.",
+    "content": {"task_id": "0195", "status": "completed", "result": "A drawing of a hive."},
+}
 
 CASES: dict[str, dict[str, Any]] = {
     "new_task": {**ALL, "wakes": [{"reason": "new_task"}]},
@@ -151,6 +167,24 @@ CASES: dict[str, dict[str, Any]] = {
         **TASK,
         "wakes": [{"reason": "new_task"}, SUBTASK, {**SUBTASK, "subtask_name": "Count the bees"}],
     },
+    "message": {**TASK, "wakes": [MESSAGE]},
+    "messages": {**TASK, "wakes": [MESSAGE, {**MESSAGE, "source": "hook", "text": "The roof is wet."}]},
+    "message_that_a_task_has_ended": {**TASK, "wakes": [NOTIFICATION]},
+    "message_that_people_have_decided": {
+        **TASK,
+        "wakes": [
+            {
+                **NOTIFICATION,
+                "kind": "approval_result",
+                "text": "Approve: the angle",
+                "content": ["autumn", 2],
+            }
+        ],
+    },
+    "message_of_an_action": {
+        **TASK,
+        "wakes": [{**MESSAGE, "kind": "overlay_action", "text": "", "content": 7}],
+    },
     "feedback_then_scheduled": {**ALL, "wakes": [FEEDBACK, {"reason": "scheduled"}]},
 }
 
@@ -166,7 +200,7 @@ def rendered(case: str) -> str:
 
 
 def main() -> None:
-    import tests.conftest  # noqa: F401 - sets Django up
+    import conftest  # noqa: F401 - sets Django up
 
     for file in FOLDER.glob("*.md"):
         file.unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 from activities.models import Activity
@@ -15,13 +14,14 @@ from pipelines.models import PipelineRun
 from tenants.models import Tenant
 from tests.browsing import BRIEF
 from tests.engine import Engine
+from tests.glass import seeing_all
 
 
 @pytest.fixture
 def root(database: None) -> Client:
-    """A browser in which a superuser has signed in."""
+    """A browser in which a superuser has signed in who has broken the glass of all tenants."""
     browser = Client()
-    browser.force_login(User.objects.create_superuser("root", "root@example.com", "a long password"))
+    browser.force_login(seeing_all())
     return browser
 
 

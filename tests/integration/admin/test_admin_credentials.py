@@ -18,7 +18,7 @@ from agents.models import Agent, AgentConfig
 from tenants import tokens
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
-from tests.browsing import act, list_of, no_inlines, page_of
+from tests.browsing import act, list_of, no_inlines, page_of, told
 
 SECRET = "sk-very-secret"
 
@@ -200,3 +200,13 @@ def _agent_form(browser: Client, **fields: str) -> HttpResponse:
     sent = {name: value for name, value in form.initial.items() if value is not None and value is not False}
     sent |= {"options": "{}", "retry": "{}", "input_schema": "null"} | no_inlines("deployments")
     return browser.post(page, sent | fields)
+
+
+def test_the_button_that_sends_a_periodic_task_sends_ticks_alone(root: Client) -> None:
+    with system_scope():
+        every = IntervalSchedule.objects.create(every=1, period="hours")
+        row = PeriodicTask.objects.create(name="backdoor", task="activities.run", interval=every)
+
+    answer = act(root, PeriodicTask, "run_tasks", row)
+
+    assert any("Not sent: backdoor" in message for message in told(answer))

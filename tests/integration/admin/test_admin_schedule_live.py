@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 
 from pipelines.models import Schedule
 from pipelines.schedules import saving
@@ -15,6 +14,7 @@ from tenants.models import Tenant
 from tests import pages
 from tests.browsing import page_of
 from tests.engine import Engine
+from tests.glass import seeing_all
 from tests.tickers import body, tickers
 
 pytestmark = pytest.mark.ui
@@ -33,7 +33,7 @@ def daily(engine: Engine, tenant: Tenant) -> Schedule:
 @pytest.fixture
 def screen(database: None) -> Iterator[Any]:
     """A window in which a superuser has signed in. Whatever its console complains of fails the test."""
-    user = User.objects.create_superuser("root", "root@example.com", "a long password")
+    user = seeing_all()
     complaints: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1400, "height": 900})

@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
+from tests.glass import seeing_all
 from tests.questions import Questions
 from tests.visiting import Person
 
@@ -45,4 +46,4 @@ def ann(person: Callable[..., Person]) -> Person:
 @pytest.fixture
 def root(database: None) -> Person:
     """A superuser who is no member of any tenant."""
-    return Person(User.objects.create_superuser("root", "root@example.com", "a long password"))
+    return Person(seeing_all())

@@ -1,0 +1,149 @@
+"""A thousand pieces of work that can wait, while whoever looks after their batches is killed twice: each result counts once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities import invariants
+from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool
+from agents import outbound
+from agents.governor import known
+from benchmarks.fake_provider import FakeProvider, Turn
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests import batching
+from tests.engine import Engine, eventually
+from tests.integration.conftest import engine
+
+__all__ = ("engine",)
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
+
+WORK, SIZE, UNLUCKY = 1_000, 250, 50
+
+
+class Keepers:
+    """One at a time, of which each but the last is killed."""
+
+    def __init__(self, nursery: subprocess.Popen[str]) -> None:
+        self.nursery, self.alive = nursery, 0
+
+    def start(self, *, stop_after: int = 0) -> None:
+        assert self.nursery.stdin
+        self.nursery.stdin.write(f"{stop_after}\n")
+        self.nursery.stdin.flush()
+        self.alive = int(self.says())
+
+    def says(self) -> str:
+        assert self.nursery.stdout
+        return self.nursery.stdout.readline().strip()
+
+    def kill(self) -> None:
+        os.kill(self.alive, signal.SIGKILL)
+        self.alive = 0
+
+
+@contextmanager
+def keepers(environment: dict[str, str]) -> Iterator[Keepers]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.acceptance.batch_keepers"],
+        env=environment, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as nursery:  # fmt: skip
+        running = Keepers(nursery)
+        assert running.says() == "ready"
+        try:
+            yield running
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(running.alive or nursery.pid, signal.SIGKILL)
+            nursery.kill()
+
+
+@pytest.fixture
+def provider(settings: Any) -> Iterator[FakeProvider]:
+    with FakeProvider() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        known._noted.clear()
+        yield running
+    outbound.close_connections()
+
+
+def fails_once(unlucky: set[str]) -> Any:
+    """Every piece of work is answered by its name; these fail the first time."""
+
+    def answering(body: Mapping[str, Any]) -> Turn | str:
+        name = body["messages"][0]["content"]
+        ours = next((each for each in unlucky if f"{each}\n" in f"{name}\n"), None)
+        if ours is None:
+            return Turn("Done.")
+        unlucky.discard(ours)
+        return "api_error"
+
+    return answering
+
+
+def test_a_thousand_results_count_once_though_whoever_looks_after_their_batches_is_killed_twice(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, process_environment: dict[str, str]
+) -> None:
+    environment = {
+        **process_environment,
+        "AGENT_EGRESS_ALLOW": provider.place,
+        "ORCHESTRATOR_BATCH_SIZE": str(SIZE),
+        "ORCHESTRATOR_BATCH_AGE_SECONDS": "0.5",
+        "ORCHESTRATOR_BATCH_POLL_SECONDS": "0.1",
+        "ORCHESTRATOR_BATCH_LEASE_SECONDS": "2",
+    }
+    batches, began = provider.batches, datetime.now(UTC) - timedelta(minutes=1)
+    batches.answering = fails_once({f"work {number}" for number in range(0, WORK, WORK // UNLUCKY)})
+    batching.serve(engine, tenant, provider)
+    found = engine.submit(tenant, count=WORK, priority=20)
+    engine.drain()
+
+    with keepers(environment) as running:
+        batches.held.set()
+        running.start()
+        eventually(lambda: batches.batches, 30)
+        running.kill()  # the provider has the batch, and nobody was told its name
+        batches.held.clear()
+        batches.released.set()
+
+        running.start(stop_after=SIZE + 100)
+        assert running.says() == "stopped"
+        running.kill()  # some answers of a batch were taken in, and others not
+
+        running.start()
+        eventually(lambda: count(tenant, "done") == WORK - UNLUCKY, 60)
+        engine.make_due(tenant)
+        engine.drain()
+        eventually(lambda: count(tenant, "done") == WORK, 60)
+
+    sent = Counter(request["custom_id"] for request in batches.requests())
+    sizes = [len(batch.requests) for batch in batches.batches.values()]
+    assert set(sent.values()) == {1}
+    assert (len(sent), sizes[:4], max(sizes)) == (WORK + UNLUCKY, [SIZE] * 4, SIZE)
+    with tenant_scope(tenant.pk):
+        ends = Counter(ActivityEvent.objects.filter(verb="complete").values_list("activity_id", flat=True))
+        tries = Counter(ActivityRun.objects.values_list("activity_id", flat=True))
+        assert OutputSpool.objects.count() == WORK
+    assert ends == dict.fromkeys(found, 1)
+    assert Counter(tries.values()) == {1: WORK - UNLUCKY, 2: UNLUCKY}
+    assert Counter(item.state for item in batching.items(tenant)) == {"answered": WORK, "failed": UNLUCKY}
+    assert {batch.sendings for batch in batching.batches(tenant)} == {1}
+    assert invariants.check(quiesced=True, since=began) == []
+
+
+def count(tenant: Tenant, status: str) -> int:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.filter(status=status).count()

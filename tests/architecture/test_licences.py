@@ -1,0 +1,74 @@
+"""What we depend on may be given on with our licence, and comes as it was locked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distributions
+
+import pytest
+
+from tests.architecture import tree
+
+LOCKS = sorted((tree.ROOT / "requirements").glob("*.txt"))
+#: Copyleft that reaches beyond the library itself. The lesser GPL does not, as we only import.
+REACHES_US = re.compile(
+    r"affero|agpl|(?<!l)(?<!lesser )\bgpl|(?<!lesser )general public license", re.IGNORECASE
+)
+
+
+def _licences(distribution: Distribution) -> str:
+    told = distribution.metadata
+    classifiers = [each for each in told.get_all("Classifier") or [] if each.startswith("License")]
+    return " | ".join([told.get("License-Expression") or "", (told.get("License") or "")[:100], *classifiers])
+
+
+def _locked() -> set[str]:
+    return {
+        _plain(name) for lock in LOCKS for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.MULTILINE)
+    }
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _installed() -> Iterator[Distribution]:
+    return (each for each in distributions() if _plain(each.metadata["Name"]) in _locked())
+
+
+def test_no_package_has_a_licence_that_reaches_us() -> None:
+    reaching = {
+        each.metadata["Name"]: licences
+        for each in _installed()
+        if REACHES_US.search(licences := _licences(each))
+    }
+
+    assert reaching == {}
+
+
+@pytest.mark.parametrize(
+    ("licence", "reaches"),
+    [
+        ("AGPL-3.0-only", True),
+        ("GNU Affero General Public License v3", True),
+        ("GPL-3.0-or-later", True),
+        ("License :: OSI Approved :: GNU General Public License v3 (GPLv3)", True),
+        ("LGPL-3.0-only", False),
+        ("License :: OSI Approved :: GNU Lesser General Public License v3 (LGPLv3)", False),
+        ("Apache-2.0", False),
+    ],
+)
+def test_licences_are_told_apart(licence: str, reaches: bool) -> None:
+    assert bool(REACHES_US.search(licence)) is reaches
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_every_package_of_a_lock_is_pinned_with_hashes(lock: object) -> None:
+    text = lock.read_text()  # type: ignore[attr-defined]
+    entries = re.split(r"\n(?=[a-z0-9])", text.split("make requirements\n", 1)[1])
+
+    assert len(entries) > 50
+    assert [
+        entry.splitlines()[0] for entry in entries if "==" not in entry or "--hash=sha256:" not in entry
+    ] == []

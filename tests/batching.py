@@ -1,0 +1,76 @@
+"""Batches of a provider in tests: a role whose work waits for them, and somebody who looks after them whenever the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Now
+
+from activities.batches import gathering, leaving, tending
+from activities.models import BatchItem, ProviderBatch
+from activities.models.batch import OPEN_BATCHES
+from agents import configuration
+from agents.models import Agent
+from benchmarks.fake_provider import FakeProvider
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+
+ROLE = "qa"
+
+
+def serve(engine: Engine, tenant: Tenant, provider: FakeProvider, role: str = ROLE, **fields: Any) -> None:
+    """Let a model of the provider do the role for the tenant, in batches."""
+    told = {"adapter": "batch", "endpoint": provider.anthropic_url, "model": "m-1"}
+    engine.serve(tenant, role, **(told | fields))
+
+
+@contextmanager
+def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
+    """The registry's options of a role, as long as the block lasts."""
+    before = Agent.objects.filter(role=role).values_list("options", flat=True).get()
+    Agent.objects.filter(role=role).update(options=options)
+    configuration.forget()
+    try:
+        yield
+    finally:
+        Agent.objects.filter(role=role).update(options=before)
+        configuration.forget()
+
+
+def look_after(tenant: Tenant, turns: int = 1) -> None:
+    """Do what the errands of batches do, as often, whenever it is due."""
+    for _ in range(turns):
+        leaving.leave()
+        gathering.gather()
+        make_due(tenant)
+        tending.tend()
+
+
+def make_due(tenant: Tenant) -> None:
+    """Let every lease and every pause between two looks be over."""
+    with tenant_scope(tenant.pk):
+        ProviderBatch.objects.filter(state__in=OPEN_BATCHES).update(due_at=Now())
+
+
+def let_time_pass(tenant: Tenant, **shift: Any) -> None:
+    """Move moments of open items into the past, by the name of the column."""
+    with tenant_scope(tenant.pk):
+        BatchItem.objects.filter(closed_at=None).update(
+            **{name: F(name) - interval for name, interval in shift.items()}
+        )
+
+
+def items(tenant: Tenant, activity_id: UUID | None = None) -> list[BatchItem]:
+    with tenant_scope(tenant.pk):
+        found = BatchItem.objects.order_by("id")
+        return list(found if activity_id is None else found.filter(activity_id=activity_id))
+
+
+def batches(tenant: Tenant) -> list[ProviderBatch]:
+    with tenant_scope(tenant.pk):
+        return list(ProviderBatch.objects.order_by("id"))

@@ -1,0 +1,107 @@
+"""Budgets while everything happens at once: starts, reports, ends, and people who change caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+
+from activities import budget_waits, reports, results, tasks
+from activities.exceptions import RunSuperseded
+from agents.contracts import Accepted, AgentRequest
+from tenants.models import Tenant
+from tenants.money import budgets
+from tests.engine import Engine, at_once
+from tests.spending import accepted, broken_invariants, capped, dollars, finished, let_go, now, standing
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant, max_concurrency=20)
+    return tenant
+
+
+@pytest.fixture
+def wide(database: None) -> Iterator[Engine]:
+    """One role and twenty seats."""
+    running = Engine(["qa"], seats=20)
+    yield running
+    running.close()
+
+
+def test_of_twenty_starts_at_once_only_those_start_that_the_cap_holds(wide: Engine, tenant: Tenant) -> None:
+    engine, acme = wide, tenant
+    engine.serve(acme, max_concurrency=20)
+    budget = capped(acme)
+    seen: list[Decimal] = []
+
+    def accept(request: AgentRequest) -> Accepted:
+        found = now(budget)
+        seen.append(found.spent + found.reserved)
+        return Accepted()
+
+    engine.agent.behaviour = accept
+    ids = engine.submit(acme, count=20)
+    messages: list[Any] = [engine.take() for _ in range(20)]
+    assert all(messages)
+
+    at_once(*(partial(tasks.run, **message) for message in messages))
+
+    statuses = [engine.status(acme, one) for one in ids]
+    assert (statuses.count("in_progress"), statuses.count("created")) == (3, 17)
+    assert standing(budget) == ("0.00", "0.90")
+    assert max(seen) <= 1
+    assert broken_invariants() == []
+
+
+def test_reports_and_ends_and_starts_at_once_leave_the_figures_true(engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme, "3.00")
+    runs = [accepted(engine, acme) for _ in range(8)]
+    waiting = engine.submit(acme, count=4)
+
+    deeds: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
+    deeds += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
+    deeds += [partial(results.stalled, run) for run in runs[3:6]]
+    deeds += [engine.deliver, partial(budgets.change, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
+    outcomes = at_once(*deeds)
+
+    expected = (RunSuperseded, reports.RunOver)
+    assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, expected)] == []
+    assert broken_invariants() == []
+    assert all(engine.status(acme, one) in ("created", "in_progress") for one in waiting)
+
+
+def test_a_cap_that_rises_while_work_is_put_off_leaves_none_behind(engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme, "0.10")
+    ids = engine.submit(acme, count=6)
+    messages: list[Any] = [engine.take() for _ in range(6)]
+
+    at_once(
+        *(partial(tasks.run, **message) for message in messages),
+        partial(budgets.change, acme.pk, budget.pk, {"cap": Decimal(10)}),
+        budget_waits.look_after,
+    )
+    let_go(engine)
+    engine.drain()
+
+    assert [engine.status(acme, one) for one in ids] == ["done"] * 6
+    assert broken_invariants() == []
+
+
+def test_of_reports_of_one_run_at_once_each_dollar_counts_once(engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme, "10")
+    run = accepted(engine, acme)
+
+    costs = ["0.10", "0.40", "0.40", "0.20", "0.30", "0.40"]
+    at_once(
+        *(partial(reports.beat, run, progress=None, usage=dollars(cost, tokens=7)) for cost in costs),
+        partial(reports.complete, run, finished("0.40"), actor="test"),
+    )
+
+    assert standing(budget) == ("0.40", "0.00")
+    assert broken_invariants() == []

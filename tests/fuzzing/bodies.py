@@ -1,0 +1,87 @@
+"""Requests that are right, by the name of their operation: for the tests that ask the same of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tickers import body as schedule
+
+BODIES: dict[str, Any] = {
+    "activities_create": {"name": "x", "agent_role": "qa"},
+    "activities_bulk_create": {"action": "cancel", "filter": {"step": "none"}, "dry_run": True},
+    "activities_reassign_create": {"agent_role": "seo", "reason": "Busy."},
+    "activities_reject_create": {"notes": "Again."},
+    "activities_resolve_create": {"note": "Done."},
+    "activities_review_create": {"approved": True},
+    "agent_configs_update": {"max_concurrency": 2},
+    "agents_create": {"role": "clerk", "name": "Clerk", "endpoint": "https://1.1.1.1/clerk"},
+    "agents_deployments_create": {"version": "1.0.0", "environment": "production"},
+    "agents_update": {"name": "Scribe"},
+    "agents_partial_update": {"model": "m"},
+    "approvals_create": {"type": "content", "title": "May it?"},
+    "approvals_decide_create": {"decision": "approved"},
+    "budgets_create": {"name": "Some", "cap": 5, "period": "day", "agent_role": "seo"},
+    "budgets_update": {"name": "Some", "cap": 7},
+    "channels_create": {"kind": "ads", "name": "More ads"},
+    "channels_update": {"kind": "ads", "name": "Ads"},
+    "datasets_create": {"name": "more", "fields": {"id": "string"}},
+    "datasets_rows_create": {"rows": [{"id": "y", "n": 2}]},
+    "datasets_update": {"fields": {"id": "string", "n": "integer"}},
+    "dead_letters_dismiss_create": {"filter": {"agent_role": "none"}, "reason": "Old."},
+    "dead_letters_replay_create": {"filter": {"agent_role": "none"}},
+    "deliverable_periods_plan_create": {"plan": {"items": []}},
+    "deliverables_create": {"key": "other", "name": "Other", "pipelines": ["flow"]},
+    "deliverables_update": {"name": "Blog", "pipelines": ["flow"]},
+    "inbox_decide_create": {"items": [{"id": "0192f000-0000-7000-8000-000000000000", "decision": "approved"}]},
+    "mailboxes_batches_failed_create": {"error": "It broke."},
+    "mailboxes_items_create": {"kind": "message", "text": "Hello."},
+    "mailboxes_take_create": {"consumer": "somebody"},
+    "notification_channels_create": {
+        "kind": "email", "name": "More", "target": "more@example.com", "kinds": ["dead_letter"],
+    },
+    "notification_channels_update": {"name": "Ops", "kinds": ["dead_letter"]},
+    "pipeline_runs_replay_create": {"from_step": "a"},
+    "pipelines_create": {"key": "more", "name": "More", "steps": [{"id": "a", "agent_role": "qa"}]},
+    "pipelines_update": {"name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]},
+    "platform_configs_scheduler_update": {},
+    "schedules_create": schedule(name="Nightly"),
+    "schedules_partial_update": {"enabled": False},
+    "schedules_preview_create": schedule(),
+    "schedules_update": schedule(),
+    "skills_create": {"key": "more", "name": "More", "content": "Know this."},
+    "skills_update": {"name": "Tone", "content": "Be kind."},
+    "subagents_create": {"subagent_type": "qa", "prompt": "Look."},
+    "templates_create": {"key": "more", "name": "More", "agent_role": "qa"},
+    "templates_update": {"name": "T", "agent_role": "qa"},
+    "webhooks_create": {"url": "https://1.1.1.1/more", "description": "More"},
+    "webhooks_update": {"url": "https://1.1.1.1/events", "description": "All"},
+}  # fmt: skip
+
+#: Below the address of an object, but not a change of what is read there.
+CHANGES_NOTHING_READ = {
+    "agents_check_create": "asks whether the agent answers",
+    "deliverables_start_period_create": "makes a period",
+    "mailboxes_batches_completed_create": "a batch is its consumer's by its lease, and is read nowhere",
+    "mailboxes_batches_failed_create": "the same",
+    "mailboxes_batches_heartbeat_create": "the same",
+    "mailboxes_items_create": "makes an item",
+    "mailboxes_take_create": "makes a batch",
+    "notification_channels_test_create": "sends a message",
+    "pipelines_runs_create": "makes a run",
+    "queues_pause_create": "a queue is a figure and not an object",
+    "queues_resume_create": "the same",
+    "schedules_run_create": "makes an execution",
+    "webhooks_deliveries_redeliver_create": "sends a message",
+    "webhooks_test_create": "sends a message",
+}
+
+#: What one world cannot do all of: one of these ends what the others need.
+SUCCEEDS_ONLY_IN_A_STATE = {
+    "activities_approve_create", "activities_complete_create", "activities_reassign_create", "activities_reject_create",
+    "activities_resolve_create", "activities_retry_create", "activities_review_create", "activities_start_create",
+    "activities_cancel_create", "agents_deployments_promote_create", "agents_rollback_create", "approvals_withdraw_create",
+    "bulk_jobs_cancel_create", "channels_reactivate_create", "dead_letters_replay_one", "deliverable_periods_plan_create",
+    "notification_channels_renew_secret_create", "pipeline_runs_replay_create", "agents_check_create", "pipeline_runs_cancel_create",
+    "deliverable_periods_cancel_create", "notification_channels_test_create", "schedules_run_create",
+    "mailboxes_batches_failed_create", "mailboxes_batches_heartbeat_create",
+}  # fmt: skip

@@ -1,0 +1,114 @@
+"""Sends made-up requests of every operation to the server in this process, and notes which answers break what the schema says."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import schemathesis
+from django.core.signals import got_request_exception
+from django.core.wsgi import get_wsgi_application
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.core.failures import FailureGroup
+from schemathesis.openapi import from_dict
+from schemathesis.specs.openapi import checks as said
+
+from tests.fuzzing.world import Known, known_of
+
+#: What is looked at in every answer. Others say what a schema cannot: that a value is right by its form but names nothing.
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    said.status_code_conformance,
+    said.content_type_conformance,
+    said.response_headers_conformance,
+    said.response_schema_conformance,
+]
+
+
+#: A stream does not end, so its page is asked for.
+PAGED = {"Accept": "application/json"}
+
+
+@dataclass
+class Findings:
+    """Answers that were not as promised; each kind once per operation."""
+
+    found: dict[tuple[str, str], str] = field(default_factory=dict)
+    requests: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+
+    def add(self, operation: str, error: Exception, case: Case, answer: Any) -> None:
+        sent = f"{case.method} {case.formatted_path} {case.query} {case.body!r:.600}"
+        said = self.broken.pop() if answer.status_code == 500 and self.broken else answer.text[:400]
+        key = (operation, f"{type(error).__name__}: {answer.status_code}")
+        self.found.setdefault(key, f"{operation}: {error}\n  {sent}\n  {said}")
+
+    def note(self, **kwargs: Any) -> None:
+        """Receives Django's signal that a request has raised."""
+        self.broken.append(traceback.format_exc()[-1500:])
+
+
+def fuzz(
+    document: dict[str, Any], *, headers: dict[str, str], known: Known, examples: int, wanted: Callable[[str], bool] = lambda _: True
+) -> Findings:  # fmt: skip
+    """Send `examples` well-formed and half as many malformed requests of every wanted operation. Equal from run to run."""
+    findings = Findings()
+    got_request_exception.connect(findings.note)  # as long as somebody holds the findings
+    api = from_dict(document)
+    application = get_wsgi_application()
+    for operation in _operations(api):
+        if wanted(operation.path):
+            for mode, count in (
+                (GenerationMode.POSITIVE, examples),
+                (GenerationMode.NEGATIVE, (examples + 1) // 2),
+            ):
+                _fuzz_one(operation, mode, count, application, headers, known, findings)
+    return findings
+
+
+def _operations(api: Any) -> Iterator[Any]:
+    for result in api.get_all_operations():
+        yield result.ok()
+
+
+def _fuzz_one(
+    operation: Any, mode: GenerationMode, count: int, application: Any, headers: dict[str, str], known: Known, findings: Findings
+) -> None:  # fmt: skip
+    there = known_of(known, operation.path)
+
+    @settings(
+        max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Case) -> None:
+        findings.requests += 1
+        if there and findings.requests % 4 and isinstance(case.path_parameters, dict):
+            case.path_parameters = {
+                **case.path_parameters,
+                **{k: v for k, v in there.items() if k in case.path_parameters},
+            }
+        answer = case.call(
+            app=application, headers=headers | (PAGED if operation.path.endswith("/events/") else {})
+        )
+        findings.statuses[answer.status_code] = findings.statuses.get(answer.status_code, 0) + 1
+        try:
+            case.validate_response(answer, checks=CHECKS)
+        except FailureGroup as failures:
+            for failure in failures.exceptions:
+                findings.add(operation.label, failure, case, answer)
+
+    try:
+        send()
+    except Exception as error:
+        if type(error).__name__ not in ("Unsatisfiable", "FailedHealthCheck"):
+            raise
+
+
+def examples_wanted(default: int) -> int:
+    return int(os.environ.get("FUZZ_EXAMPLES", default))

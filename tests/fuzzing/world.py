@@ -1,0 +1,102 @@
+"""A tenant that has one of everything, so that made-up requests meet objects and not only 404s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activities.alerts import raise_alert
+from activities.models import DeadLetter, ProviderBatch
+from pipelines.models import ScheduleExecution
+from tenants.context import tenant_scope
+from tenants.events.models import WebhookDelivery, WebhookDeliveryState
+from tenants.models import Tenant
+from tests.burying import failed
+from tests.engine import Engine
+from tests.tickers import body as schedule_body
+
+ROOT = "/api/v1/"
+STEPS = [
+    {"id": "a", "agent_role": "qa"},
+    {"id": "b", "agent_role": "dev", "depends_on": ["a"], "requires_approval": True},
+]
+#: By the beginning of an address, the longest first: the path parameters of what there is.
+Known = dict[str, dict[str, str]]
+
+
+def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
+    """Make one of everything."""
+
+    def made(address: str, body: Any) -> Any:
+        answer = client.post(f"{ROOT}{address}", body)
+        assert answer.status_code < 300, (address, answer.content)
+        return answer.json()
+
+    engine.serve(tenant)
+    made("templates/", {"key": "t", "name": "T", "agent_role": "qa"})
+    made("pipelines/", {"key": "flow", "name": "Flow", "steps": STEPS})
+    run = made("pipelines/flow/runs/", {"params": {"topic": "x"}})
+    engine.drain()
+    (broken,) = failed(engine, tenant)
+    activity = run["steps"][0]["activity"]
+    attempt = client.get(f"{ROOT}activities/{activity}/runs/").json()["results"][0]["id"]
+    made(
+        "datasets/",
+        {"name": "rows", "fields": {"id": "string", "n": "integer"}, "rows": [{"id": "x", "n": 1}]},
+    )
+    skill = made("skills/", {"key": "tone", "name": "Tone", "content": "Be kind."})["key"]
+    deliverable = made("deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["flow"]})["id"]
+    period = made(f"deliverables/{deliverable}/start-period/", {})["id"]
+    schedule = made("schedules/", schedule_body())["id"]
+    made("mailboxes/box/items/", {"kind": "message", "text": "Hello."})
+    taken = made("mailboxes/box/take/", {"consumer": "somebody", "window_ms": 0})["batch_id"]
+    webhook = made("webhooks/", {"url": "https://1.1.1.1/events"})["id"]
+    with tenant_scope(tenant.pk):
+        delivery = WebhookDelivery.objects.create(
+            tenant=tenant, endpoint_id=webhook, kind="webhook.test", state=WebhookDeliveryState.FAILED
+        ).pk
+        batch = ProviderBatch.objects.create(
+            tenant=tenant, agent_role="qa", provider="anthropic|1.1.1.1:443|0", model="m", size=1
+        ).pk
+        execution = ScheduleExecution.objects.create(
+            tenant=tenant, schedule_id=schedule, schedule_name="Daily", definition={}
+        ).pk
+        alert = raise_alert(tenant.pk, "dead_letter", "It failed")
+        letter = DeadLetter.objects.get(activity_id=broken).pk
+    engine.submit(tenant, "dev", 1)
+    bulk = {"action": "cancel", "filter": {"agent_role": "dev", "status": ["created"]}, "expected_count": 1}
+    version = {"version": "1.0.0", "environment": "staging"}
+    return {
+        "activities/{id}": {"id": activity},
+        "activities/": {"activity_id": activity, "run_id": attempt},
+        "agent-configs/": {"role": "qa"},
+        "agent-runs/": {"run_id": attempt, "key": skill, "tool": "report_blocker"},
+        "agents/": {"role": "scribe", "agent_role": "scribe", "id": made("agents/scribe/deployments/", version)["id"]},
+        "alerts/": {"id": str(alert)},
+        "approvals/": {"id": made("approvals/", {"type": "content", "title": "May it?"})["id"]},
+        "budgets/": {"id": made("budgets/", {"name": "All", "cap": 5, "period": "day"})["id"]},
+        "batches/": {"id": str(batch)},
+        "bulk-jobs/": {"id": (job := made("activities/bulk/", bulk)["id"]), "job_id": job},
+        "channels/": {"id": made("channels/", {"kind": "ads", "name": "Ads"})["id"]},
+        "datasets/": {"name": "rows", "key": "x"},
+        "dead-letters/": {"id": str(letter)},
+        "deliverable-periods/": {"id": period, "period_id": period},
+        "deliverables/": {"id": deliverable},
+        "mailboxes/": {"key": "box", "batch_id": taken},
+        "notification-channels/": {"id": made("notification-channels/", {
+            "kind": "email", "name": "Ops", "target": "ops@example.com", "kinds": ["dead_letter"],
+        })["id"]},
+        "pipeline-runs/": {"id": run["id"], "run_id": run["id"]},
+        "pipelines/": {"key": "flow"},
+        "queues/": {"role": "qa"},
+        "schedules/": {"id": schedule, "schedule_id": schedule, "execution_id": str(execution)},
+        "skills/": {"key": skill},
+        "subagents/": {"id": made("subagents/", {"subagent_type": "qa", "prompt": "Look."})["subagent_id"]},
+        "templates/": {"key": "t"},
+        "webhooks/": {"id": webhook, "webhook_id": webhook, "delivery_id": str(delivery)},
+    }  # fmt: skip
+
+
+def known_of(known: Known, path: str) -> dict[str, str] | None:
+    """The path parameters of the object that there is below this path of the schema."""
+    beginnings = [each for each in known if path.startswith(f"{ROOT}{each}")]
+    return known[max(beginnings, key=len)] if beginnings else None

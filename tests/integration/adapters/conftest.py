@@ -1,0 +1,68 @@
+"""A provider, and the subjects of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from agents import outbound
+from agents.governor import known
+from agents.outbound import budget
+from benchmarks.fake_provider import FakeProvider
+from tests import cleaning
+from tests.subjects import (
+    KEY,
+    AnthropicSubject,
+    BatchSubject,
+    HttpSubject,
+    InlineSubject,
+    ModelSubject,
+    OpenAISubject,
+    Subject,
+)
+
+
+@pytest.fixture
+def provider() -> Iterator[FakeProvider]:
+    """Whoever has its key may call it."""
+    with FakeProvider(key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def reachable(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServer, provider: FakeProvider
+) -> Iterator[None]:
+    """The guard lets these two servers be called, and a cancelled call is noticed soon. Redis is left as it was."""
+    settings.ORCHESTRATOR_EGRESS_ALLOW = (f"{httpserver.host}:{httpserver.port}", provider.place)
+    settings.ORCHESTRATOR_INLINE_CALLABLES = ("tests",)
+    monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
+    known._noted.clear()
+    yield
+    outbound.close_connections()
+    cleaning.empty_redis()
+
+
+@pytest.fixture(params=["http", "inline", "anthropic", "openai", "batch"])
+def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: FakeProvider) -> Subject:
+    """Every adapter in turn."""
+    if request.param == "batch":
+        pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
+        return BatchSubject(provider)
+    if request.param in ("anthropic", "openai"):
+        return model_of(request.param, provider)
+    return HttpSubject(httpserver) if request.param == "http" else InlineSubject()
+
+
+@pytest.fixture(params=["anthropic", "openai"])
+def model(request: pytest.FixtureRequest, provider: FakeProvider) -> ModelSubject:
+    """Every adapter of a model in turn."""
+    return model_of(request.param, provider)
+
+
+def model_of(name: str, provider: FakeProvider) -> ModelSubject:
+    pytest.importorskip(name, reason=f"pip install orchestrator[llm] for the adapter {name}")
+    return AnthropicSubject(provider) if name == "anthropic" else OpenAISubject(provider)

@@ -1,0 +1,161 @@
+"""The same sentences for every adapter that there is. What one cannot do is skipped with its reason."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agents.contracts import Completed, Output, ToolAnswer, ToolCall
+from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.runner import run_agent
+from tests.linking import RecordingLink
+from tests.subjects import Calls, Fails, Hangs, Says, Subject, a_request, usage
+
+
+def needs(subject: Subject, ability: str) -> None:
+    if ability in subject.cannot:
+        pytest.skip(f"{subject.name}: {subject.cannot[ability]}")
+
+
+def test_an_agent_is_started_with_its_prompt(subject: Subject) -> None:
+    subject.run(Says())
+
+    assert subject.prompts() == ["Write a title.\nKeep it short."]
+
+
+def test_what_an_agent_says_is_its_result(subject: Subject) -> None:
+    result = subject.run(Says("Grüße 🍵\nund mehr"))
+
+    assert isinstance(result, Completed)
+    assert result.output == Output("Grüße 🍵\nund mehr")
+
+
+def test_what_an_agent_used_is_told(subject: Subject) -> None:
+    result = subject.run(Says("x", 11, 5))
+
+    assert isinstance(result, Completed)
+    assert result.usage == usage(11, 5)
+
+
+def test_an_agent_calls_a_tool_and_goes_on_with_its_answer(subject: Subject) -> None:
+    needs(subject, "tools")
+    link = RecordingLink()
+    beside = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
+
+    result = subject.run(Calls("create_subtask", beside), Says("Done."), link=link)
+
+    assert [(call.name, dict(call.arguments)) for call in link.called] == [("create_subtask", beside)]
+    assert isinstance(result, Completed)
+    assert result.output.content == "Done."
+    assert result.usage == usage(12, 5)
+    assert [each.output_tokens for each in link.told] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("report_blocker", {"type": "api_outage", "message": "The search is down."}),
+        ("request_human_review", {"question": "Formal or not?"}),
+    ],
+)
+def test_a_blocker_or_a_review_ends_the_run_at_once_without_output(
+    subject: Subject, tool: str, arguments: dict[str, str]
+) -> None:
+    needs(subject, "tools")
+    link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
+
+    result = subject.run(Calls(tool, arguments), link=link)
+
+    assert isinstance(result, Completed)
+    assert (result.output, len(subject.prompts())) == (Output(), 1)
+    assert [call.name for call in link.called] == [tool]
+
+
+def test_a_refused_tool_is_told_to_the_agent_which_may_try_otherwise(subject: Subject) -> None:
+    needs(subject, "tools")
+    answers = iter([ToolAnswer({"error": "unknown_role"}, refused=True), ToolAnswer({"id": "1"})])
+
+    def answering(call: ToolCall) -> ToolAnswer:
+        return next(answers)
+
+    link = RecordingLink(answering)
+    wrong = {"name": "a", "description": "b", "agent_role": "nobody", "blocking": False}
+
+    result = subject.run(
+        Calls("create_subtask", wrong),
+        Calls("create_subtask", {**wrong, "agent_role": "seo"}),
+        Says(),
+        link=link,
+    )
+
+    assert len(link.called) == 2
+    assert isinstance(result, Completed)
+
+
+def test_a_session_is_named_by_agents_that_have_one(subject: Subject) -> None:
+    result = subject.run(Says(), session_id="s-1")
+
+    assert isinstance(result, Completed)
+    assert result.session_id == (None if "session" in subject.cannot else "s-1")
+
+
+def test_a_run_that_nobody_wants_any_more_is_given_up(subject: Subject) -> None:
+    needs(subject, "cancel")
+    link = RecordingLink()
+    threading.Timer(0.3, lambda: setattr(link, "reason", "The work was cancelled.")).start()
+    began = time.monotonic()
+
+    with pytest.raises(AgentError) as caught:
+        subject.run(Hangs(), link=link)
+
+    assert caught.value.error_code == "run_cancelled"
+    assert not caught.value.retryable
+    assert time.monotonic() - began < 2.5
+
+
+def test_an_agent_that_takes_too_long_may_be_tried_again(subject: Subject) -> None:
+    needs(subject, "timeout")
+    with pytest.raises(RetryableAgentError) as caught:
+        subject.run(Hangs(), timeout_seconds=0.4)
+
+    assert caught.value.error_code == "agent_timeout"
+    assert caught.value.uses_attempt
+
+
+@pytest.mark.parametrize("status", [500, 503, 529])
+def test_a_fault_that_may_pass_is_retryable(subject: Subject, status: int) -> None:
+    with pytest.raises(RetryableAgentError) as caught:
+        subject.run(Fails(status))
+
+    assert not isinstance(caught.value, AgentRateLimited)
+    assert caught.value.uses_attempt
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a_refusal_is_permanent(subject: Subject, status: int) -> None:
+    with pytest.raises(PermanentAgentError, match="made to fail") as caught:
+        subject.run(Fails(status))
+
+    assert not caught.value.retryable
+
+
+def test_a_rate_limit_is_told_with_its_delay_and_uses_no_attempt(subject: Subject) -> None:
+    with pytest.raises(AgentRateLimited) as caught:
+        subject.run(Fails(429, 7))
+
+    assert (caught.value.retry_after, caught.value.uses_attempt) == (7, False)
+
+
+def test_an_agent_that_cannot_be_reached_may_be_tried_again(subject: Subject, settings: Any) -> None:
+    needs(subject, "unreachable")
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:1",)
+    nowhere = replace(subject.does(Says()), endpoint="http://127.0.0.1:1/run")
+
+    with pytest.raises(RetryableAgentError) as caught:
+        run_agent(a_request(nowhere))
+
+    assert caught.value.error_code == "agent_unreachable"

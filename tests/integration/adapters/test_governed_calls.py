@@ -1,0 +1,315 @@
+"""Every call to a provider goes through its governor: short waits are slept, long ones give the slot back, and everybody can see why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+
+from agents.contracts import AdapterSettings, Completed
+from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
+from agents.governor import Call, Outcome, governor, known
+from agents.governor.providers import Provider, profile_of, provider_of
+from agents.models import Agent
+from agents.runner import run_agent
+from benchmarks.fake_provider import FakeProvider, Fault, Limits, Turn, Use
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.linking import RecordingLink
+from tests.subjects import KEY, Calls, Fails, ModelSubject, Says, a_request
+
+
+def limited(model: ModelSubject, **limits: Any) -> AdapterSettings:
+    return model.settings(options={"provider": limits})
+
+
+def take(provider: Provider, number: int = 1) -> None:
+    """Somebody else, somewhere, is in the middle of calls."""
+    for _ in range(number):
+        assert provider.governor.ask(Call(str(uuid4()), 60.0)).granted
+
+
+def faulty(provider: Provider, number: int) -> None:
+    for _ in range(number):
+        call = Call(str(uuid4()), 60.0)
+        assert provider.governor.ask(call).granted
+        provider.governor.tell(call, Outcome.FAULT)
+
+
+def test_a_call_is_asked_for_and_told_with_what_it_used(model: ModelSubject) -> None:
+    settings = replace(model.does(Says("x", 500, 20)), options={"provider": "scale"})
+
+    run_agent(a_request(settings))
+
+    standing = provider_of(settings).governor.look()
+    assert (standing.under_way, standing.used["requests"], standing.used["input_tokens"]) == (0, 1, 500)
+    assert (standing.used["day_tokens"], standing.counts) == (520, {"ok": 1})
+
+
+def test_no_call_beyond_the_limit_leaves_and_the_run_comes_back_without_using_an_attempt(
+    model: ModelSubject,
+) -> None:
+    settings = limited(model, requests_per_minute=2)
+    take(provider_of(settings), 2)
+
+    with pytest.raises(AgentRateLimited) as caught:
+        run_agent(a_request(settings))
+
+    assert (caught.value.error_code, caught.value.uses_attempt, caught.value.nothing_sent) == (
+        "provider_limit",
+        False,
+        True,
+    )
+    assert caught.value.retry_after is not None
+    assert 50 < caught.value.retry_after < 65
+    assert caught.value.held_by == f"{model.name} at {model.provider.place}"
+    assert model.bodies == []
+
+
+def test_a_short_wait_is_slept(model: ModelSubject) -> None:
+    settings = replace(model.does(Says()), options={"provider": {"first_slots": 1}})
+    guard, other = provider_of(settings).governor, Call("other", 60.0)
+    guard.ask(other)
+    threading.Timer(0.3, lambda: guard.tell(other, Outcome.OK)).start()
+
+    assert isinstance(run_agent(a_request(settings)), Completed)
+
+
+def test_a_run_that_waits_is_given_up_when_nobody_wants_it(
+    model: ModelSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agents.governor import calling
+
+    monkeypatch.setattr(calling, "STOP_SECONDS", 0.05)
+    settings = limited(model, first_slots=1)
+    take(provider_of(settings))
+
+    with pytest.raises(AgentError) as caught:
+        run_agent(a_request(settings), link=RecordingLink(reason="The work was cancelled."))
+
+    assert caught.value.error_code == "run_cancelled"
+
+
+def test_a_429_stops_the_others_until_its_retry_after(model: ModelSubject) -> None:
+    with pytest.raises(AgentRateLimited):
+        model.run(Fails(429, 30))
+
+    with pytest.raises(AgentRateLimited) as caught:
+        model.run(Says())
+
+    assert (caught.value.error_code, len(model.bodies)) == ("provider_limit", 1)
+    assert caught.value.retry_after == pytest.approx(30, abs=2)
+
+
+def test_a_429_in_the_middle_of_a_conversation_is_waited_for(model: ModelSubject) -> None:
+    beside = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}
+    link = RecordingLink()
+
+    result = model.run(Calls("create_subtask", beside), Fails(429, 0.2), Says("Done."), link=link)
+
+    assert isinstance(result, Completed)
+    assert (result.output.content, len(link.called), len(model.bodies)) == ("Done.", 1, 3)
+
+
+def test_five_faults_open_the_breaker_for_this_provider_and_no_other(model: ModelSubject) -> None:
+    model.provider.script(*[Fault(status=500)] * 5)
+    for _ in range(5):
+        with pytest.raises(RetryableAgentError):
+            run_agent(a_request(model.settings(), timeout_seconds=60))
+
+    with pytest.raises(AgentRateLimited) as caught:
+        run_agent(a_request(model.settings()))
+
+    assert (caught.value.error_code, len(model.bodies)) == ("breaker_open", 5)
+    assert caught.value.retry_after == pytest.approx(60, abs=3)
+    name, value = ("x-api-key", KEY) if model.name == "openai" else ("Authorization", f"Bearer {KEY}")
+    another = model.settings(auth={"type": "header", "name": name, "value": value})
+    assert isinstance(run_agent(a_request(another)), Completed)
+
+
+def test_whoever_leaves_a_provider_no_time_does_not_open_its_breaker_for_others(model: ModelSubject) -> None:
+    model.provider.script(*[Fault("hang")] * 5)
+    for _ in range(5):
+        with pytest.raises(RetryableAgentError, match="within"):
+            run_agent(a_request(model.settings(), timeout_seconds=0.1))
+
+    standing = provider_of(model.settings()).governor.look()
+    assert (standing.breaker, standing.faults_in_a_row, standing.counts) == ("closed", 0, {"other": 5})
+
+
+def away() -> Any:
+    raise redis.ConnectionError("away")
+
+
+def test_while_redis_is_away_nothing_is_called_and_no_attempt_is_used(
+    model: ModelSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(governor.connections, "client", away)
+        with pytest.raises(AgentRateLimited) as caught:
+            run_agent(a_request(model.settings()))
+
+    assert (caught.value.error_code, caught.value.uses_attempt, model.bodies) == (
+        "limiter_unavailable",
+        False,
+        [],
+    )
+
+
+def test_an_answer_is_kept_when_the_governor_cannot_be_told(
+    model: ModelSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def answer(body: Any) -> Turn:
+            patched.setattr(governor.connections, "client", away)
+            return Turn("Kept.")
+
+        model.provider.default = answer
+        result = run_agent(a_request(model.settings()))
+
+    assert isinstance(result, Completed)
+    assert result.output.content == "Kept."
+
+
+def test_what_the_provider_says_is_left_holds_the_next_call_back(model: ModelSubject) -> None:
+    model.provider.meter.limits = Limits(requests=1)
+    settings = limited(model, requests_per_minute=50)
+    run_agent(a_request(settings))
+
+    with pytest.raises(AgentRateLimited) as caught:
+        run_agent(a_request(settings))
+
+    assert (caught.value.error_code, len(model.bodies)) == ("provider_limit", 1)
+
+
+# Who shares what
+
+
+def test_state_is_shared_by_place_and_credential_and_names_no_secret() -> None:
+    one = AdapterSettings("openai", "https://models.example/v1", {"type": "bearer", "token": KEY}, "m")
+    keys = {
+        name: provider_of(each).key
+        for name, each in {
+            "one": one,
+            "another path": replace(one, endpoint="https://models.example/other"),
+            "another credential": replace(one, auth={"type": "bearer", "token": "another"}),
+            "another place": replace(one, endpoint="https://others.example/v1"),
+            "another adapter": replace(one, adapter="anthropic"),
+        }.items()
+    }
+
+    assert keys["one"] == keys["another path"]
+    assert len(set(keys.values())) == 4
+    assert not any(KEY in key for key in keys.values())
+
+
+def test_limits_come_from_the_role_before_the_place_before_the_adapter(settings: Any) -> None:
+    settings.ORCHESTRATOR_PROVIDER_LIMITS = {
+        "openai": "free",
+        "models.example:443": {"tier": "build", "most_slots": 3, "first_slots": 1},
+    }
+
+    assert profile_of(None, "openai", "elsewhere:443").requests_per_minute == 5
+    assert profile_of(None, "openai", "models.example:443").requests_per_minute == 50
+    assert profile_of(None, "openai", "models.example:443").most_slots == 3
+    assert profile_of({"requests_per_minute": 7}, "openai", "models.example:443").requests_per_minute == 7
+    assert profile_of(None, "anthropic", "elsewhere:443").requests_per_minute is None
+
+
+# In the engine
+
+
+@pytest.fixture
+def modelled(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable[..., Provider]:
+    """Let a model do the role qa for the tenant, under these limits."""
+    pytest.importorskip("openai")
+
+    def serve(**limits: Any) -> Provider:
+        Agent.objects.filter(role="qa").update(options={"provider": limits})
+        chosen = AdapterSettings(
+            "openai", provider.openai_url, {"type": "none"}, "m-1", options={"provider": limits}
+        )
+        provider.key = None
+        engine.serve(tenant, "qa", adapter="openai", endpoint=provider.openai_url, model="m-1")
+        return provider_of(chosen)
+
+    yield serve
+    Agent.objects.filter(role="qa").update(options={}, instructions="")
+
+
+def why(api: Any, activity_id: UUID) -> dict[str, Any]:
+    answer = api("viewer").get(f"/api/v1/activities/{activity_id}/why/").json()
+    listed = api("viewer").get("/api/v1/activities/").json()["results"][0]["waiting_for"]
+    assert (listed["code"], listed["holder"]) == (answer["code"], answer["holder"])
+    return answer
+
+
+def test_a_model_does_an_activity(
+    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider
+) -> None:
+    Agent.objects.filter(role="qa").update(instructions="You write titles.")
+    modelled()
+    provider.script(Turn("A good title."))
+    (activity_id,) = engine.submit(tenant)
+
+    engine.deliver()
+
+    assert engine.status(tenant, activity_id) == "done"
+    assert str(provider.recorder.calls[0].body["messages"]).count("You write titles.") == 1
+    with tenant_scope(tenant.pk):
+        (run,) = engine.runs(tenant, activity_id)
+        assert run.usage["model"] == "m-1"
+
+
+def test_a_model_reports_a_blocker(
+    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider
+) -> None:
+    modelled()
+    provider.script(
+        Turn("", (Use("report_blocker", {"type": "api_outage", "message": "The search is down."}),))
+    )
+    (activity_id,) = engine.submit(tenant)
+
+    engine.deliver()
+
+    assert engine.status(tenant, activity_id) == "blocked"
+    assert len(provider.recorder.calls) == 1
+
+
+@pytest.mark.parametrize("code", ["provider_limit", "breaker_open"])
+def test_why_names_the_provider_that_holds_work_back_and_no_attempt_is_used(
+    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider, api: Any, code: str
+) -> None:
+    held = modelled(requests_per_minute=1 if code == "provider_limit" else 100)
+    if code == "breaker_open":
+        faulty(held, 5)
+    else:
+        take(held)
+    (activity_id,) = engine.submit(tenant, max_attempts=1)
+
+    engine.deliver()
+
+    reason = why(api, activity_id)
+    assert (reason["code"], reason["holder"]) == (code, f"openai at {provider.place}")
+    assert engine.get(tenant, activity_id).attempts == 0
+    assert provider.recorder.calls == []
+
+
+def test_providers_that_were_called_are_known_without_their_credentials(model: ModelSubject) -> None:
+    model.run(Says())
+
+    (found,) = known.providers()
+
+    assert (found.adapter, found.place, found.key) == (
+        model.name,
+        model.provider.place,
+        provider_of(model.settings()).key,
+    )
+    assert KEY not in repr(found)

@@ -1,0 +1,77 @@
+"""Callers at once at the fake provider, and how it keeps its limits. What they cost: tests/integration/test_governor_throughput.py."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from agents.contracts import AdapterSettings
+from agents.exceptions import AgentRateLimited
+from agents.governor import Call
+from agents.governor.providers import provider_of
+from benchmarks import throttling
+from benchmarks.fake_provider import FakeProvider, Fault, Limits, Turn
+
+
+def test_no_more_calls_are_under_way_than_there_are_slots(provider: FakeProvider, settings: Any) -> None:
+    """Twelve callers, three slots: the recorder never sees a fourth call, and nobody loses an attempt."""
+    provider.work_seconds, provider.key = 0.02, None
+    provider.default = lambda body: Turn("Fine.", input_tokens=1, output_tokens=1)
+    chosen = AdapterSettings("openai", provider.openai_url, options={"provider": {"most_slots": 3}})
+    governed = provider_of(chosen)
+    barrier = threading.Barrier(12)
+
+    def caller(number: int) -> int:
+        barrier.wait()
+        return _calls(governed, f"{number}", provider)
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(caller, range(12))) == 36
+    assert provider.recorder.most_at_once <= 3
+
+
+def _calls(governed: Any, name: str, provider: FakeProvider) -> int:
+    from agents.governor import calling
+
+    made = 0
+    while made < 3:
+        try:
+            with calling.governed(governed, Call(f"{name}-{made}", 30.0), patience_seconds=20.0):
+                throttling.Client(provider).send()
+            made += 1
+        except AgentRateLimited:
+            continue
+    return made
+
+
+def test_the_fake_provider_counts_requests_and_tokens_and_says_when_to_come_back() -> None:
+    with FakeProvider(limits=Limits(requests=3, input_tokens=100, minute_seconds=60)) as provider:
+        meter = provider.meter
+        assert [meter.admit(40), meter.admit(40)] == [None, None]
+        wait = meter.admit(40)
+        assert wait is not None
+        assert 59 < wait <= 60
+        assert meter.admit(10) is None
+        assert meter.admit(1) is not None
+        assert {name: left.remaining for name, left in meter.left().items()} == {
+            "requests": 0,
+            "input_tokens": 10,
+        }
+
+
+def test_a_batch_has_a_result_for_each_request_and_fails_those_that_it_shall() -> None:
+    with FakeProvider() as provider:
+        batches = provider.batches
+        batches.failing["b"] = 1
+        _, made = batches.create({"requests": [{"custom_id": name, "params": {}} for name in ("a", "b")]})
+        again = batches.create({"requests": [{"custom_id": "b", "params": {}}]})[1]
+
+        assert made["processing_status"] == "in_progress"
+        assert batches.results(made["id"])[0] == 404
+        assert batches.look(made["id"])[1]["request_counts"] == {
+            "processing": 0, "succeeded": 1, "errored": 1, "canceled": 0, "expired": 0,
+        }  # fmt: skip
+        assert b'"errored"' in batches.results(made["id"])[1]
+        assert batches.look(again["id"])[1]["request_counts"]["succeeded"] == 1
+        assert Fault().kind == "status"

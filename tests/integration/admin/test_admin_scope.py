@@ -1,0 +1,344 @@
+"""Whoever uses the admin sees the tenants that they are members of; superusers the rest only after they have said why."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connections
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+from django_celery_results.models import TaskResult
+
+from activities.models import Activity
+from agents.models import Agent, AgentConfig
+from pipelines import versions
+from pipelines.models import Pipeline
+from tenants import break_glass, sight, tokens
+from tenants.admin.permissions import is_owned
+from tenants.audit.rows import AuditEntry, BreakGlass
+from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
+from tenants.exceptions import TenantOutOfSight
+from tenants.models import ApiToken, Channel, Membership, Tenant
+from tests.browsing import BRIEF, act, list_of, page_of, words
+from tests.engine import Engine
+from tests.glass import browser_of
+
+REASON = "Ticket of the customer: their pipeline stands still."
+
+
+def _member(tenant: Tenant, name: str, role: str = "admin", **fields: Any) -> User:
+    user, _ = User.objects.get_or_create(username=name, defaults={"is_staff": True, **fields})
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=user, role=role)
+    return user
+
+
+@pytest.fixture
+def theirs(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> list[Any]:
+    """Rows of all kinds of the other tenant, and a few of the own, whose names differ."""
+    rows: list[Any] = []
+    for owner, word in ((other_tenant, "zebra"), (tenant, "lion")):
+        engine.serve(owner)
+        (activity,) = engine.submit(owner, "qa", requires_approval=True)
+        engine.drain()
+        with tenant_scope(owner.pk):
+            Activity.objects.filter(pk=activity).update(name=f"{word} work")
+        versions.save(owner.pk, {**BRIEF, "key": f"{word}-brief", "name": f"{word} brief"}, actor="test")
+        tokens.create(owner, "viewer", f"{word} token")
+        with tenant_scope(owner.pk):
+            Channel.objects.create(tenant=owner, kind="ads", name=f"{word} channel")
+        if word == "zebra":
+            with system_scope():
+                of_them = {"tenant_id": owner.pk}
+                for model in admin.site._registry:
+                    if is_owned(model):
+                        rows += list(model._default_manager.filter(**of_them)[:2])
+    return rows
+
+
+@pytest.fixture
+def staff(theirs: list[Any], tenant: Tenant) -> Client:
+    """An admin of the own tenant, with every permission that Django knows of."""
+    user = _member(tenant, "mia")
+    user.user_permissions.set(Permission.objects.all())
+    return browser_of(user)
+
+
+@pytest.fixture
+def superuser(theirs: list[Any]) -> Client:
+    """A superuser who is a member of no tenant and has broken no glass."""
+    return browser_of(User.objects.create_superuser("root", "root@example.com", "a long password"))
+
+
+def _shows_nothing(browser: Client, model: type, query: dict[str, str], other: Tenant) -> bool:
+    answer = browser.get(list_of(model), query, follow=True)
+    assert answer.status_code in (200, 403), (model, query)
+    shown = answer.content.decode()
+    for asked in (
+        f'value="{other.pk}"',
+        f"={other.pk}",
+        f"%3D{other.pk}",
+    ):  # the filter itself stands on the page
+        shown = shown.replace(asked, "")
+    return not re.search("zebra[ -]", shown) and str(other.pk) not in shown
+
+
+def test_lists_searches_and_filters_show_nothing_of_another_tenant(
+    staff: Client, other_tenant: Tenant
+) -> None:
+    owned = [model for model in admin.site._registry if is_owned(model)]
+    queries = ({"q": "zebra"}, {"tenant": other_tenant.slug}, {"tenant__id__exact": str(other_tenant.pk)})
+    asked = [(model, {}) for model in owned] + [
+        (model, query) for model in (Activity, Pipeline, ApiToken) for query in queries
+    ]
+
+    assert len(owned) > 20
+    assert [each for each in asked if not _shows_nothing(staff, *each, other_tenant)] == []
+    assert "lion work" in words(staff.get(list_of(Activity)))
+
+
+def test_no_page_history_deletion_or_deed_reaches_a_row_of_another_tenant(
+    staff: Client, theirs: list[Any]
+) -> None:
+    assert len({type(row) for row in theirs}) > 8
+    for row in theirs:
+        page = page_of(row)
+        base = f"{list_of(type(row))}{row.pk}/"
+        for answer in (
+            staff.get(page),
+            staff.post(page, {"name": "taken over", "enabled": "on"}),
+            staff.get(f"{base}history/"),
+            staff.get(f"{base}delete/"),
+            staff.post(f"{base}delete/", {"post": "yes"}),
+        ):
+            assert answer.status_code in (302, 403, 404), (row, answer.status_code)
+            assert "zebra" not in answer.content.decode()
+            if answer.status_code == 302:
+                assert answer["Location"] == "/admin/", (row, answer["Location"])
+
+
+def test_actions_on_chosen_ids_leave_rows_of_another_tenant_alone(
+    staff: Client, other_tenant: Tenant
+) -> None:
+    with system_scope():
+        activity = Activity.objects.get(name="zebra work")
+        token = ApiToken.objects.get(tenant=other_tenant)
+        pipeline = Pipeline.objects.get(tenant=other_tenant)
+    act(staff, ApiToken, "revoke_selected", token, confirmed="1")
+    act(staff, Activity, "approve_selected", activity, confirmed="1")
+    act(staff, Pipeline, "disable_selected", pipeline)
+    staff.post(f"/admin/tenants/apitoken/{token.pk}/revoke/", {"confirmed": "1"})
+    staff.post(f"/admin/tenants/tenant/{other_tenant.pk}/create-token/", {"name": "x", "role": "admin"})
+
+    with system_scope():
+        assert ApiToken.objects.get(tenant=other_tenant).revoked_at is None
+        assert Activity.objects.get(pk=activity.pk).status == activity.status
+        assert Pipeline.objects.get(pk=pipeline.pk).enabled
+        assert not ApiToken.objects.filter(name="x").exists()
+
+
+def test_choices_and_autocomplete_offer_own_tenants_and_people_of_the_platform_to_nobody(
+    staff: Client, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    def offered(app: str, model: str, field: str) -> Any:
+        query = {"app_label": app, "model_name": model, "field_name": field, "term": ""}
+        return staff.get(reverse("admin:autocomplete"), query)
+
+    found = json.loads(offered("pipelines", "pipeline", "tenant").content)["results"]
+    assert [each["id"] for each in found] == [str(tenant.pk)]
+    assert offered("tenants", "membership", "user").status_code == 403
+    form = staff.get(f"{list_of(Channel)}add/").content.decode()
+    assert other_tenant.slug not in form
+    assert str(other_tenant.pk) not in form
+
+
+@pytest.mark.parametrize("model", [Channel, Pipeline, AgentConfig])
+def test_a_form_with_the_id_of_another_tenant_makes_nothing_there(
+    model: Any, staff: Client, other_tenant: Tenant
+) -> None:
+    with system_scope():
+        before = model.objects.filter(tenant=other_tenant).count()
+    sent = {"tenant": str(other_tenant.pk), "kind": "ads", "name": "forged", "details": "{}", "agent": "dev", "enabled": "on",
+            "retry": "{}", "rate": "{}", "definition": json.dumps({**BRIEF, "key": "forged"})}  # fmt: skip
+
+    answer = staff.post(f"{list_of(model)}add/", sent)
+
+    assert answer.status_code in (200, 403)
+    with system_scope():
+        assert model.objects.filter(tenant=other_tenant).count() == before
+
+
+def test_helper_pages_of_forms_do_not_look_into_another_tenant(staff: Client, other_tenant: Tenant) -> None:
+    checked = staff.post(
+        "/admin/pipelines/pipeline/check/", {"text": json.dumps(BRIEF), "tenant": str(other_tenant.pk)}
+    )
+
+    assert checked.json()["templates"] == []
+    assert checked.json()["faults"][0]["message"].startswith("Choose the tenant first")
+
+
+def test_a_member_who_only_looks_changes_nothing(theirs: list[Any], tenant: Tenant) -> None:
+    viewer = browser_of(_member(tenant, "vic", role="viewer"))
+    with tenant_scope(tenant.pk):
+        channel, token = Channel.objects.get(), ApiToken.objects.get(name="lion token")
+
+    assert viewer.get(page_of(channel)).status_code == 200
+    assert (
+        viewer.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"}).status_code == 403
+    )
+    assert (
+        viewer.post(f"{list_of(Channel)}add/", {"kind": "x", "name": "y", "details": "{}"}).status_code == 403
+    )
+    act(viewer, ApiToken, "revoke_selected", token, confirmed="1")
+
+    with tenant_scope(tenant.pk):
+        assert Channel.objects.get().name == "lion channel"
+        assert ApiToken.objects.get(pk=token.pk).revoked_at is None
+
+
+def test_a_membership_that_ends_acts_on_the_next_request(staff: Client, tenant: Tenant) -> None:
+    assert staff.get(list_of(Activity)).status_code == 200
+
+    with tenant_scope(tenant.pk):
+        Membership.objects.all().delete()
+
+    assert staff.get(list_of(Activity)).status_code == 403
+
+
+@pytest.mark.parametrize("model", [PeriodicTask, TaskResult, Agent, User, BreakGlass])
+def test_tables_of_the_platform_are_for_superusers(model: Any, staff: Client, superuser: Client) -> None:
+    assert staff.get(list_of(model)).status_code == 403
+    assert staff.get(f"{list_of(model)}add/").status_code == 403
+    assert superuser.get(list_of(model)).status_code == 200
+
+
+def test_a_superuser_sees_which_tenants_there_are_but_no_rows_of_theirs(
+    superuser: Client, other_tenant: Tenant
+) -> None:
+    assert "globex" in words(superuser.get(list_of(Tenant)))
+    for model in (Activity, Pipeline, ApiToken, Channel, AuditEntry, Membership):
+        answer = superuser.get(list_of(model))
+        assert answer.status_code == 200
+        assert "zebra" not in words(answer), model
+        assert "lion" not in words(answer), model
+    refused = superuser.post(
+        f"/admin/tenants/tenant/{other_tenant.pk}/create-token/", {"name": "x", "role": "admin"}
+    )
+    assert refused.status_code == 403
+
+
+def test_a_superuser_manages_tenants_and_people_without_breaking_any_glass(
+    superuser: Client, other_tenant: Tenant
+) -> None:
+    fields = {"slug": "hooli", "name": "Hooli", "is_active": "on", "weight": "2", "timezone": "UTC"}
+    assert superuser.post(f"{list_of(Tenant)}add/", fields).status_code == 302
+    assert superuser.post(page_of(other_tenant), {**fields, "weight": "7"}).status_code == 302
+    person = {
+        "username": "ann",
+        "usable_password": "true",
+        "password1": "a long enough one",
+        "password2": "a long enough one",
+    }
+    assert superuser.post(f"{list_of(User)}add/", person).status_code == 302
+    assert superuser.get(page_of(User.objects.get(username="ann"))).status_code == 200
+
+    with system_scope():
+        assert Tenant.objects.get(slug="globex").weight == 7
+        found = AuditEntry.objects.filter(actor_name="root").order_by("number")
+        assert [(entry.operation, entry.tenant_id) for entry in found] == [
+            ("admin tenants.tenant add", None),
+            ("admin tenants.tenant change", None),
+            ("admin auth.user add", None),
+        ]
+        assert "a long enough one" not in json.dumps([entry.changes for entry in found])
+
+
+def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
+    superuser: Client, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    address = reverse("break-glass")
+    for nonsense in (
+        {"tenant": "globex", "reason": "x"},
+        {"tenant": "nobody", "reason": REASON},
+        {"reason": REASON},
+    ):
+        assert superuser.post(address, nonsense).status_code == 200
+    assert superuser.post(address, {"tenant": "globex", "reason": REASON}).status_code == 302
+
+    page = superuser.get(list_of(Activity))
+    assert "zebra work" in words(page)
+    assert "lion" not in words(page)
+    assert "Broken glass: you see the tenant globex until" in words(page)
+    with system_scope():
+        channel, glass = Channel.objects.get(tenant=other_tenant), BreakGlass.objects.get()
+    assert glass.expires_at - glass.opened_at <= timedelta(seconds=3601)
+    superuser.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
+    superuser.post(address, {"end": str(glass.pk)})
+
+    assert "zebra" not in words(superuser.get(list_of(Activity)))
+    with tenant_scope(other_tenant.pk):
+        entries = list(AuditEntry.objects.filter(actor_name="root").order_by("number"))
+        assert Channel.objects.get().name == "renamed"
+    assert [(entry.operation, entry.break_glass_id) for entry in entries] == [
+        ("break_glass.opened", glass.pk),
+        ("admin tenants.channel change", glass.pk),
+        ("break_glass.ended", glass.pk),
+    ]
+    assert entries[0].detail["reason"] == REASON
+    assert entries[1].changes["name"] == ["zebra channel", "renamed"]
+
+
+def test_glass_whose_time_is_over_shows_nothing_and_its_end_is_on_record(
+    superuser: Client, other_tenant: Tenant
+) -> None:
+    superuser.post(reverse("break-glass"), {"all_tenants": "on", "reason": REASON})
+    assert "zebra work" in words(superuser.get(list_of(Activity)))
+
+    with system_scope():
+        BreakGlass.objects.update(expires_at=timezone.now())
+
+    assert "zebra" not in words(superuser.get(list_of(Activity)))
+    with system_scope():
+        platform = (
+            AuditEntry.objects.filter(tenant=None).order_by("number").values_list("operation", flat=True)
+        )
+        assert list(platform)[-2:] == ["break_glass.opened", "break_glass.expired"]
+
+
+def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, superuser: Client) -> None:
+    assert staff.post(reverse("break-glass"), {"all_tenants": "on", "reason": REASON}).status_code == 403
+    mia, root = User.objects.get(username="mia"), User.objects.get(username="root")
+    with pytest.raises(break_glass.GlassRefused):
+        break_glass.open_for(mia, "", REASON)
+    glass = break_glass.open_for(root, "", REASON)
+    assert not break_glass.end(mia, glass.pk)
+    assert sight.of(root).everything
+
+
+def test_the_database_holds_a_request_to_its_sight(
+    theirs: list[Any], tenant: Tenant, other_tenant: Tenant
+) -> None:
+    with admin_scope(reads={tenant.pk}, writes=(), platform=False):
+        assert {row.tenant_id for row in Activity.objects.all()} == {tenant.pk}
+        assert Channel.objects.update(name="x") == 0
+        with pytest.raises(TenantOutOfSight), tenant_scope(other_tenant.pk):
+            pass
+    with connections[ADMIN].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM activities_activity")
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_menu_offers_what_its_reader_may_open(staff: Client) -> None:
+    page = staff.get("/admin/").content.decode()
+    links = set(re.findall(r'href="(/admin/[a-z_]+/[a-z_]+/)"', page))
+
+    assert list_of(Activity) in links
+    assert [link for link in links if staff.get(link).status_code != 200] == []

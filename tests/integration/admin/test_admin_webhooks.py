@@ -1,0 +1,33 @@
+"""Events and webhooks in the admin: seen by superusers, changed by nobody, and no secret on any page."""
+
+from __future__ import annotations
+
+from django.test import Client
+from django.urls import reverse
+
+from tenants.context import tenant_scope
+from tenants.events.models import Event
+from tenants.models import Tenant
+from tests.browsing import list_of, page_of, words
+from tests.integration.test_webhooks import deliveries, happens, webhook
+
+
+def test_events_webhooks_and_deliveries_are_shown_and_not_changed(root: Client, tenant: Tenant) -> None:
+    endpoint, secret = webhook(tenant, "https://hooks.example.com/ours", description="Our board")
+    happens(tenant)
+    with tenant_scope(tenant.pk):
+        event = Event.objects.get()
+
+    for row, text in (
+        (endpoint, "Our board"),
+        (deliveries(tenant)[0], "alert.raised"),
+        (event, "alert.raised"),
+    ):
+        listed, page = root.get(list_of(type(row))), root.get(page_of(row))
+        assert text in words(listed)
+        assert text in words(page)
+        for answer in (listed, page):
+            assert secret not in answer.content.decode()
+            assert endpoint.secret_sealed not in answer.content.decode()
+        assert root.post(page_of(row), {"enabled": ""}).status_code == 403
+        assert root.get(reverse(f"admin:tenants_{row._meta.model_name}_add")).status_code == 403

@@ -1,0 +1,196 @@
+"""Whatever agents and tenants write, wherever it is shown: a real browser runs nothing of it, asks nobody, and loads nothing."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib import admin
+
+from activities.models import Activity
+from tenants.context import system_scope
+from tests import pages
+from tests.browsing import list_of, page_of
+from tests.fuzzing.world import Known
+from tests.glass import seeing_all
+from tests.hostile import LINE, LONG, SHORT, written_everywhere
+from tests.questions import Questions
+from tests.visiting import INBOX
+
+pytestmark = [pytest.mark.ui, pytest.mark.timeout(300)]  # some hundred pages, of a theme with many scripts
+
+#: What is wrong with a page as it stands, whether or not it has happened yet.
+WRONG = """() => {
+  const found = [];
+  if (window.__xss !== undefined) found.push("a script ran");
+  for (const one of document.querySelectorAll("*")) {
+    for (const {name, value} of one.attributes) {
+      if (name.startsWith("on")) found.push(`${one.tagName} ${name}`);
+      if (["href", "src", "action", "formaction", "data"].includes(name)) {
+        let address;
+        try { address = new URL(value, location.href); } catch { continue; }
+        const leads = one.tagName === "A" || one.tagName === "AREA";
+        if (!["http:", "https:", "mailto:"].includes(address.protocol)) found.push(`${one.tagName} ${name}=${value}`);
+        else if (address.host !== location.host && !leads) found.push(`${one.tagName} ${name}=${value}`);
+        else if (leads && address.host !== location.host && !(one.rel || "").includes("no")) found.push(`followed ${value}`);
+      }
+    }
+  }
+  return found;
+}"""
+
+
+@dataclass
+class Watched:
+    """A window of a browser, and everything that it did which it should not."""
+
+    page: Any
+    address: str
+    trouble: list[str] = field(default_factory=list)
+    here: str = ""
+
+    def __post_init__(self) -> None:
+        self.page.on(
+            "console", lambda one: self.note(f"console: {one.text}") if one.type == "error" else None
+        )
+        self.page.on("pageerror", lambda error: self.note(f"script: {error}"))
+        self.page.on("dialog", self._dialog)
+        self.page.context.on("request", self._asked)
+
+    def note(self, what: str) -> None:
+        self.trouble.append(f"{self.here}: {what[:300]}")
+
+    def _dialog(self, dialog: Any) -> None:
+        self.note("a dialog")
+        dialog.dismiss()
+
+    def _asked(self, request: Any) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme != "data" and f"{parts.scheme}://{parts.netloc}" != self.address:
+            self.note(f"asked {request.url}")
+
+    def visit(self, where: str) -> int:
+        self.here = where
+        answer = self.page.goto(where, wait_until="load")
+        for wrong in self.page.evaluate(WRONG):
+            if wrong != f"followed {django_settings.ORCHESTRATOR_FLOWER_URL}":  # ours
+                self.note(wrong)
+        if answer.status >= 500:
+            self.note(f"answered {answer.status}")
+        return int(answer.status)
+
+
+@pytest.fixture
+def window(database: None, settings: Any) -> Iterator[Watched]:
+    """A superuser's, who sees every tenant."""
+    settings.WHITENOISE_MAX_AGE = 3600  # the theme's scripts are fetched once
+    with pages.browser() as chromium, pages.served() as address:
+        context = chromium.new_context(base_url=address)
+        context.add_cookies([pages.signed_in(seeing_all(), address)])
+        yield Watched(context.new_page(), address)
+        context.close()
+
+
+#: Tables of packages that no tenant writes to.
+OF_THE_PLATFORM = {"auth", "django_celery_beat"}
+
+
+def shown() -> list[tuple[type, Any]]:
+    """Every table that the admin shows, with one of its rows."""
+    found = []
+    with system_scope():
+        for model in admin.site._registry:
+            row = model._base_manager.order_by("pk").first()
+            if row is not None and model._meta.app_label not in OF_THE_PLATFORM:
+                found.append((model, row))
+    return found
+
+
+def test_nothing_that_the_admin_shows_runs_or_asks_or_loads(world: Known, window: Watched) -> None:
+    with written_everywhere() as written:
+        tables = shown()
+        answers = {window.visit(where) for model, row in tables for where in (list_of(model), page_of(row))}
+        window.visit("/")
+
+    assert window.trouble == []
+    assert answers == {200}
+    assert len(tables) > 50
+    assert sum(map(len, written.values())) > 150, "it was written nearly everywhere"
+
+
+def items(asked: Questions) -> Iterator[Activity]:
+    """What people are asked, of every kind, with a hostile text wherever there is one."""
+    text, short = LONG, SHORT[1]
+    yield asked.gate(LINE, name=SHORT[6])
+    yield asked.gate(text, name=SHORT[0], description=text[:3000], params={SHORT[2]: text})
+    yield asked.task(SHORT[5], human_role="editor", description=text, metadata={SHORT[3]: text})
+    yield asked.approval(SHORT[8], options=(SHORT[9], SHORT[4]), asked_by=SHORT[10])
+    yield asked.review(text[:3000], text, human_role="editor")
+    yield asked.blocker(text[:3000], type=short)
+    yield asked.subtask(SHORT[13][:200], description=text[:3000], human_role="editor")
+    yield asked.escalation(f"{text[:3000]}{LINE[:5000]}")
+
+
+def test_nothing_that_people_are_asked_runs_or_asks_or_loads(
+    asked: Questions, window: Watched, api: Any
+) -> None:
+    made = list(items(asked))
+    tenant = f"?tenant={asked.tenant.slug}"
+    with system_scope():
+        outputs = list(
+            Activity.objects.exclude(output_ref=None).values_list("pk", "output_ref").order_by("created_at")
+        )
+    looked_at = [f"/{tenant}", INBOX + tenant, *(f"{INBOX}{each.pk}/{tenant}" for each in made)]
+    looked_at += [f"/admin/activities/activity/{pk}/output/{ref}/" for pk, ref in outputs[:2]]
+    looked_at += [f"{INBOX}{tenant}&{urlencode({'search': each})}" for each in SHORT[:3]]
+    looked_at += [
+        "/api/v1/docs/",
+        f"/login/?{urlencode({'next': SHORT[4]})}",
+        "/admin/break-glass/",
+        "/admin/providers/",
+    ]
+
+    answers = {window.visit(where) for where in looked_at}
+    assert window.trouble == []
+    assert answers == {200}
+
+    missing = [
+        f"/nowhere/{quote(SHORT[0])}",
+        f"/admin/nowhere/{quote(SHORT[0])}",
+        f"/api/v1/{quote(SHORT[0])}",
+    ]
+    assert {window.visit(where) for where in missing} == {404}
+    assert [each for each in window.trouble if "status of 404" not in each] == []
+
+
+def test_the_policy_alone_would_be_enough(window: Watched) -> None:
+    """Were a text once not escaped, the browser would still not run it, and nobody elsewhere would hear of it."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        there = f"//127.0.0.1:{elsewhere.getsockname()[1]}"
+        nasty = f"""<img src={there}/p.png onerror="window.__xss=1"><script>window.__xss=1</script><base href={there}/>
+            <form action={there}/ id=f></form><iframe src={there}/></iframe><link rel=stylesheet href={there}/s.css>
+            <a id=j href="javascript:window.__xss=1">j</a>"""
+        for where in ("/", INBOX, "/admin/", "/api/v1/docs/", "/nowhere"):
+            window.visit(where)
+            window.trouble.clear()
+            window.page.evaluate(
+                """html => { document.body.append(document.createRange().createContextualFragment(html));
+                document.getElementById("j").click(); document.getElementById("f").submit(); }""",
+                nasty,
+            )
+            assert window.page.evaluate("window.__xss === undefined")
+            refused = [each for each in window.trouble if "Content Security Policy" in each]
+            assert len(refused) >= 5, f"the browser says what it refuses: {window.trouble}"
+        # Browsers open connections in advance to where they will not go after all. Nothing is said there.
+        heard = b""
+        while select.select([elsewhere], [], [], 0.2)[0]:
+            connection, _ = elsewhere.accept()
+            with connection:
+                heard += connection.recv(1) if select.select([connection], [], [], 0.2)[0] else b""
+    assert heard == b""

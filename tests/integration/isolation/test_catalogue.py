@@ -1,0 +1,177 @@
+"""What PostgreSQL's catalogue says about every table of a tenant, so that tables of tomorrow are tested as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connections
+
+from tenants import checks, row_security
+from tenants.context import APP, OWNER, SYSTEM
+from tenants.exceptions import RowSecurityMissing
+from tests.integration.isolation import traces
+from tests.integration.isolation.conftest import Other
+
+# Table to the reason why the two tenants of the sweep have no row in it.
+WITHOUT_ROWS: dict[str, str] = {}
+# Unique without a tenant: index to the reason why nobody outside can choose the value.
+CHOSEN_BY_NOBODY = {
+    "tenants_apitoken_secret_hash_key": "the digest of 256 random bits of ours",
+    "job_of_activity": "the id of the activity that was made for the job",
+    "job_of_pipeline_run": "the id of the run that was made for the job",
+    "audit_number_once_per_chain": "a chain is one tenant's, by its id",
+    "one_effect_per_call": "the run is the one whose token was presented",
+}
+
+#: Functions of the owner's, each with what it lets the application do that its own rights do not.
+WORKS_AS_OWNER = {
+    "audit_append": "numbers and chains the entry that is being written, and nothing else",
+    "audit_forget": "takes the chain of a tenant that has left away; the role of requests may not call it",
+    "audit_purge": "takes the beginning of a chain away; the role of requests may not call it",
+    "tenants_forget_usage": "takes entries out of the ledger that no budget counts any more",
+}
+
+
+def rows(sql: str, alias: str = SYSTEM, **values: Any) -> list[Any]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(sql, values or None)
+        return list(cursor.fetchall())
+
+
+def test_the_sweep_has_a_row_in_every_table_of_a_tenant(other: Other) -> None:
+    empty = [table for table in traces.tables() if not other.had[table]]
+
+    assert [table for table in empty if table not in WITHOUT_ROWS] == []
+    assert [table for table in WITHOUT_ROWS if table not in empty] == []
+    assert len(traces.tables()) > 35
+
+
+def test_every_unique_rule_about_what_people_choose_is_one_tenants_own(database: None) -> None:
+    """Otherwise "it is taken" would tell what another tenant has. An id of ours is chosen by nobody, and a column that refers to
+    another table of the tenant brings the tenant along.
+    """
+    found = rows(
+        """SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum),
+             bool_or(a.attname = 'tenant_id' OR EXISTS (SELECT FROM pg_constraint f
+               WHERE f.contype = 'f' AND f.conrelid = i.indrelid AND a.attnum = ANY(f.conkey)
+                 AND array_length(f.conkey, 1) > 1))
+           FROM pg_index i
+           JOIN pg_class c ON c.oid = i.indexrelid
+           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+           WHERE i.indisunique AND NOT i.indisprimary AND i.indrelid::regclass::text = ANY(%(tables)s)
+           GROUP BY 1""",
+        tables=traces.tables(),
+    )
+
+    open_to_all = {index: columns for index, columns, is_own in found if not is_own}
+    assert {index: columns for index, columns in open_to_all.items() if index not in CHOSEN_BY_NOBODY} == {}
+    assert set(CHOSEN_BY_NOBODY) == set(open_to_all)
+    assert len(found) > 30
+
+
+def test_the_primary_keys_of_a_tenants_tables_are_ids_of_ours(database: None) -> None:
+    kinds = rows(
+        """SELECT i.indrelid::regclass::text, a.attname, a.atttypid::regtype::text FROM pg_index i
+           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+           WHERE i.indisprimary AND i.indrelid::regclass::text = ANY(%(tables)s)""",
+        tables=traces.tables(),
+    )
+
+    assert [row for row in kinds if row[2] not in {"uuid", "bigint"}] == []
+
+
+def test_the_applications_role_has_no_way_around_the_policies(database: None) -> None:
+    (role,) = rows(
+        """SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb,
+             pg_has_role('orchestrator_app', 'orchestrator_system', 'MEMBER')
+           FROM pg_roles WHERE rolname = 'orchestrator_app'"""
+    )
+    assert role == (False, False, False, False, False)
+    assert rows("SELECT current_user::text", APP) == [("orchestrator_app",)]
+    for table in (*traces.tables(), "tenants_tenant"):
+        (rights,) = rows(
+            """SELECT has_table_privilege('orchestrator_app', c.oid, 'TRUNCATE'),
+                 has_table_privilege('orchestrator_app', c.oid, 'TRIGGER'),
+                 has_table_privilege('orchestrator_app', c.oid, 'REFERENCES'),
+                 pg_has_role('orchestrator_app', c.relowner, 'USAGE')
+               FROM pg_class c WHERE c.oid = %(table)s::regclass""",
+            table=table,
+        )
+        assert rights == (False, False, False, False), table
+    assert rows("SELECT has_schema_privilege('orchestrator_app', 'public', 'CREATE')") == [(False,)]
+
+
+def test_nothing_in_the_database_reads_tables_with_the_rights_of_another(database: None) -> None:
+    """Views and functions can work as their owner, for whom the policies of the application do not count."""
+    views = rows(
+        """SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('v', 'm')
+             AND NOT coalesce(reloptions::text ~ 'security_invoker=(true|on)', false)"""
+    )
+    functions = rows(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef ORDER BY 1"
+    )
+
+    assert views == []
+    assert {name for (name,) in functions} == WORKS_AS_OWNER.keys()
+
+
+ISOLATED = f"USING (tenant_id = {row_security.CURRENT_TENANT}) WITH CHECK (tenant_id = {row_security.CURRENT_TENANT})"
+FORCED = "ALTER TABLE newcomer ENABLE ROW LEVEL SECURITY; ALTER TABLE newcomer FORCE ROW LEVEL SECURITY;"
+
+
+@contextmanager
+def newcomer(rules: str) -> Iterator[None]:
+    """A table of tenants that no model and no list tells of."""
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute(f"CREATE TABLE newcomer (id uuid, tenant_id uuid); {rules}")
+        try:
+            yield
+        finally:
+            cursor.execute("DROP TABLE newcomer")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "",
+        FORCED,
+        f"ALTER TABLE newcomer ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON newcomer {ISOLATED}",
+        f"{FORCED} CREATE POLICY p ON newcomer USING (tenant_id = {row_security.CURRENT_TENANT})",
+        f"{FORCED} CREATE POLICY p ON newcomer USING (true) WITH CHECK (true)",
+        f"{FORCED} CREATE POLICY p ON newcomer {ISOLATED}; CREATE POLICY q ON newcomer USING (true) WITH CHECK (true)",
+        f"{FORCED} CREATE POLICY p ON newcomer {ISOLATED}; GRANT TRUNCATE ON newcomer TO orchestrator_app",
+    ],
+    ids=["nothing", "no-policy", "not-forced", "no-check", "open-policy", "a-second-open-policy", "truncate"],
+)
+def test_a_new_table_that_is_not_kept_apart_fails_the_check_and_the_start(database: None, rules: str) -> None:
+    with newcomer(rules):
+        with pytest.raises(SystemCheckError, match="table newcomer"):
+            call_command("check", databases=[APP])
+        with pytest.raises(RowSecurityMissing, match="table newcomer"):
+            row_security.refuse_unsafe_database(checks.tenant_tables())
+
+
+def test_a_new_table_that_is_kept_apart_passes(database: None) -> None:
+    with newcomer(f"{FORCED} CREATE POLICY p ON newcomer {ISOLATED}"):
+        call_command("check", databases=[APP])
+        row_security.refuse_unsafe_database(checks.tenant_tables())
+
+
+@pytest.mark.parametrize("role", ["orchestrator_system", "the owner"])
+def test_nothing_starts_under_a_role_that_could_see_everything(database: None, role: str) -> None:
+    with connections[APP].cursor() as cursor:
+        cursor.execute("RESET ROLE" if role == "the owner" else f"SET ROLE {role}")
+        if role == "the owner":
+            cursor.execute("SET ROLE NONE")
+        try:
+            with pytest.raises(RowSecurityMissing):
+                row_security.refuse_unsafe_database(checks.tenant_tables())
+            with pytest.raises(SystemCheckError):
+                call_command("check", databases=[APP])
+        finally:
+            cursor.execute("SET ROLE orchestrator_app")

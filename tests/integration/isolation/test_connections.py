@@ -1,0 +1,205 @@
+"""Connections are used by one tenant after another; none remembers for whom it worked last, whatever went wrong."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import cycle
+from threading import Lock
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.urls import include, path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIClient
+
+from activities.models import Activity
+from activities.submission import NewActivity, submit
+from tenants.api.views import TenantView
+from tenants.context import APP, set_tenant, tenant_scope
+from tenants.models import Tenant
+
+pytestmark = [
+    pytest.mark.usefixtures("database"),
+    pytest.mark.urls("tests.integration.isolation.test_connections"),
+]
+
+REQUESTS, FEWER, CONNECTIONS = 1_000, 200, 2
+LOST = 25  # of them, at most
+EVERY = 15  # so many requests to one that breaks
+FAILING = "/failing/"
+NAMES_SEEN = "SELECT coalesce(string_agg(DISTINCT name, ','), '') FROM activities_activity"
+
+
+class Failing(TenantView):
+    """Reads, writes and then breaks, in the way that is asked for."""
+
+    queryset = Activity.objects
+
+    def post(self, request: Request, way: str) -> Response:
+        with tenant_scope(self.tenant_id):
+            submit([NewActivity(name="never", agent_role="qa")], actor="test")
+        with connections[APP].cursor() as cursor:
+            if way == "database":
+                cursor.execute("SELECT 1 / 0")
+        if way == "lost":
+            connections[APP].connection.pgconn.finish()  # as if the network had gone
+        raise ZeroDivisionError
+
+
+urlpatterns = [
+    path("", include("orchestrator.urls")),
+    path("failing/<str:way>/", Failing.as_view()),
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What broke is logged with all its frames, which takes longer than everything else here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def both(api: Any, tenant: Tenant, other_tenant: Tenant) -> dict[str, APIClient]:
+    """A client for each of two tenants, which have an activity of their name each."""
+    clients = {}
+    for owner in (tenant, other_tenant):
+        with tenant_scope(owner.pk):
+            submit([NewActivity(name=owner.slug, agent_role="qa") for _ in range(3)], actor="test")
+        clients[owner.slug] = api("admin", owner)
+        clients[owner.slug].raise_request_exception = False
+    return clients
+
+
+def seen_without_a_tenant() -> str:
+    with connections[APP].cursor() as cursor:
+        cursor.execute(NAMES_SEEN)
+        return str(cursor.fetchone()[0])
+
+
+def ask(client: APIClient, kind: str) -> tuple[int, set[str]]:
+    """The status, and the names of the activities that were told."""
+    if kind in {"exception", "database", "lost"}:
+        return client.post(f"{FAILING}{kind}/", {}).status_code, set()
+    if kind == "refused":
+        return client.post("/api/v1/activities/", {"name": ""}).status_code, set()
+    answer = client.get("/api/v1/activities/", {"limit": 50} if kind == "list" else {"search": "e"})
+    return answer.status_code, {each["name"] for each in answer.json()["results"]}
+
+
+EXPECTED = {"list": 200, "search": 200, "refused": 400, "exception": 500, "database": 400, "lost": 500}
+
+
+def mixed(clients: dict[str, APIClient], processes: set[int]) -> Callable[[int], list[str]]:
+    """`one(number)`: a request of either tenant, and what was wrong with its answer or with the connection after it."""
+    chance, lock = random.Random(20), Lock()
+    breaking = cycle(["exception", "database", "lost"])
+    kinds = [
+        next(breaking) if number % EVERY == 0 else chance.choice(["list", "list", "search", "refused"])
+        for number in range(REQUESTS)
+    ]
+    plan = [(chance.choice(sorted(clients)), kind) for kind in kinds]
+
+    def one(number: int) -> list[str]:
+        slug, kind = plan[number]
+        client = APIClient(raise_request_exception=False)
+        client.credentials(**clients[slug]._credentials)
+        status, names = ask(client, kind)
+        left = seen_without_a_tenant()
+        with lock, connections[APP].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            processes.add(cursor.fetchone()[0])
+        wrong = [f"{kind}: {status}"] if status != EXPECTED[kind] else []
+        wrong += [f"{slug} was told of {names}"] if names - {slug} else []
+        wrong += [f"after {slug} the connection shows {left}"] if left else []
+        return wrong + ([f"{slug} was told of nothing"] if kind == "list" and names != {slug} else [])
+
+    return one
+
+
+def closed() -> None:
+    connections.close_all()
+
+
+def test_mixed_requests_on_two_connections_that_stay_open_leak_nothing(both: dict[str, APIClient]) -> None:
+    processes: set[int] = set()
+
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        wrong = [fault for faults in threads.map(mixed(both, processes), range(FEWER)) for fault in faults]
+        list(threads.map(lambda _: closed(), range(10 * CONNECTIONS)))
+
+    assert wrong == []
+    assert len(processes) <= CONNECTIONS + LOST  # each lost one was replaced
+
+
+@contextmanager
+def pooled() -> Iterator[None]:
+    """Django's own pool: threads take one of two connections for each request and give it back."""
+    connections[APP].close()
+    kept = connections.settings[APP]
+    changed = deepcopy(kept)
+    changed["CONN_MAX_AGE"] = 0
+    changed["OPTIONS"]["pool"] = {"min_size": CONNECTIONS, "max_size": CONNECTIONS, "timeout": 30}
+    connections.settings[APP] = changed
+    del connections[APP]
+    try:
+        yield
+    finally:
+        connections[APP].close()
+        connections[APP].close_pool()
+        connections.settings[APP] = kept
+        del connections[APP]
+
+
+def test_a_thousand_mixed_requests_on_a_pool_of_two_that_more_threads_share_leak_nothing(
+    both: dict[str, APIClient],
+) -> None:
+    pytest.importorskip("psycopg_pool")
+    processes: set[int] = set()
+
+    def one(number: int) -> list[str]:
+        try:
+            return request(number)
+        finally:
+            connections.close_all()  # as the end of a request does
+
+    with pooled(), ThreadPoolExecutor(4) as threads:
+        request = mixed(both, processes)
+        wrong = [fault for faults in threads.map(one, range(REQUESTS)) for fault in faults]
+
+    assert wrong == []
+    assert len(processes) <= CONNECTIONS + LOST
+
+
+@pytest.mark.parametrize("way", ["exception", "database", "lost"])
+def test_after_a_request_that_broke_in_the_middle_the_next_sees_nothing_of_its_tenant(
+    both: dict[str, APIClient], way: str
+) -> None:
+    before = ask(both["acme"], "list")
+
+    assert ask(both["acme"], way) == (EXPECTED[way], set())
+
+    assert seen_without_a_tenant() == ""
+    assert ask(both["globex"], "list") == (200, {"globex"})
+    assert ask(both["acme"], "list") == before
+
+
+def test_a_connection_that_is_given_back_in_a_transaction_forgets_its_tenant(
+    tenant: Tenant, both: Any
+) -> None:
+    """As after a thread that died half-way: whoever comes next rolls back or begins with nothing."""
+    set_tenant(tenant.pk)
+    assert seen_without_a_tenant() == "acme"
+
+    connections[APP].connection.rollback()
+
+    assert seen_without_a_tenant() == ""
+    assert ask(both["globex"], "list") == (200, {"globex"})

@@ -1,0 +1,161 @@
+"""What every operation of the API refuses, whoever asks: tokens in addresses, scopes that are missing, operators for values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from rest_framework.test import APIClient
+
+from activities import outputs
+from activities.models import OutputSpool
+from activities.submission import NewActivity, submit
+from tenants import tokens
+from tenants.context import SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tests.integration.isolation import addresses, sending, world
+from tests.integration.isolation.addresses import Things
+from tests.integration.isolation.conftest import found
+from tests.integration.isolation.sending import INSIDES, Answer
+from tests.integration.isolation.surface import Operation, operations, put
+from tests.integration.isolation.world import World
+
+OPERATOR = {"$gt": ""}
+WRITTEN = json.dumps(OPERATOR)
+IGNORED = {("GET providers/", "limit")}  # a handful, always in one page
+
+every_operation = pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
+
+
+@pytest.fixture(scope="module")
+def mine(empty: None) -> World:
+    return world.build("alderco", "alderco-word", "quartz-a-91c2")
+
+
+@pytest.fixture(scope="module")
+def things(mine: World) -> Things:
+    return found(mine)
+
+
+def bearing(mine: World, *scopes: str) -> APIClient:
+    _, secret = tokens.create(mine.tenant, "admin", "scoped", scopes=scopes)
+    return with_token(secret)
+
+
+def with_token(secret: str) -> APIClient:
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
+    return client
+
+
+@pytest.fixture(scope="module")
+def scoped(mine: World) -> dict[str, APIClient]:
+    return {"reads": bearing(mine, "read"), "elsewhere": bearing(mine, "elsewhere:write")}
+
+
+def harmless(answer: Answer, asked: Any) -> Answer:
+    assert answer.status < 500, (asked, answer.body)
+    assert answer.status < 400 or not INSIDES.search(answer.whole), (asked, answer.body)
+    return answer
+
+
+@every_operation
+def test_a_token_in_the_address_is_refused(operation: Operation, mine: World, things: Things) -> None:
+    client = mine.agent if operation.of_runs else mine.admin
+    secret = f"orc_{'a' * 43}"
+
+    for query in (f"token={secret}", f"x={secret}"):
+        answer = sending.ask(client, operation.method, f"{addresses.own(operation, things)}?{query}")
+        assert harmless(answer, query).status == 400
+        assert '"token_in_query"' in answer.body
+        assert secret not in answer.whole
+
+
+@every_operation
+def test_a_token_does_no_more_than_its_scopes(
+    operation: Operation, mine: World, things: Things, scoped: dict[str, APIClient]
+) -> None:
+    address, body = addresses.own(operation, things), operation.body(mine.word)
+    refused = 401 if operation.of_runs else 403
+
+    assert sending.ask(scoped["elsewhere"], operation.method, address, body).status == refused
+    reads = sending.ask(scoped["reads"], operation.method, address, body)
+    assert (reads.status == refused) == (operation.of_runs or operation.method != "get"), reads.body
+
+
+@every_operation
+def test_an_operator_is_no_id_and_no_filter(operation: Operation, mine: World, things: Things) -> None:
+    client = mine.agent if operation.of_runs else mine.admin
+    address, body = addresses.own(operation, things), operation.body(mine.word)
+
+    place = operation.address
+    for parameter in operation.parameters:
+        place = place.replace(f"{{{parameter}}}", quote(WRITTEN, safe=""))
+    if operation.parameters:
+        answer = harmless(sending.ask(client, operation.method, place, body), place)
+        assert answer.status in {400, 401, 403, 404}, (place, answer.body)
+    if operation.method != "get":
+        return
+    for name, kind in operation.queries:
+        given = f"{address}?{name}={quote(WRITTEN)}"
+        answer = harmless(sending.ask(client, "get", given), given)
+        if kind != "string" and (operation.name, name) not in IGNORED:
+            assert answer.status == 400, (given, answer.body)
+        else:
+            as_text = sending.ask(client, "get", f"{address}?{name}={addresses.NOWHERE_WORD}")
+            assert (
+                answer.seen(quote(WRITTEN)) == as_text.seen(addresses.NOWHERE_WORD) or answer.status == 400
+            ), given
+        nested = harmless(sending.ask(client, "get", f"{address}?{name}[$gt]="), name)
+        assert nested.status == 400 or "limit" not in dict(operation.queries), (name, nested.body)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [each for each in operations() if each.content is not None],
+    ids=lambda operation: operation.name,
+)
+def test_an_operator_is_no_value_in_a_body(operation: Operation, mine: World, things: Things) -> None:
+    client = mine.agent if operation.of_runs else mine.admin
+    address, least = addresses.own(operation, things), operation.body(mine.word)
+
+    for path, _ in operation.places():
+        answer = harmless(sending.ask(client, operation.method, address, put(least, path, OPERATOR)), path)
+        assert 400 <= answer.status < 500, (path, answer.status, answer.body)
+
+
+def test_nothing_of_the_table_of_tokens_opens_the_door(mine: World) -> None:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT to_jsonb(t) FROM tenants_apitoken t")
+        dump = [json.loads(row) if isinstance(row, str) else row for (row,) in cursor.fetchall()]
+    values = {str(value) for row in dump for value in row.values()}
+    values |= {f"orc_{value}" for value in values} | {row["prefix"] + row["secret_hash"] for row in dump}
+
+    assert len(dump) >= 4
+    for value in values:
+        client = with_token(value.encode().decode("latin-1", "replace"))
+        assert sending.ask(client, "get", "/api/v1/activities/").status == 401, value
+
+
+def test_a_token_is_believed_for_less_than_two_seconds_after_it_was_looked_up() -> None:
+    assert tokens._known._seconds < 2
+
+
+def test_keys_that_mongodb_could_take_for_operators_come_back_as_they_went(tenant: Tenant) -> None:
+    data = {"$gt": "", "a.b": {"$where": "1"}, "": {"$ref": "x"}}
+    with tenant_scope(tenant.pk):
+        (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
+        row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data=data)
+    outputs.copy_waiting()
+
+    stored = outputs.read(tenant.pk, row.pk)
+
+    assert stored is not None
+    assert stored.data == data
+    (document,) = outputs.collection().find({"_id": str(row.pk)})
+    assert isinstance(document["data"], str)
+    outputs.collection().delete_one({"_id": str(row.pk)})

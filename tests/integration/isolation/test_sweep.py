@@ -1,0 +1,187 @@
+"""Every operation of the API, tried by one tenant on what belongs to another: nothing is shown, changed, or told to exist.
+
+The operations, their ids, filters and bodies come from the OpenAPI schema, so those of tomorrow are tried as well. All is done
+three times: as it runs; with the filter of queries switched off, so that row-level security stands alone; and under a role that
+bypasses row-level security, so that the filter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connections
+
+from tenants.context import APP
+from tenants.models import TenantQuerySet
+from tests.integration.isolation import addresses, sending, world
+from tests.integration.isolation.addresses import NOWHERE_WORD, Things
+from tests.integration.isolation.conftest import Other
+from tests.integration.isolation.conftest import found as found_of
+from tests.integration.isolation.sending import INSIDES, Answer
+from tests.integration.isolation.surface import Operation, operations, put
+from tests.integration.isolation.world import NOBODY, ROLES, World
+
+BOTH, ROWS, QUERIES = "both layers", "row security alone", "queries alone"
+# What the caller tried under either word is in the caller's own trail, each try with its own outcome.
+TELLS_OF_TRIES = {("/api/v1/audit/", "object")}
+NOTHING_YET = {"no_transcript", "no_output"}
+NOWHERE = "00000000-0000-7000-8000-00000000dead"
+
+
+def each(condition: Any = None) -> Any:
+    chosen = [operation for operation in operations() if condition is None or condition(operation)]
+    return pytest.mark.parametrize("operation", chosen, ids=lambda operation: operation.name)
+
+
+@pytest.fixture(scope="module", params=[BOTH, ROWS, QUERIES])
+def layers(request: pytest.FixtureRequest, other: Other) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch, connections[APP].cursor() as cursor:
+        if request.param == ROWS:
+            patch.setattr(TenantQuerySet, "for_tenant", lambda rows, tenant: rows.all())
+        if request.param == QUERIES:
+            cursor.execute("SET ROLE orchestrator_system")
+        yield request.param
+        cursor.execute("RESET ROLE")
+
+
+@pytest.fixture(scope="module")
+def mine(layers: str) -> World:
+    """Who asks. A new one each time, as asking changes what it has."""
+    return world.build(f"alderco-{layers.partition(' ')[0]}", "alderco-word", "quartz-a-91c2")
+
+
+@pytest.fixture(scope="module")
+def things(mine: World) -> Things:
+    return found_of(mine)
+
+
+@pytest.fixture
+def theirs(other: Other, things: Things, operation: Operation) -> Iterator[World]:
+    """The other tenant. When the test is over, it has what it had."""
+    yield other.world
+    if operation.method != "get":
+        assert other.changed() == set()
+
+
+def callers(operation: Operation, mine: World, layers: str) -> dict[str, Any]:
+    roles = [*ROLES, NOBODY] if layers == BOTH else [ROLES[0]]
+    found = {role: mine.clients[role] for role in roles}
+    return {"the agent of a run": mine.agent, **found} if operation.of_runs else found
+
+
+def silent(answer: Answer, theirs: World, asked: Any) -> None:
+    """The answer shows nothing of theirs, and nothing of our insides."""
+    assert theirs.canary not in answer.whole, f"{asked} is answered with what belongs to another tenant"
+    assert str(theirs.tenant.pk) not in answer.whole, asked
+    assert answer.status < 500, (asked, answer.body)
+    if answer.status >= 400:
+        assert not INSIDES.search(answer.whole), (asked, answer.body)
+
+
+def same(ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str) -> Answer:
+    """Ask for both; whoever asks cannot tell them apart. What the first request changed may be what the second tells of,
+    so a difference counts if it is there the other way round as well.
+    """
+    told = (theirs.word, NOWHERE_WORD)
+    absent = ask(nowhere)
+    found = ask(foreign)
+    silent(found, theirs, foreign)
+    if found.seen(*told) != absent.seen(*told) or (layers == BOTH and found.statements != absent.statements):
+        again = ask(nowhere)
+        found = found if found.seen(*told) == again.seen(*told) else ask(foreign)
+        assert found.seen(*told) == again.seen(*told), (foreign, nowhere)
+        if layers == BOTH and found.statements != again.statements:
+            counts = [(ask(nowhere).statements, ask(foreign).statements) for _ in range(2)]
+            assert any(one == other for one, other in counts), (foreign, "statements", counts)
+    return found
+
+
+@each(lambda each: each.parameters)
+def test_ids_of_another_tenant_in_the_address_lead_nowhere(
+    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+) -> None:
+    body = operation.body(mine.word)
+
+    for role, client in callers(operation, mine, layers).items():
+        for foreign, nowhere in addresses.tried(operation, things, other.things):
+
+            def ask(address: str, client: Any = client) -> Answer:
+                return sending.ask(client, operation.method, address, body)
+
+            answer = same(ask, theirs, foreign, nowhere, layers)
+            made = operation.makes_by_name and answer.status in {200, 201}
+            allowed = {404, 401 if role == NOBODY or operation.of_runs else 403}
+            assert made or answer.status in allowed, (role, foreign, answer.status, answer.body)
+
+
+@each(lambda each: each.method == "get")
+def test_filters_find_nothing_of_another_tenant(
+    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+) -> None:
+    address = addresses.own(operation, things)
+    client = mine.agent if operation.of_runs else mine.admin
+
+    def ask(query: str) -> Answer:
+        return sending.ask(client, operation.method, f"{address}?{query}")
+
+    plain = ask("")
+    silent(plain, theirs, address)
+    # Or what others are refused would be refused to everybody.
+    assert plain.status == 200 or any(code in plain.body for code in NOTHING_YET), (address, plain.body)
+    for name, kind in operation.queries:
+        ids = addresses.candidates(other.things, name) if kind == "uuid" else []
+        for foreign in ids:
+            same(ask, theirs, f"{name}={foreign}", f"{name}={NOWHERE}", layers)
+        if (operation.address, name) in TELLS_OF_TRIES:
+            silent(ask(f"{name}={theirs.word}"), theirs, (address, name))
+        elif kind in {"string", "array"}:
+            same(ask, theirs, f"{name}={theirs.word}", f"{name}={NOWHERE_WORD}", layers)
+    for name in ("tenant", "tenant_id", "tenantId"):
+        answer = ask(f"{name}={theirs.tenant.pk}")
+        silent(answer, theirs, (address, name))
+        assert "limit" not in dict(operation.queries) or answer.status in {400, 401}, (address, name)
+    for ordering in ("tenant__slug", "tenant_id", "-tenant__apitoken__secret_hash", quote("id; SELECT 1")):
+        silent(ask(f"ordering={ordering}"), theirs, (address, ordering))
+
+
+@each(lambda each: each.content is not None)
+def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
+    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+) -> None:
+    address, least = addresses.own(operation, things), operation.body(NOWHERE_WORD)
+    client = mine.agent if operation.of_runs else mine.admin
+
+    def ask(body: Any) -> Answer:
+        return sending.ask(client, operation.method, address, body)
+
+    for path, kind in operation.places():
+        if operation.of_runs and kind == "word":
+            continue  # what an agent says may end its run, and a second word then finds it over
+        names = addresses.candidates(other.things, path) if kind == "uuid" else [theirs.word]
+        for foreign in names:
+            nowhere = NOWHERE if kind == "uuid" else NOWHERE_WORD
+            same(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers)
+    if isinstance(least, dict):
+        given = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
+        answer = ask(given)
+        assert theirs.canary not in answer.whole
+
+
+@each()
+def test_without_an_id_nothing_of_another_tenant_is_shown(
+    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+) -> None:
+    address, body = addresses.own(operation, things), operation.body(mine.word)
+    reading = operation.method == "get"
+
+    for role, client in callers(operation, mine, layers).items():
+        answer = sending.ask(client, operation.method, address, body)
+        silent(answer, theirs, (role, address))
+        if reading and layers == BOTH:
+            named = {"X-Tenant": theirs.tenant.slug, "X-Tenant-Id": str(theirs.tenant.pk)}
+            again = sending.ask(client, operation.method, address, body, **named)
+            silent(again, theirs, (role, address, named))
+            assert again.status == answer.status

@@ -1,0 +1,58 @@
+"""What a tenant has, as digests: of its rows in every table, its documents in MongoDB and its keys in Redis."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from activities import outputs
+from tenants.context import SYSTEM
+from tenants.redis import client
+
+FOR_GOOD = -1  # what Redis answers for a key that does not expire
+TABLES = """
+    SELECT c.relname FROM pg_class c
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relnamespace = 'public'::regnamespace
+    ORDER BY 1
+"""
+
+
+def tables() -> list[str]:
+    """Every table with a tenant's rows, from PostgreSQL's catalogue."""
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(TABLES)
+        return [name for (name,) in cursor.fetchall()]
+
+
+def of(tenant_id: UUID) -> dict[str, Any]:
+    """Name of a place to the digest of what the tenant has there. Two equal answers: nothing has changed in between."""
+    return {**_rows(tenant_id), "MongoDB": _documents(tenant_id), "Redis": _keys(tenant_id)}
+
+
+def _rows(tenant_id: UUID) -> dict[str, Any]:
+    digest = "SELECT '{0}', md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {0} t WHERE {1} = %(tenant)s"
+    parts = [digest.format(table, "tenant_id") for table in tables()] + [
+        digest.format("tenants_tenant", "id")
+    ]
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), {"tenant": tenant_id})
+        return dict(cursor.fetchall())
+
+
+def _documents(tenant_id: UUID) -> str:
+    found = outputs.collection().find({"tenant_id": str(tenant_id)}).sort("_id")
+    return hashlib.sha256(repr(list(found)).encode()).hexdigest()
+
+
+def _keys(tenant_id: UUID) -> dict[bytes, str]:
+    """Keys that bear the tenant's id, and what is in them; not those that go by themselves after a while."""
+    redis = client()
+    names = sorted(
+        {key for form in (str(tenant_id), tenant_id.hex) for key in redis.scan_iter(f"*{form}*", 1000)}
+    )
+    dumped = {name: redis.dump(name) for name in names if redis.pttl(name) == FOR_GOOD}
+    return {name: hashlib.sha256(value).hexdigest() for name, value in dumped.items() if value is not None}

@@ -1,0 +1,204 @@
+"""Every answer says what a browser may do with it; reading changes nothing; changing needs a token that other sites do not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connections
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from orchestrator.content_policy import ADMIN_POLICY, NO_PAGE
+from orchestrator.urls import DRAWS_ITSELF
+from tenants.context import SYSTEM
+from tenants.models import Tenant
+from tests.browsing import list_of
+from tests.fuzzing.world import Known, known_of
+from tests.glass import browser_of, seeing_all
+from tests.integration.test_api_openapi import schema
+
+#: What no policy of a page leaves open, whatever else it says.
+CLOSED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
+#: Written by reading: when a token was last used; that somebody asked for what is not theirs; the one row of settings, which comes into
+#: being with the defaults when somebody looks for it. Workers write that they live, whoever reads.
+TOUCHED = {"tenants_apitoken", "tenants_auditentry", "agents_platformconfig", "activities_workerprocess"}
+
+
+def kind(answer: HttpResponse) -> str:
+    return answer.get("Content-Type", "").partition(";")[0]
+
+
+def policy(answer: HttpResponse) -> dict[str, list[str]]:
+    parts = [part.split() for part in answer["Content-Security-Policy"].split(";")]
+    return {name: sources for name, *sources in parts}
+
+
+def faults(answer: HttpResponse) -> list[str]:
+    """What a browser would be allowed to do with this answer and should not."""
+    said = policy(answer)
+    found = [] if answer.get("X-Content-Type-Options") == "nosniff" else ["kinds are guessed"]
+    if said.get("default-src") != ["'none'"] or (
+        said.get("frame-ancestors") != ["'none'"] and "sandbox" not in said
+    ):
+        found.append("not closed")
+    if kind(answer) == "text/html":
+        # Errors that arise before any view have the policy alone, which says the same.
+        found += (
+            [] if answer.get("X-Frame-Options") == "DENY" or answer.status_code == 400 else ["may be framed"]
+        )
+        found += [] if answer.get("Referrer-Policy") == "same-origin" else ["tells where people come from"]
+        found += [each for each in CLOSED if each not in answer["Content-Security-Policy"].split("; ")]
+        found += ["scripts in pages"] if "'unsafe-inline'" in said.get("script-src", ()) else []
+        sources = {source for each in said.values() for source in each}
+        found += sorted(sources - {"'self'", "'none'", "data:", "'unsafe-inline'", "'unsafe-eval'"})
+        found += ["scripts as data"] if "data:" in said.get("script-src", ()) else []
+    elif "script-src" in said or "connect-src" in said:
+        found.append("what is no page may do something")
+    return found
+
+
+def plain_addresses() -> list[str]:
+    """Every address of the site that has no parameters, below the admin only its own."""
+
+    def below(patterns: list[Any], prefix: str) -> list[str]:
+        found = []
+        for each in patterns:
+            address = prefix + str(each.pattern).removeprefix("^").replace("/?$", "/").removesuffix(
+                "$"
+            ).replace("\\Z", "")
+            if any(mark in address for mark in "<(?["):
+                continue
+            found += below(each.url_patterns, address) if isinstance(each, URLResolver) else [address]
+            assert isinstance(each, URLPattern | URLResolver)
+        return found
+
+    return below(get_resolver().url_patterns, "/")
+
+
+def digests() -> dict[str, str]:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        )
+        names = [name for (name,) in cursor.fetchall()]
+        found = {}
+        for name in names:
+            cursor.execute(
+                f"SELECT md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), '')) FROM \"{name}\" t"
+            )
+            (found[name],) = cursor.fetchone()
+    return found
+
+
+def test_reading_everything_changes_nothing_and_every_answer_is_contained(
+    world: Known, tenant: Tenant, api: Any
+) -> None:
+    document, client, root = schema(), api("admin", platform=True), browser_of(seeing_all())
+    root.get("/")
+    before, found, kinds = digests(), {}, set()
+
+    def look(who: Any, address: str, **headers: str) -> None:
+        answer = who.get(address, **headers)
+        kinds.add((kind(answer), answer.status_code))
+        assert answer.status_code < 500, (address, answer.status_code)
+        if wrong := faults(answer):
+            found[address] = wrong
+        answer.close()
+
+    for path, methods in document["paths"].items():
+        if "get" not in methods or path == "/api/v1/events/":
+            continue
+        address = path
+        for name, value in (known_of(world, path) or {}).items():
+            address = address.replace(f"{{{name}}}", value)
+        look(client, address)
+    addresses = plain_addresses()
+    assert len(addresses) > 100
+    for address in [*addresses, *(list_of(model) for model in admin.site._registry)]:
+        look(root, address)
+
+    assert found == {}
+    after = digests()
+    assert {name for name in before if before[name] != after[name]} <= TOUCHED
+    assert {("text/html", 200), ("application/json", 200), ("application/problem+json", 404)} <= kinds
+
+
+def test_errors_and_files_are_contained_as_well(
+    tenant: Tenant, client: Client, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.raise_request_exception = False
+    nobody = User.objects.create_user("nobody", password="a long password", is_staff=True)
+    strict = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    answers = {
+        "a page that there is not": (client.get("/nowhere"), 404),
+        "an address of the API that there is not": (client.get("/api/v1/nowhere/"), 404),
+        "no credential": (client.get("/api/v1/activities/"), 401),
+        "a wrong method": (client.get("/logout/"), 405),
+        "another name of the server": (client.get("/", headers={"host": "evil.example"}), 400),
+        "a redirect": (client.get("/"), 302),
+        "no token of the form": (strict.post("/login/", {"username": "a", "password": "b"}), 403),
+        "no right": (browser_of(nobody).get("/admin/"), 403),
+        "the login of the admin": (client.get("/admin/login/"), 200),
+        "a style sheet": (client.get("/static/console/console.css"), 200),
+        "a script": (client.get("/static/admin/js/core.js"), 200),
+        "a picture": (client.get("/static/console/icon.svg"), 200),
+        "a file that there is not": (client.get("/static/nothing.js"), 404),
+        "the health": (client.get("/healthz"), 200),
+    }
+    monkeypatch.setattr("console.views.overview", None)
+    root = browser_of(seeing_all())
+    root.raise_request_exception = False
+    answers["a fault of ours"] = (root.get("/"), 500)
+
+    assert {
+        name: answer.status_code for name, (answer, status) in answers.items() if answer.status_code != status
+    } == {}
+    assert {name: wrong for name, (answer, _) in answers.items() if (wrong := faults(answer))} == {}
+    for answer, _ in answers.values():
+        answer.close()
+
+
+def test_the_admin_may_run_our_files_and_nothing_in_a_page(database: None) -> None:
+    root = browser_of(seeing_all())
+
+    assert root.get("/admin/")["Content-Security-Policy"] == ADMIN_POLICY
+    assert root.get("/api/v1/docs/")["Content-Security-Policy"] == DRAWS_ITSELF
+    assert root.get("/healthz")["Content-Security-Policy"] == NO_PAGE
+    assert policy(root.get("/admin/"))["script-src"] == ["'self'", "'unsafe-eval'"]
+    assert "script-src" not in policy(root.get("/"))
+
+
+def test_whoever_is_signed_in_changes_nothing_without_the_token_of_a_form(
+    world: Known, tenant: Tenant
+) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(seeing_all())
+    before = digests()
+
+    answers = {address: browser.post(address, {"action": "x"}).status_code for address in plain_addresses()}
+    body = {"name": "x", "agent_role": "qa"}
+    by_session = browser.post(
+        "/api/v1/activities/", body, "application/json", headers={"X-Tenant": tenant.slug}
+    )
+
+    assert {address for address, status in answers.items() if 200 <= status < 400} == set()
+    assert (by_session.status_code, by_session.json()["code"]) == (403, "csrf_failed")
+    after = digests()
+    assert {name for name in before if before[name] != after[name]} <= TOUCHED
+
+
+def test_the_cookies_are_for_this_site_alone(database: None) -> None:
+    User.objects.create_user("mia", password="a long password")
+    client = Client()
+    client.get("/login/")
+    client.post("/login/", {"username": "mia", "password": "a long password"})
+
+    session, token = client.cookies["sessionid"], client.cookies["csrftoken"]
+    assert (session["httponly"], session["samesite"]) == (True, "Lax")
+    assert token["samesite"] == "Lax"
+    assert django_settings.SESSION_COOKIE_HTTPONLY

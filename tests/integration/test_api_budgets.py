@@ -1,0 +1,252 @@
+"""Budgets and usage over the API."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import budget_waits, promotion, relay, reports, run_tokens
+from agents import configuration
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.spending import accepted, capped, costing, dollars, entered, finished
+
+BUDGETS, USAGE = "/api/v1/budgets/", "/api/v1/usage/"
+BODY = {"name": "This month", "cap": "25.50", "period": "month", "agent_role": "qa"}
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def made(client: Any, **fields: Any) -> dict[str, Any]:
+    answer = client.post(BUDGETS, {**BODY, **fields}, format="json")
+    assert answer.status_code == 201, answer.content
+    return dict(answer.json())
+
+
+def test_a_budget_is_made_read_and_listed(api: Any, tenant: Tenant) -> None:
+    answer = api().post(BUDGETS, BODY, format="json")
+
+    budget = answer.json()
+    assert answer["Location"] == budget["link"] == f"{BUDGETS}{budget['id']}/"
+    assert {name: budget[name] for name in ("cap", "spent", "reserved", "remaining", "warning_share")} == {
+        "cap": "25.5", "spent": "0", "reserved": "0", "remaining": "25.5", "warning_share": "0.8",
+    }  # fmt: skip
+    assert (budget["unit"], budget["period"], budget["deliverable"], budget["warned_at"]) == (
+        "dollars", "month", None, None,
+    )  # fmt: skip
+    viewer = api("viewer")
+    assert viewer.get(budget["link"]).json() == budget
+    assert viewer.get(budget["link"])["ETag"] == '"1"'
+    assert viewer.get(f"{BUDGETS}?agent_role=qa&unit=dollars").json()["results"] == [budget]
+    assert viewer.get(f"{BUDGETS}?period=day").json()["results"] == []
+
+
+def test_how_a_budget_stands_is_told(api: Any, engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme, "1")
+    run = accepted(engine, acme)
+    accepted(engine, acme)
+    reports.beat(run, progress=None, usage=dollars("0.60"))
+    reports.beat(run, progress=None, usage=dollars("1.25"))
+
+    found = api("viewer").get(f"{BUDGETS}{budget.pk}/").json()
+
+    assert {name: found[name] for name in ("spent", "reserved", "remaining", "overshoot")} == {
+        "spent": "1.25", "reserved": "0.3", "remaining": "0", "overshoot": "0.55",
+    }  # fmt: skip
+    assert found["warned_at"] is not None
+    assert found["waiting_since"] is not None
+
+
+def test_an_agent_is_told_to_stop_by_the_answer_to_its_heartbeat(engine: Engine, acme: Tenant) -> None:
+    capped(acme, "1")
+    run = accepted(engine, acme)
+    agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issue(run).token}")
+    place = f"/api/v1/agent-runs/{run.run_id}/"
+
+    def beat(cost: str) -> Any:
+        return agent.post(
+            f"{place}heartbeat/", {"usage": {"cost_usd": cost}, "progress": cost}, format="json"
+        )
+
+    assert beat("0.99").json() == {"stop": False, "reason": None}
+    told = beat("1.01").json()
+    assert (told["stop"], "used up: 1.01 of 1 dollars" in told["reason"]) == (True, True)
+    assert problem(beat("1.02"), 409, "run_superseded")["stop"] is True
+    late = agent.post(
+        f"{place}complete/", {"output": {"content": "x"}, "usage": {"cost_usd": "1.03"}}, format="json"
+    )
+    assert problem(late, 409, "run_superseded")["reason"] == told["reason"]
+
+    (ended,) = engine.runs(acme, run.activity_id)
+    assert (ended.beats, ended.progress, ended.status) == (2, "1.01", "failed")
+    assert entered(acme) == Decimal("1.03"), "what is spent is spent"
+
+
+def test_a_cap_is_raised_by_those_who_have_seen_it_and_work_goes_on(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api()
+    budget = made(client, cap=0)
+    configuration.forget()
+    (waits,) = engine.submit(acme)
+    engine.drain()
+    assert engine.status(acme, waits) == "created"
+    why = client.get(f"/api/v1/activities/{waits}/why/").json()
+    assert (why["code"], why["holder"]) == ("budget", f"budget This month ({budget['id']})")
+    shown = client.get(f"/api/v1/activities/{waits}/").json()
+    assert shown["waiting_for"]["code"] == "budget"
+
+    problem(client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"7"'), 412, "precondition_failed")
+    answer = client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"1"')
+    assert (answer.status_code, answer.json()["version"], answer["ETag"]) == (200, 2, '"2"')
+    budget_waits.look_after()
+    promotion.promote()
+    relay.flush()
+    engine.drain()
+
+    assert engine.status(acme, waits) == "done"
+
+
+def test_what_a_budget_counts_cannot_be_changed(api: Any) -> None:
+    client = api()
+    budget = made(client)
+
+    body = {**BODY, "agent_role": "dev", "period": "day", "activity": str(uuid4())}
+    found = problem(client.put(budget["link"], body, format="json"), 400, "validation_failed")
+
+    assert {fault["path"] for fault in found["errors"]} == {"agent_role", "period", "activity"}
+
+
+def test_a_budget_is_removed(api: Any, tenant: Tenant) -> None:
+    client = api()
+    budget = made(client)
+
+    assert client.delete(budget["link"]).status_code == 204
+
+    problem(client.get(budget["link"]), 404, "not_found")
+    problem(client.delete(budget["link"]), 404, "not_found")
+    assert client.get(BUDGETS).json()["results"] == []
+
+
+@pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
+def test_only_admins_change_budgets(api: Any, role: str) -> None:
+    place, client = made(api())["link"], api(role)
+
+    problem(client.post(BUDGETS, BODY, format="json"), 403, "forbidden")
+    problem(client.put(place, BODY, format="json"), 403, "forbidden")
+    problem(client.delete(place), 403, "forbidden")
+    assert client.get(place).status_code == 200
+
+
+def test_another_tenants_budgets_and_usage_do_not_exist(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    place, stranger = made(api())["link"], api(tenant=other_tenant)
+    reports.complete(accepted(engine, acme), finished("1"), actor="test")
+
+    problem(stranger.get(place), 404, "not_found")
+    problem(stranger.put(place, BODY, format="json"), 404, "not_found")
+    problem(stranger.delete(place), 404, "not_found")
+    assert stranger.get(BUDGETS).json()["results"] == []
+    assert stranger.get(USAGE).json()["total"]["cost_usd"] == "0"
+
+
+def test_every_fault_of_a_budget_is_named(api: Any) -> None:
+    body = {
+        "name": "", "cap": -1, "unit": "euros", "period": 5, "warning_share": 2, "estimate": "much", "agent_role": "nobody",
+        "deliverable": "x", "more": 1,
+    }  # fmt: skip
+
+    found = problem(api().post(BUDGETS, body, format="json"), 400, "validation_failed")
+
+    assert {fault["path"] for fault in found["errors"]} == body.keys()
+
+
+@pytest.mark.parametrize("cap", [True, None, "1e999", "NaN", "0.0000000000001", [], "12,5", 10**16])
+def test_an_amount_that_is_none_is_refused(api: Any, cap: Any) -> None:
+    problem(api().post(BUDGETS, {"name": "x", "cap": cap}, format="json"), 400, "validation_failed")
+
+
+def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Tenant) -> None:
+    steps = [{"id": "one", "agent_role": "qa"}, {"id": "two", "agent_role": "dev"}]
+    versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
+    deliverable = uuid7()
+    engine.agent.behaviour = costing("0.105")
+    start_run(acme.pk, "chain", NewRun(), actor="test")
+    engine.submit(acme, "qa", deliverable_id=deliverable)
+    engine.drain()
+    engine.agent.behaviour = costing("0.01")
+    engine.submit(acme, "seo")
+    engine.drain()
+    client = api("viewer")
+
+    def costs(group: str, query: str = "") -> dict[Any, str]:
+        found = client.get(f"{USAGE}?group_by={group}{query}").json()
+        total = sum((Decimal(row["cost_usd"]) for row in found["results"]), Decimal(0))
+        assert total == Decimal(found["total"]["cost_usd"])
+        return {row[group]: row["cost_usd"] for row in found["results"]}
+
+    assert costs("role") == {"qa": "0.21", "dev": "0.105", "seo": "0.01"}
+    assert costs("pipeline") == {"chain": "0.21", None: "0.115"}
+    assert costs("deliverable") == {str(deliverable): "0.105", None: "0.22"}
+    assert costs("role", "&pipeline=chain") == {"qa": "0.105", "dev": "0.105"}
+    assert costs("model", f"&deliverable={deliverable}&role=qa") == {"": "0", "small": "0.105"}
+    assert sorted(costs("activity").values()) == sorted(costs("run").values())
+    (day,) = costs("day")
+    assert costs("day", f"&from={day}&to={day}") == {day: "0.325"}
+    both = client.get(f"{USAGE}?group_by=role,day&limit=1").json()
+    assert (both["results"][0]["role"], both["results"][0]["day"], both["truncated"]) == ("qa", day, True)
+    assert both["total"] == {
+        "input_tokens": 0, "output_tokens": 0, "cost_usd": "0.325", "runs": 4, "unpriced_tokens": 0,
+    }  # fmt: skip
+    assert client.get(f"{USAGE}?from=2020-01-01&to=2020-01-02").json()["total"]["runs"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("group_by=colour", "group_by"),
+        ("group_by=role,role", "group_by"),
+        ("from=yesterday", "from"),
+        ("limit=0", "limit"),
+        ("limit=99999", "limit"),
+        ("activity=5", "activity"),
+        ("colour=red", "colour"),
+    ],
+)
+def test_a_misspelt_question_about_usage_is_refused(api: Any, query: str, path: str) -> None:
+    found = problem(api().get(f"{USAGE}?{query}"), 400, "validation_failed")
+
+    assert [fault["path"] for fault in found["errors"]] == [path]
+
+
+def test_a_runs_cost_is_part_of_it(api: Any, engine: Engine, acme: Tenant) -> None:
+    run = accepted(engine, acme)
+    reports.complete(run, finished("0.42"), actor="test")
+
+    (shown,) = api().get(f"/api/v1/activities/{run.activity_id}/runs/").json()["results"]
+
+    assert shown["usage"]["cost_usd"] == "0.42"
+    assert api().get(f"{USAGE}?activity={run.activity_id}").json()["total"]["cost_usd"] == "0.42"
+
+
+def test_making_a_budget_twice_with_one_key_makes_one(api: Any, tenant: Tenant) -> None:
+    client = api()
+
+    first = client.post(BUDGETS, BODY, format="json", HTTP_IDEMPOTENCY_KEY="k")
+    again = client.post(BUDGETS, BODY, format="json", HTTP_IDEMPOTENCY_KEY="k")
+
+    assert first.json() == again.json()
+    assert len(client.get(BUDGETS).json()["results"]) == 1

@@ -1,0 +1,269 @@
+"""One thing done to many activities: counted first, then as a job that survives whoever works on it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import OperationalError
+
+from activities import bulk, cancellation
+from activities.admission import rebuilding
+from activities.api.bulk_bodies import ActivityChoiceSerializer
+from activities.api.filters import ActivityFilter
+from activities.bulk import working
+from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.burying import failed_many
+from tests.engine import Engine, at_once
+
+BULK, JOBS = "/api/v1/activities/bulk/", "/api/v1/bulk-jobs/"
+
+
+@pytest.fixture
+def client(api: Any, engine: Engine) -> Any:
+    return api("operator")
+
+
+def begun(client: Any, action: str, count: int, **more: Any) -> dict[str, Any]:
+    body = {"action": action, "filter": {"agent_role": "qa"}, "expected_count": count, **more}
+    answer = client.post(BULK, body)
+    assert answer.status_code == 202, answer.content
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def statuses(tenant: Tenant, **which: Any) -> list[str]:
+    with tenant_scope(tenant.pk):
+        return sorted(Activity.objects.filter(**which).values_list("status", flat=True))
+
+
+def test_its_filters_are_those_of_the_list() -> None:
+    assert set(ActivityChoiceSerializer().fields) == {*ActivityFilter.base_filters, "search"}
+
+
+def test_a_dry_run_counts_and_changes_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=12)
+    engine.submit(tenant, "dev", 3)
+
+    body = {"action": "cancel", "filter": {"agent_role": "qa", "status": ["created"]}, "dry_run": True}
+    found = client.post(BULK, body).json()
+    words = client.post(BULK, {**body, "filter": {"search": "work 11"}}).json()
+
+    assert (found["count"], len(found["sample"])) == (12, 10)
+    assert words["count"] == 1
+    assert set(statuses(tenant)) == {"created"}
+    assert client.get(JOBS).json()["results"] == []
+
+
+def test_all_that_were_found_are_cancelled_and_told_one_by_one(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
+    ids = engine.submit(tenant, count=150)
+    engine.submit(tenant, "dev", 1)
+
+    job = begun(client, "cancel", 150, reason="Not needed.")
+    with tenant_scope(tenant.pk):
+        cancellation.cancel(tenant.pk, ids[0], actor="somebody else")
+    assert bulk.work() == 151  # one of them twice: it was left for a transaction of its own
+    bulk.work()
+
+    done = client.get(job["link"]).json()
+    assert (done["status"], done["done"], done["skipped"], done["failed"]) == ("completed", 149, 1, 0)
+    assert done["remaining"] == 0
+    assert done["rate"] > 0
+    assert statuses(tenant, agent_role="qa") == ["cancelled"] * 150
+    assert statuses(tenant, agent_role="dev") == ["created"]
+    (skipped,) = client.get(f"{job['link']}items/?state=skipped").json()["results"]
+    assert skipped["activity"] == str(ids[0])
+    assert skipped["error"]["code"] == "transition_refused"
+    assert engine.get(tenant, ids[1]).cancel_reason == "Not needed."
+
+
+def test_a_cancelled_waiter_gives_its_place_in_the_queue_back(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant, count=5)
+
+    begun(client, "cancel", 5)
+    bulk.work()
+
+    engine.drain()
+    assert engine.agent.calls == []
+    assert statuses(tenant) == ["cancelled"] * 5
+
+
+def test_work_that_others_hang_on_ends_with_them(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    client.post("/api/v1/activities/", {"name": "x", "agent_role": "qa", "requires_approval": True})
+    engine.drain()
+    assert statuses(tenant) == ["awaiting_approval", "created"]
+
+    begun(client, "cancel", 1)
+    bulk.work()
+
+    assert statuses(tenant) == ["cancelled", "cancelled"]
+
+
+def test_failed_work_is_tried_again(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    failed_many(tenant, 120)
+    running = begun(client, "retry", 120)
+
+    bulk.work()
+    engine.drain()
+
+    assert client.get(running["link"]).json()["done"] == 120
+    assert statuses(tenant) == ["done"] * 120
+    assert {letter["state"] for letter in client.get("/api/v1/dead-letters/").json()["results"]} == {
+        "replayed"
+    }
+
+
+def test_work_is_handed_on(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=3)
+
+    job = begun(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
+    bulk.work()
+
+    assert client.get(job["link"]).json()["done"] == 3
+    assert statuses(tenant, agent_role="dev") == ["created"] * 3
+    assert statuses(tenant, agent_role="qa") == ["reassigned"] * 3
+
+
+def test_what_waits_goes_to_its_new_place_in_the_queue(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant, max_concurrency=1)
+    ids = engine.submit(tenant, count=4)
+    late = engine.submit(tenant, count=1, priority=10, group_key=None)
+
+    client.post(
+        BULK,
+        {"action": "priority", "filter": {"search": "work 3"}, "priority": "urgent", "expected_count": 1},
+    )
+    bulk.work()
+    engine.drain()
+
+    assert engine.get(tenant, ids[3]).priority < 5
+    assert [call.activity_id for call in engine.agent.calls].index(ids[3]) <= 1
+    assert len(engine.agent.calls) == len([*ids, *late])
+
+
+def test_a_count_that_has_changed_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=3)
+
+    body = {"action": "cancel", "filter": {"agent_role": "qa"}, "expected_count": 2}
+    refused = problem(client.post(BULK, body), 409, "count_changed")
+
+    assert refused["count"] == 3
+    with tenant_scope(tenant.pk):
+        assert not BulkJob.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"action": "cancel", "filter": {}, "dry_run": True}, "filter"),
+        ({"action": "cancel", "filter": {"colour": "red"}, "dry_run": True}, "filter.colour"),
+        ({"action": "cancel", "filter": {"status": "x"}, "dry_run": True}, "filter.status"),
+        ({"action": "cancel", "filter": {"parent": "x"}, "dry_run": True}, "filter.parent"),
+        ({"action": "explode", "filter": {"step": "a"}, "dry_run": True}, "action"),
+        ({"action": "cancel", "filter": {"step": "a"}}, "expected_count"),
+        ({"action": "cancel", "filter": {"step": "a"}, "dry_run": True, "expected_count": 1}, "expected_count"),
+        ({"action": "cancel", "filter": {"step": "a"}, "dry_run": True, "priority": 3}, "priority"),
+        ({"action": "cancel", "filter": {"step": "a"}, "dry_run": True, "agent_role": "qa"}, "agent_role"),
+        ({"action": "priority", "filter": {"step": "a"}, "dry_run": True}, "priority"),
+        ({"action": "reassign", "filter": {"step": "a"}, "dry_run": True, "agent_role": "qa"}, "reason"),
+        ({"action": "reassign", "filter": {"step": "a"}, "dry_run": True, "reason": "x"}, "agent_role"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_names_its_fault(client: Any, body: dict[str, Any], path: str) -> None:
+    assert path in {
+        fault["path"] for fault in problem(client.post(BULK, body), 400, "validation_failed")["errors"]
+    }
+
+
+def test_who_may_not_and_who_is_somebody_else(
+    api: Any, client: Any, other_tenant: Tenant, engine: Engine, tenant: Tenant
+) -> None:
+    engine.submit(tenant, count=2)
+    job = begun(client, "cancel", 2)
+    stranger = api("admin", other_tenant)
+    body = {"action": "cancel", "filter": {"agent_role": "qa"}, "dry_run": True}
+
+    problem(api("reviewer").post(BULK, body), 403, "forbidden")
+    assert stranger.post(BULK, body).json()["count"] == 0
+    problem(stranger.get(job["link"]), 404, "not_found")
+    problem(stranger.get(f"{job['link']}items/"), 404, "not_found")
+    problem(stranger.post(f"{job['link']}cancel/"), 404, "not_found")
+    assert stranger.get(JOBS).json()["results"] == []
+
+
+def test_a_job_that_is_stopped_leaves_the_rest(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=150)
+    job = begun(client, "cancel", 150)
+
+    working.portion(tenant.pk, UUID(job["id"]))
+    stopped = client.post(f"{job['link']}cancel/").json()
+    bulk.work()
+
+    assert (stopped["status"], stopped["done"], stopped["remaining"]) == ("cancelled", 100, 50)
+    assert statuses(tenant) == ["cancelled"] * 100 + ["created"] * 50
+    assert client.post(f"{job['link']}cancel/").status_code == 200
+
+
+def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
+    client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(tenant, count=150)
+    job = begun(client, "cancel", 150)
+    real, calls = working._record, []
+
+    def dies(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 2:
+            raise OperationalError("killed")
+        real(*given)
+
+    monkeypatch.setattr(working, "_record", dies)
+    working.portion(tenant.pk, UUID(job["id"]))
+    with pytest.raises(OperationalError):
+        working.portion(tenant.pk, UUID(job["id"]))
+    assert statuses(tenant).count("cancelled") == 100
+    bulk.work()
+
+    assert client.get(job["link"]).json()["done"] == 150
+    with tenant_scope(tenant.pk):
+        assert ActivityEvent.objects.filter(verb="cancel").count() == 150
+
+
+def test_two_workers_at_once_deal_with_each_once(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=250)
+    job = begun(client, "cancel", 250)
+
+    at_once(*[bulk.work for _ in range(3)])
+    bulk.work()
+
+    assert client.get(job["link"]).json()["done"] == 250
+    with tenant_scope(tenant.pk):
+        assert ActivityEvent.objects.filter(verb="cancel").count() == 250
+        assert BulkItem.objects.filter(state="done").count() == 250
+
+
+def test_others_may_move_the_same_work_meanwhile(client: Any, engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant, count=60)
+    job = begun(client, "cancel", 60)
+
+    at_once(bulk.work, engine.drain)
+    bulk.work()
+    rebuilding.rebuild()
+
+    shown = client.get(job["link"]).json()
+    found = statuses(tenant)
+    assert (shown["status"], shown["remaining"], shown["failed"]) == ("completed", 0, 0)
+    assert shown["done"] == found.count("cancelled")
+    assert shown["skipped"] == found.count("done")

@@ -1,0 +1,58 @@
+"""Whatever is sent, by whomever: the answer is one that the OpenAPI schema promises, and never a 500."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tenants import tokens
+from tenants.models import Tenant
+from tests.fuzzing.requests import Findings, examples_wanted, fuzz
+from tests.fuzzing.world import Known
+from tests.integration.test_api_openapi import schema
+
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(autouse=True)
+def any_host_and_no_lock_out(settings: Any) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = (
+        100_000
+    )
+
+
+def headers_of(tenant: Tenant, role: str, **more: Any) -> dict[str, str]:
+    return {"Authorization": f"Bearer {tokens.create(tenant, role, role, **more)[1]}"}
+
+
+def nothing_was_found(findings: Findings) -> None:
+    print(findings.requests, findings.statuses)  # noqa: T201  # shown when it fails
+    assert not findings.found, "\n\n".join(findings.found.values())
+
+
+def test_an_admin_gets_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+    nothing_was_found(
+        fuzz(schema(), headers=headers_of(tenant, "admin"), known=world, examples=examples_wanted(8))
+    )
+
+
+def test_a_platform_admin_gets_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+    def is_shared(path: str) -> bool:
+        return path.startswith(("/api/v1/agents/", "/api/v1/platform-configs/", "/api/v1/skills/"))
+
+    headers = headers_of(tenant, "admin", platform=True)
+    nothing_was_found(
+        fuzz(schema(), headers=headers, known=world, examples=examples_wanted(8), wanted=is_shared)
+    )
+
+
+def test_a_viewer_gets_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+    nothing_was_found(
+        fuzz(schema(), headers=headers_of(tenant, "viewer"), known=world, examples=examples_wanted(2))
+    )
+
+
+def test_nobody_gets_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+    nothing_was_found(fuzz(schema(), headers={}, known=world, examples=examples_wanted(1)))

@@ -1,0 +1,91 @@
+"""Idempotency-Key where an answer takes several transactions: the key is marked first, and the mark outlives nobody for long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from pipelines.api import runs
+from tenants.api import idempotency
+from tenants.context import tenant_scope
+from tenants.models import IdempotentRequest, Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.flows import Flow, step
+
+KEY = {"Idempotency-Key": "k"}
+
+
+@pytest.fixture
+def place(engine: Engine, tenant: Tenant) -> str:
+    engine.serve(tenant)
+    return f"/api/v1/pipeline-runs/{Flow(engine, tenant, step('a'), step('b', 'a')).id}/cancel/"
+
+
+def marks(tenant: Tenant) -> list[int]:
+    with tenant_scope(tenant.pk):
+        return list(IdempotentRequest.objects.values_list("status_code", flat=True))
+
+
+def test_a_repetition_gets_the_first_answer_and_another_body_none(
+    api: Any, tenant: Tenant, place: str
+) -> None:
+    client = api()
+
+    first = client.post(place, {"reason": "x"}, headers=KEY)
+    again = client.post(place, {"reason": "x"}, headers=KEY)
+
+    assert again["Idempotency-Replayed"] == "true"
+    assert (again.status_code, again.content) == (200, first.content)
+    problem(client.post(place, {"reason": "y"}, headers=KEY), 422, "idempotency_key_reused")
+    assert marks(tenant) == [200]
+
+
+def test_a_refusal_leaves_no_mark(api: Any, tenant: Tenant, place: str) -> None:
+    problem(api().post(place, {"because": "x"}, headers=KEY), 400, "validation_failed")
+
+    assert marks(tenant) == []
+
+
+def test_while_it_is_worked_on_a_repetition_is_409(
+    api: Any, tenant: Tenant, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, real, met = api(), runs.cancel_run, []
+
+    def meets_another(*given: Any, **more: Any) -> Any:
+        if not met:
+            met.append(client.post(place, {}, headers=KEY))
+            met.append(client.post(place, {"reason": "other"}, headers=KEY))
+        return real(*given, **more)
+
+    monkeypatch.setattr(runs, "cancel_run", meets_another)
+    answer = client.post(place, {}, headers=KEY)
+
+    assert answer.status_code == 200
+    assert problem(met[0], 409, "idempotency_in_progress")
+    assert problem(met[1], 422, "idempotency_key_reused")
+
+
+def test_the_mark_of_a_process_that_died_is_not_believed_for_long(
+    api: Any, tenant: Tenant, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = api()
+    client.raise_request_exception = False
+    with monkeypatch.context() as dying:
+        dying.setattr(idempotency, "_settle", lambda *given: None)
+        client.post(place, {}, headers=KEY)
+    assert marks(tenant) == [idempotency.IN_PROGRESS]
+    problem(client.post(place, {}, headers=KEY), 409, "idempotency_in_progress")
+
+    with tenant_scope(tenant.pk):
+        IdempotentRequest.objects.update(
+            created_at=timezone.now() - idempotency.MARK_KEPT - timedelta(seconds=1)
+        )
+    answer = client.post(place, {}, headers=KEY)
+
+    assert answer.status_code == 200
+    assert "Idempotency-Replayed" not in answer
+    assert marks(tenant) == [200]

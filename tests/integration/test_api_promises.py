@@ -1,0 +1,234 @@
+"""What the API promises everywhere, asked of every operation that the OpenAPI schema names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tenants.api import idempotency
+from tenants.context import tenant_scope
+from tenants.models import ApiToken, Tenant
+from tests.answers import problem
+from tests.engine import at_once
+from tests.fuzzing.bodies import BODIES, CHANGES_NOTHING_READ, SUCCEEDS_ONLY_IN_A_STATE
+from tests.fuzzing.world import Known, known_of
+from tests.integration.test_api_openapi import CALLBACKS, operations
+
+pytestmark = pytest.mark.usefixtures("database")
+
+Operation = tuple[str, str, dict[str, Any]]
+
+
+def of(*methods: str) -> Iterator[Operation]:
+    """Operations of people and programs; those of agents have rules of their own."""
+    for method, address, operation in operations():
+        if method in methods and not address.startswith(CALLBACKS):
+            yield method, address, operation
+
+
+def place_of(world: Known, address: str) -> str:
+    """The address of the object that there is."""
+    known = known_of(world, address) or {}
+    return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], address)
+
+
+def is_list(operation: dict[str, Any]) -> bool:
+    return bool(operation["operationId"].endswith("_list"))
+
+
+@pytest.fixture
+def client(api: Any) -> Any:
+    return api("admin", platform=True)
+
+
+def test_every_object_has_a_tag_and_is_not_sent_again_to_who_has_it(world: Known, client: Any) -> None:
+    seen = 0
+    for _, address, operation in of("get"):
+        if is_list(operation) or operation["operationId"] == "events_retrieve":
+            continue  # events come in pages, or never end
+        place = place_of(world, address)
+        answer = client.get(place)
+        if answer.status_code == 404 and "transcript" in address:
+            continue  # that of an agent on the command line
+        assert answer.status_code == 200, (place, answer.content)
+        assert re.fullmatch(r'"[^"]+"', answer.headers.get("ETag", "")), address
+        again = client.get(place, headers={"If-None-Match": f'"other", W/{answer["ETag"]}'})
+        assert (again.status_code, again.content) == (304, b""), address
+        assert again["ETag"] == answer["ETag"]
+        assert client.get(place, headers={"If-None-Match": '"other"'}).status_code == 200
+        seen += 1
+    assert seen >= 25
+
+
+def test_every_change_of_an_object_heeds_if_match(world: Known, client: Any) -> None:
+    for method, address, operation in of("put", "patch", "delete", "post"):
+        declared = {parameter["name"] for parameter in operation.get("parameters", ())}
+        if "{" not in address or operation["operationId"] in CHANGES_NOTHING_READ:
+            continue
+        assert "If-Match" in declared, operation["operationId"]
+        assert "412" in operation["responses"], operation["operationId"]
+        body = BODIES.get(operation["operationId"], {})
+        answer = getattr(client, method)(
+            place_of(world, address), body, headers={"If-Match": '"of-another-time"'}
+        )
+        assert answer.status_code == 412, (operation["operationId"], answer.status_code, answer.content)
+        problem(answer, 412, "precondition_failed")
+
+
+def test_every_post_refuses_a_key_that_is_none(world: Known, client: Any) -> None:
+    for _, address, operation in of("post"):
+        body = BODIES.get(operation["operationId"], {})
+        answer = client.post(place_of(world, address), body, headers={"Idempotency-Key": "two words"})
+        assert answer.status_code == 400, (address, answer.content)
+        problem(answer, 400, "invalid_idempotency_key")
+
+
+def test_every_post_is_repeated_without_harm_and_its_key_is_for_nothing_else(
+    world: Known, client: Any
+) -> None:
+    done = 0
+    for _, address, operation in of("post"):
+        name, place = operation["operationId"], place_of(world, address)
+        body = BODIES.get(name, {})
+        key = {"Idempotency-Key": name}
+        first = client.post(place, body, headers=key)
+        if name in SUCCEEDS_ONLY_IN_A_STATE and first.status_code >= 400:
+            continue
+        assert first.status_code < 300, (name, first.content)
+        again = client.post(place, body, headers=key)
+        assert again.status_code == first.status_code, name
+        assert again["Idempotency-Replayed"] == "true", name
+        assert again.content == first.content or "secret" in again.json(), name
+        text = next((member for member in ("name", "description") if member in body), "note")
+        other = {**body, text: f"{body.get(text)}-2"}
+        refused = client.post(place, other, headers=key)
+        assert refused.status_code == 422, (name, refused.content)
+        problem(refused, 422, "idempotency_key_reused")
+        done += 1
+    assert done > 30
+
+
+def test_every_post_that_is_under_way_is_not_begun_a_second_time(
+    world: Known, client: Any, tenant: Tenant
+) -> None:
+    with tenant_scope(tenant.pk):
+        token = ApiToken.objects.order_by("-created_at").first()
+    assert token is not None
+    places = {place_of(world, address): operation["operationId"] for _, address, operation in of("post")}
+    held, asked = Event(), Event()
+
+    def hold() -> None:
+        with tenant_scope(tenant.pk):
+            for place in places:
+                digest = hashlib.sha256(f"token:{token.pk}\n{place}\nk".encode()).hexdigest()
+                idempotency._refuse_concurrent(tenant.pk, digest)
+            held.set()
+            asked.wait(60)
+
+    def ask() -> list[tuple[str, int, str]]:
+        try:
+            assert held.wait(60)
+            answers = {
+                place: client.post(place, BODIES.get(name, {}), headers={"Idempotency-Key": "k"})
+                for place, name in places.items()
+            }
+            return [(place, answer.status_code, answer.json()["code"]) for place, answer in answers.items()]
+        finally:
+            asked.set()
+
+    _, found = at_once(hold, ask)
+
+    assert not isinstance(found, Exception), found
+    assert {each[1:] for each in found} == {(409, "idempotency_in_progress")}, found
+
+
+def test_every_list_is_strict_about_what_it_is_asked(world: Known, client: Any) -> None:
+    seen = 0
+    for _, address, operation in of("get"):
+        if not is_list(operation):
+            continue
+        place = place_of(world, address)
+        seen += 1
+        for asked, path in (
+            ("no_such_filter=1", "no_such_filter"), ("cursor=nonsense", "cursor"), ("limit=0", "limit"), ("limit=-1", "limit"),
+            ("limit=x", "limit"), ("limit=1&limit=2", "limit"), ("ordering=no_such_field", "ordering"), ("tenant=x", "tenant"),
+        ):  # fmt: skip
+            answer = client.get(f"{place}?{asked}")
+            assert answer.status_code == 400, (address, asked)
+            faults = problem(answer, 400, "validation_failed")["errors"]
+            assert [fault["path"] for fault in faults] == [path], (address, asked, faults)
+        page = client.get(f"{place}?limit=100000")
+        assert page.status_code == 200, (address, page.content)
+        assert len(page.json()["results"]) <= 200
+    assert seen > 25
+
+
+def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(world: Known, client: Any) -> None:
+    for _, address, operation in of("get"):
+        orderings = [p for p in operation.get("parameters", ()) if p["name"] == "ordering"]
+        if not is_list(operation) or not orderings:
+            continue
+        place = place_of(world, address)
+        names = re.search(r"One or more of ([\w, ]+), sep", orderings[0]["description"])
+        assert names, address
+        total = len(client.get(place).json()["results"])
+        for name in names[1].split(", "):
+            for sign in ("", "-"):
+                rows, following = [], f"{place}?ordering={sign}{name}&limit=1"
+                while following and len(rows) <= total:
+                    page = client.get(following).json()
+                    rows += [str(row) for row in page["results"]]
+                    following = page["next"]
+                assert len(rows) == total, (address, name)
+
+
+def numbered(name: str, number: int) -> dict[str, Any]:
+    """The body that makes one more of a kind."""
+    body = dict(BODIES[name])
+    for member in ("name", "key", "title"):
+        if member in body:
+            body[member] = f"{body[member]}-{number}"
+    return {**body, "name": f"n{number}"} if name == "budgets_create" else body
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["activities", "approvals", "budgets", "channels", "datasets", "deliverables", "notification-channels", "pipelines", "schedules",
+     "skills", "subagents", "templates", "webhooks"],
+)  # fmt: skip
+def test_rows_that_come_in_between_shift_nothing(client: Any, world: Known, kind: str) -> None:
+    name, place = f"{kind.replace('-', '_')}_create", f"/api/v1/{kind}/"
+
+    def make(number: int) -> None:
+        answer = client.post(place, numbered(name, number))
+        assert answer.status_code == 201, answer.content
+
+    def marks(page: dict[str, Any]) -> list[str]:
+        return [
+            str(row.get("id") or row.get("subagent_id") or row.get("key") or row["name"])
+            for row in page["results"]
+        ]
+
+    for number in range(3):
+        make(number)
+    before = marks(client.get(place).json())
+    page = client.get(f"{place}?limit=1").json()
+    seen = marks(page)
+    number = 3
+    while page["next"]:
+        make(number)
+        number += 1
+        page = client.get(page["next"]).json()
+        seen += marks(page)
+        if number > 20:
+            page = client.get(f"{page['next']}").json() if page["next"] else page
+        if len(seen) > 60:
+            break
+
+    assert len(seen) == len(set(seen))
+    assert set(before) <= set(seen) or len(seen) > 60

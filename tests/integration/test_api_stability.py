@@ -1,0 +1,90 @@
+"""What clients rely on stays: names of operations, members, and a long notice before anything goes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.urls import path
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from activities.models import Activity
+from tenants.api.deprecation import deprecated
+from tenants.api.views import TenantView
+from tests.fuzzing.snapshot import FILE, broken, taken
+from tests.integration.test_api_openapi import schema
+
+BEFORE = json.loads(FILE.read_text(encoding="utf-8"))
+SINCE, SUNSET = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def test_nothing_that_clients_rely_on_is_gone(database: None) -> None:
+    """`python -m tests.fuzzing.snapshot` takes a change that is meant."""
+    assert list(broken(BEFORE, taken(schema()))) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.pop("activities_list"),
+        lambda found: found["activities_list"].update(address="GET /api/v1/works/"),
+        lambda found: found["activities_list"]["parameters"].pop("status"),
+        lambda found: found["activities_list"]["parameters"].update(status=True),
+        lambda found: found["templates_create"]["request"].pop("name"),
+        lambda found: found["templates_create"]["request"].update(colour=True),
+        lambda found: found["templates_create"]["answers"]["201"].remove("key"),
+        lambda found: found["templates_create"]["answers"].pop("201"),
+    ],
+)
+def test_a_breaking_change_is_noticed(change: Any) -> None:
+    now = copy.deepcopy(BEFORE)
+
+    change(now)
+
+    assert list(broken(BEFORE, now))
+
+
+def test_more_may_be_offered() -> None:
+    now = copy.deepcopy(BEFORE)
+    now["works_list"] = now["activities_list"]
+    now["templates_create"]["request"]["colour"] = False
+    now["templates_create"]["answers"]["201"].append("colour")
+
+    assert list(broken(BEFORE, now)) == []
+
+
+class OldView(TenantView):
+    queryset = Activity.objects
+    pagination_class = None
+
+    @deprecated(since=SINCE, sunset=SUNSET, instead="/api/v1/docs/#new")
+    def get(self, request: Request) -> Response:
+        if "broken" in request.query_params:
+            raise NotFound
+        return Response({"is": "old"})
+
+
+urlpatterns = [path("api/old/", OldView.as_view())]
+
+
+@pytest.mark.urls("tests.integration.test_api_stability")
+@pytest.mark.parametrize("asked", ["", "?broken=1"])
+def test_what_will_go_says_so_with_the_day(api: Any, tenant: Any, asked: str) -> None:
+    answer = api().get(f"/api/old/{asked}")
+
+    assert answer.status_code == (404 if asked else 200)
+    assert answer["Deprecation"] == f"@{int(SINCE.timestamp())}"
+    assert answer["Sunset"] == "Tue, 01 Dec 2026 00:00:00 GMT"
+    assert answer["Link"] == '</api/v1/docs/#new>; rel="deprecation"'
+
+
+def test_nothing_goes_on_short_notice() -> None:
+    with pytest.raises(ValueError, match="less than"):
+        deprecated(since=SINCE, sunset=SINCE + timedelta(days=30))
+    with pytest.raises(ValueError, match="offset"):
+        deprecated(since=SINCE.replace(tzinfo=None), sunset=SUNSET)

@@ -1,0 +1,205 @@
+"""Webhooks over the API: made, changed, rotated, tried and removed by admins; a secret is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import standardwebhooks
+
+from activities import rotation
+from activities.webhooks.delivery import deliver_waiting
+from agents import credentials
+from tenants.context import tenant_scope
+from tenants.events import log
+from tenants.events.models import WebhookEndpoint
+from tenants.models import Tenant
+from tests.integration.test_webhooks import deliveries, happens, send_all
+from tests.receivers import HttpReceiver, http_receiver
+
+HOOKS = "/api/v1/webhooks/"
+
+
+@pytest.fixture
+def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+
+
+@pytest.fixture
+def made(api: Callable[..., Any], receiver: HttpReceiver) -> dict[str, Any]:
+    """A webhook, as the answer that made it shows it."""
+    answer = api().post(HOOKS, {"url": receiver.url, "kinds": ["alert.raised"], "description": "ours"})
+    assert answer.status_code == 201, answer.json()
+    return answer.json()
+
+
+def test_a_webhook_is_made_and_its_secret_is_shown_once(
+    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    assert made["secret"].startswith("whsec_")
+    assert (made["enabled"], made["kinds"], made["version"]) == (True, ["alert.raised"], 1)
+
+    read = api().get(f"{HOOKS}{made['id']}/")
+    listed = api().get(f"{HOOKS}?enabled=true").json()["results"]
+
+    assert "secret" not in read.json()
+    assert listed == [read.json()]
+    assert read["ETag"] == '"1"'
+    happens(tenant)
+    send_all()
+    standardwebhooks.Webhook(made["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)
+
+
+def test_a_repetition_with_the_same_key_makes_no_second_one_and_shows_no_secret(
+    api: Callable[..., Any], receiver: HttpReceiver
+) -> None:
+    client, key = api(), {"Idempotency-Key": "once"}
+    first, second = (client.post(HOOKS, {"url": receiver.url}, headers=key).json() for _ in range(2))
+
+    assert second == {**first, "secret": None}
+
+
+def test_changing_asks_for_what_was_read(
+    api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
+) -> None:
+    client, place = api(), f"{HOOKS}{made['id']}/"
+    body = {"url": receiver.url, "enabled": False}
+
+    changed = client.put(place, body, headers={"If-Match": '"1"'})
+    late = client.put(place, body, headers={"If-Match": '"1"'})
+
+    assert (changed.status_code, changed.json()["enabled"], changed.json()["kinds"]) == (200, False, [])
+    assert (late.status_code, late.json()["code"]) == (412, "precondition_failed")
+    assert client.post(f"{place}test/", {}).json()["code"] == "webhook_off"
+
+
+def test_rotating_gives_a_second_secret_and_both_sign(
+    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    rotated = api().post(f"{HOOKS}{made['id']}/rotate/", {}).json()
+    happens(tenant)
+    send_all()
+
+    assert rotated["secret"] != made["secret"]
+    assert rotated["previous_secret_until"] is not None
+    for secret in (made["secret"], rotated["secret"]):
+        standardwebhooks.Webhook(secret).verify(receiver.posted[0].body, receiver.posted[0].headers)
+
+
+def test_a_test_and_the_log_of_deliveries(
+    api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
+) -> None:
+    receiver.answers((500, {}, b"broken"))
+    asked = api().post(f"{HOOKS}{made['id']}/test/", {})
+    deliver_waiting(troubled=False)
+
+    [shown] = api().get(f"{HOOKS}{made['id']}/deliveries/").json()["results"]
+
+    assert asked.status_code == 202
+    assert shown["id"] == asked.json()["id"]
+    assert (shown["kind"], shown["event"], shown["state"], shown["attempts"]) == (
+        "webhook.test",
+        None,
+        "pending",
+        1,
+    )
+    assert (shown["response_status"], shown["error"]) == (
+        500,
+        "The receiver answered with status 500: broken",
+    )
+    assert shown["next_attempt_at"] is not None
+    assert api().get(f"{HOOKS}{made['id']}/deliveries/?state=delivered").json()["results"] == []
+
+
+def test_a_delivery_that_has_ended_is_sent_again_under_its_id(
+    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    happens(tenant)
+    [delivery] = deliveries(tenant)
+    again = f"{HOOKS}{made['id']}/deliveries/{delivery.pk}/redeliver/"
+    early = api().post(again, {})
+    send_all()
+
+    answer = api().post(again, {})
+    send_all()
+
+    assert (early.status_code, early.json()["code"]) == (409, "delivery_under_way")
+    assert (answer.status_code, answer.json()["state"]) == (202, "pending")
+    assert [posted.headers["webhook-id"] for posted in receiver.posted] == [str(delivery.pk)] * 2
+    assert receiver.posted[0].body == receiver.posted[1].body
+    assert api().post(f"{HOOKS}{made['id']}/deliveries/{uuid4()}/redeliver/", {}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "paths"),
+    [
+        ({}, ["url"]),
+        ({"url": "ftp://example.com/"}, ["url"]),
+        ({"url": "http://169.254.169.254/latest/meta-data/"}, ["url"]),
+        ({"url": "http://127.0.0.1:2/"}, ["url"]),
+        ({"url": "http://user:secret@example.com/"}, ["url"]),
+        ({"url": 7, "kinds": ["activity.creatd"], "colour": "red"}, ["colour", "kinds[0]", "url"]),
+    ],
+)
+def test_every_fault_of_a_body_is_named(
+    api: Callable[..., Any], receiver: HttpReceiver, body: Any, paths: list[str]
+) -> None:
+    answer = api().post(HOOKS, body)
+
+    assert answer.status_code == 400
+    assert sorted(fault["path"] for fault in answer.json()["errors"]) == paths
+
+
+def test_only_admins_of_the_tenant_reach_a_webhook(
+    api: Callable[..., Any],
+    made: dict[str, Any],
+    tenant: Tenant,
+    other_tenant: Tenant,
+    receiver: HttpReceiver,
+) -> None:
+    happens(tenant)
+    [delivery] = deliveries(tenant)
+    place = f"{HOOKS}{made['id']}/"
+    calls = [
+        ("get", place, None), ("put", place, {"url": receiver.url}), ("delete", place, None),
+        ("post", f"{place}test/", {}), ("post", f"{place}rotate/", {}), ("get", f"{place}deliveries/", None),
+        ("post", f"{place}deliveries/{delivery.pk}/redeliver/", {}),
+    ]  # fmt: skip
+    theirs, operator = api("admin", tenant=other_tenant), api("operator")
+
+    assert [getattr(theirs, verb)(at, body).status_code for verb, at, body in calls] == [404] * 7
+    assert [getattr(operator, verb)(at, body).status_code for verb, at, body in calls] == [403] * 7
+    assert theirs.get(HOOKS).json()["results"] == []
+    with tenant_scope(tenant.pk):
+        assert WebhookEndpoint.objects.get(pk=made["id"]).version == 1
+
+
+def test_there_may_be_only_so_many_and_one_that_is_removed_gets_nothing_more(
+    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT = 1
+    refused = api().post(HOOKS, {"url": receiver.url})
+    happens(tenant)
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "too_many_webhooks")
+    assert api().delete(f"{HOOKS}{made['id']}/").status_code == 204
+    assert send_all() == 0
+    assert receiver.posted == []
+
+
+def test_secrets_are_sealed_again_when_keys_rotate(
+    made: dict[str, Any], tenant: Tenant, settings: Any
+) -> None:
+    settings.FIELD_ENCRYPTION_KEYS = [f"newest:{'ab' * 32}", *settings.FIELD_ENCRYPTION_KEYS]
+    [place] = [place for place in rotation.PLACES if place.name == "secrets of webhooks"]
+
+    *_, progress = rotation.rotate(place)
+
+    assert (progress.total, progress.resealed, progress.unopened) == (1, 1, [])
+    with tenant_scope(tenant.pk):
+        assert credentials.is_current(WebhookEndpoint.objects.get().secret_sealed)
+    log.number(tenant.pk)

@@ -1,0 +1,250 @@
+"""The audit trail: added to only, chained, and whatever was done to it afterwards is found."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import DatabaseError, ProgrammingError, connections, transaction
+from django.utils import timezone
+
+from tenants import audit
+from tenants.audit import actors, changes, purging, redaction
+from tenants.audit.rows import AuditEntry
+from tenants.audit.verification import verify
+from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+
+MIA = audit.Actor("user", "7", "mia")
+
+
+def written(tenant: Tenant, *operations: str) -> None:
+    for operation in operations:
+        with tenant_scope(tenant.pk):
+            audit.record(operation, actor=MIA, tenant_id=tenant.pk, about=("notes", "1"))
+
+
+def of(tenant: Tenant) -> list[AuditEntry]:
+    with tenant_scope(tenant.pk):
+        return list(AuditEntry.objects.for_tenant(tenant).order_by("number"))
+
+
+def tampered(statement: str, *parameters: Any) -> None:
+    """As somebody who owns the server could."""
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(statement, parameters)
+
+
+def checked(*arguments: str) -> tuple[int, str, str]:
+    out, err = StringIO(), StringIO()
+    try:
+        call_command("verify_audit", *arguments, stdout=out, stderr=err)
+    except SystemExit as end:
+        return int(str(end.code)), out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def test_entries_of_a_tenant_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_before(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    written(tenant, "a", "b")
+    written(other_tenant, "c")
+    with tenant_scope(tenant.pk):
+        audit.record("undone", actor=MIA, tenant_id=tenant.pk)
+        transaction.set_rollback(True, using=APP)
+    written(tenant, "d")
+
+    entries = of(tenant)
+    assert [(entry.number, entry.operation) for entry in entries] == [(1, "a"), (2, "b"), (3, "d")]
+    assert [entry.previous_hash for entry in entries] == ["0" * 64, entries[0].hash, entries[1].hash]
+    assert [entry.number for entry in of(other_tenant)] == [1]
+    assert checked()[0] == 0
+
+
+def test_twenty_at_once_make_one_chain(tenant: Tenant) -> None:
+    start = threading.Barrier(20)
+
+    def add() -> None:
+        start.wait()
+        written(tenant, "at once")
+        connections.close_all()
+
+    threads = [threading.Thread(target=add) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [entry.number for entry in of(tenant)] == list(range(1, 21))
+    assert checked("--tenant", tenant.slug)[0] == 0
+
+
+@pytest.mark.parametrize("alias", [APP, SYSTEM])
+@pytest.mark.parametrize(
+    "statement", ["UPDATE tenants_auditentry SET operation = 'x'", "DELETE FROM tenants_auditentry"]
+)
+def test_processes_may_neither_change_nor_delete_an_entry(alias: str, statement: str, tenant: Tenant) -> None:
+    written(tenant, "a")
+
+    with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic(using=alias):
+        connections[alias].cursor().execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tenants_auditentry SET operation = 'x'",
+        "DELETE FROM tenants_auditentry",
+        "TRUNCATE tenants_auditentry",
+    ],
+)
+def test_nor_may_the_owner_of_the_table(statement: str, tenant: Tenant) -> None:
+    written(tenant, "a")
+
+    with pytest.raises(DatabaseError, match="only ever added to"), transaction.atomic(using=OWNER):
+        connections[OWNER].cursor().execute(statement)
+
+
+def test_a_tenant_sees_its_own_entries_and_nobody_sees_those_of_the_platform(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    written(other_tenant, "theirs")
+    with tenant_scope(tenant.pk):
+        audit.record("login.failed", actor=actors.NOBODY)
+
+    with tenant_scope(tenant.pk):
+        assert not AuditEntry.objects.exists()
+    with system_scope():
+        assert AuditEntry.objects.filter(tenant=None).count() == 1
+
+
+def test_a_tenant_may_not_add_to_the_chain_of_another(tenant: Tenant, other_tenant: Tenant) -> None:
+    with pytest.raises(ProgrammingError, match="row-level security"), tenant_scope(tenant.pk):
+        audit.record("forged", actor=MIA, tenant_id=other_tenant.pk)
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE tenants_auditentry SET actor_name = 'eve' WHERE number = 2", "entry 2 was changed"),
+        ("UPDATE tenants_auditentry SET at = at - interval '1 day' WHERE number = 2", "entry 2 was changed"),
+        ("UPDATE tenants_auditentry SET changes = '{\"a\": [1, 2]}' WHERE number = 2", "entry 2 was changed"),
+        ("DELETE FROM tenants_auditentry WHERE number = 2", "entries 2 to 2 are missing"),
+        ("DELETE FROM tenants_auditentry WHERE number = 1", "entries 1 to 1 are missing"),
+    ],
+)
+def test_an_entry_that_was_changed_or_removed_is_found(statement: str, fault: str, tenant: Tenant) -> None:
+    written(tenant, "a", "b", "c")
+    tampered(statement)
+
+    code, _, err = checked()
+
+    assert code == 1
+    assert fault in err
+
+
+def test_an_entry_that_was_put_in_is_found_even_with_a_hash_that_fits(tenant: Tenant) -> None:
+    written(tenant, "a", "b")
+    tampered("UPDATE tenants_auditentry SET number = 3 WHERE number = 2")
+    written_between = (
+        "INSERT INTO tenants_auditentry SELECT gen_random_uuid(), chain, 2, at, actor_kind, actor_id, actor_name, 'forged', outcome,"
+        " object_kind, object_id, changes, detail, request_id, ip, break_glass_id, hash, repeat('a', 64), tenant_id"
+        " FROM tenants_auditentry WHERE number = 1"
+    )
+    columns = "(id, chain, number, at, actor_kind, actor_id, actor_name, operation, outcome, object_kind, object_id, changes, detail,"
+    columns += " request_id, ip, break_glass_id, previous_hash, hash, tenant_id)"
+    tampered(written_between.replace("tenants_auditentry SELECT", f"tenants_auditentry {columns} SELECT", 1))
+
+    (chain,) = verify(tenant.pk)
+
+    assert any("entry 3" in fault for fault in chain.faults)
+
+
+def test_an_end_that_was_cut_off_is_found_by_the_checkpoint(tenant: Tenant, tmp_path: Any) -> None:
+    written(tenant, "a", "b", "c")
+    checkpoint = tmp_path / "checkpoint.json"
+    checkpoint.write_text(checked("--json")[1])
+    assert json.loads(checkpoint.read_text())[str(tenant.pk)] == [3, of(tenant)[-1].hash]
+    written(tenant, "d")
+    assert checked("--checkpoint", str(checkpoint))[0] == 0
+
+    tampered("DELETE FROM tenants_auditentry WHERE number > 2")
+
+    assert checked()[0] == 0
+    code, _, err = checked("--checkpoint", str(checkpoint))
+    assert code == 1
+    assert "the end is missing" in err
+    tampered("DELETE FROM tenants_auditentry")
+    assert checked("--checkpoint", str(checkpoint))[0] == 1
+
+
+def test_the_command_prints_where_each_chain_ends(tenant: Tenant) -> None:
+    written(tenant, "a", "b")
+
+    assert (
+        checked("--tenant", tenant.slug)[1].strip()
+        == f"{tenant.pk}: 2 entries, the last is 2 {of(tenant)[-1].hash}"
+    )
+
+
+def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Tenant) -> None:
+    written(tenant, "a", "b", "c")
+
+    assert (
+        purging.purge(tenant.pk, timezone.now() + timedelta(days=1), actor=actors.of_command("purge_audit"))
+        == 2
+    )
+
+    entries = of(tenant)
+    assert [(entry.number, entry.operation) for entry in entries] == [(3, "c"), (4, "audit.purged")]
+    assert entries[1].detail["up_to"] == 2
+    assert checked()[0] == 0
+    tampered("DELETE FROM tenants_auditentry WHERE number = 3")
+    assert checked()[0] == 1
+
+
+def test_line_ends_and_control_characters_forge_nothing(tenant: Tenant) -> None:
+    forged = "x\r\n2026-01-01 admin granted\u2028\x00\x1b[2K\ud800"
+    with tenant_scope(tenant.pk):
+        audit.record(forged, actor=audit.Actor("token", forged, forged), tenant_id=tenant.pk, about=(forged, forged),
+                     changes=changes.between(None, {forged: forged}))  # fmt: skip
+
+    (entry,) = of(tenant)
+
+    everything = json.dumps([entry.operation, entry.actor, entry.about, entry.changes], ensure_ascii=False)
+    assert not redaction.CONTROL.search(everything)
+    assert "x\\u000d\\u000a2026" in entry.operation
+    assert checked()[0] == 0
+
+
+def test_secrets_and_texts_are_named_but_not_kept() -> None:
+    before = {"auth": {"token": "sk-1"}, "notes": "Buy low", "priority": 3, "kept": 1}
+    after = {
+        "auth": {"token": "sk-2"},
+        "notes": "Sell",
+        "priority": 4,
+        "kept": 1,
+        "api_key": "k",
+        "url": "https://u:p@x",
+    }
+
+    found = changes.between(before, after)
+
+    assert found == {
+        "auth": ["[secret]", "[secret]"],
+        "notes": ["[7 characters]", "[4 characters]"],
+        "priority": [3, 4],
+        "api_key": [None, "[secret]"],
+        "url": [None, "[secret]"],
+    }
+    assert redaction.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
+    assert redaction.redacted("cancel_reason", "Never mind") == "[10 characters]"
+    assert redaction.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
+        {"id": "a", "prompt": "[5 characters]", "nested": {"password": "[secret]"}}
+    ]

@@ -1,0 +1,347 @@
+"""What happens when more work comes than is done: refused, shed or expired, never what a person waits for, and always counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.test import Client
+
+from activities import backlog, recovery, tasks, turned_away
+from activities.backlog import BacklogFull, Newcomer
+from activities.models import Activity, ActivityEvent
+from activities.submission import NewActivity, submit
+from agents import configuration
+from agents.models import Agent, AgentConfig
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once, elsewhere
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
+
+ACTIVITIES, QUEUES = "/api/v1/activities/", "/api/v1/queues/"
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    backlog._counts.clear()
+    turned_away._refused.clear()
+    turned_away._written.clear()
+    monkeypatch.setattr(turned_away, "REFUSALS_WRITTEN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant, max_concurrency=1)
+    return tenant
+
+
+def policy(tenant: Tenant, role: str = "ba", **given: Any) -> None:
+    """Nobody serves ba, so whatever is submitted waits."""
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.update_or_create(tenant=tenant, agent_id=role, defaults={"backlog": given})
+    configuration.forget()
+
+
+def waiting(engine: Engine, tenant: Tenant, count: int = 1, **fields: Any) -> list[UUID]:
+    return engine.submit(tenant, "ba", count, **{"priority": 20, **fields})
+
+
+def enter(tenant: Tenant, *priorities: int, role: str = "ba") -> list[UUID]:
+    """As the API does it: room and submission in one transaction."""
+    with tenant_scope(tenant.pk):
+        backlog.make_room(tenant.pk, [Newcomer(role, priority) for priority in priorities])
+        items = [NewActivity(name="new", agent_role=role, priority=priority) for priority in priorities]
+        return [one.id for one in submit(items, actor="token:test")]
+
+
+def statuses(engine: Engine, tenant: Tenant, ids: list[UUID]) -> list[str]:
+    return [engine.status(tenant, one) for one in ids]
+
+
+def count_of(tenant: Tenant) -> int:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.for_tenant(tenant.pk).filter(status="created", agent_role="ba").count()
+
+
+def queue(client: Any, role: str = "ba") -> dict[str, Any]:
+    (found,) = (one for one in client.get(f"{QUEUES}?limit=200").json()["results"] if one["role"] == role)
+    return dict(found)
+
+
+def test_without_a_policy_a_full_backlog_refuses(api: Any, engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=2)
+    waiting(engine, acme, 2)
+    client = api()
+
+    refused = client.post(ACTIVITIES, {"name": "x", "agent_role": "ba"})
+
+    problem(refused, 429, "backlog_full")
+    assert int(refused["Retry-After"]) > 0
+    shown = queue(client)
+    assert shown["backlog"] == {"max_waiting": 2, "when_full": "reject", "expire_after_seconds": None}
+    assert shown["turned_away"] == {"rejected": 1, "shed": 0, "expired": 0}
+
+
+def test_the_oldest_makes_room_for_whatever_comes(api: Any, engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=3, when_full="drop_oldest")
+    ids = waiting(engine, acme, 1) + waiting(engine, acme, 2)
+
+    assert api().post(ACTIVITIES, {"name": "x", "agent_role": "ba", "priority": 20}).status_code == 201
+
+    assert statuses(engine, acme, ids) == ["cancelled", "created", "created"]
+    with tenant_scope(acme.pk):
+        event = ActivityEvent.objects.for_tenant(acme.pk).get(activity_id=ids[0], verb="cancel")
+    assert (event.actor, event.detail) == (
+        "backlog", {"reason": "shed", "policy": "drop_oldest", "max_waiting": 3},
+    )  # fmt: skip
+    assert engine.get(acme, ids[0]).cancel_reason == "shed"
+    assert queue(api())["turned_away"] == {"rejected": 0, "shed": 1, "expired": 0}
+
+
+def test_the_newest_of_the_least_urgent_makes_room_for_what_is_more_urgent_alone(
+    engine: Engine, acme: Tenant
+) -> None:
+    policy(acme, max_waiting=3, when_full="evict_lowest")
+    ids = waiting(engine, acme, 1) + waiting(engine, acme, 1) + waiting(engine, acme, 1, priority=19)
+
+    enter(acme, 10)
+    assert statuses(engine, acme, ids) == ["created", "cancelled", "created"]
+    with pytest.raises(BacklogFull):
+        enter(acme, 20)
+    assert statuses(engine, acme, ids) == ["created", "cancelled", "created"]
+
+
+def parent(engine: Engine, acme: Tenant) -> dict[str, Any]:
+    return {"parent_id": engine.submit(acme, "seo")[0], "link_kind": "subtask"}
+
+
+KEPT: dict[str, Callable[[Engine, Tenant], dict[str, Any]]] = {
+    "more urgent": lambda engine, acme: {"priority": 19},
+    "needs an approval": lambda engine, acme: {"requires_approval": True},
+    "of a deliverable": lambda engine, acme: {"deliverable_id": uuid4()},
+    "a subtask": parent,
+}
+
+
+@pytest.mark.parametrize("why", KEPT)
+@pytest.mark.parametrize("when_full", ["drop_oldest", "evict_lowest"])
+def test_what_somebody_waits_for_is_never_shed(
+    engine: Engine, acme: Tenant, why: str, when_full: str
+) -> None:
+    policy(acme, max_waiting=1, when_full=when_full)
+    fields = KEPT[why](engine, acme)
+    if why == "of a deliverable":
+        from pipelines.models import Deliverable
+
+        with tenant_scope(acme.pk):
+            fields["deliverable_id"] = Deliverable.objects.create(tenant=acme, name="Report").pk
+    (kept,) = waiting(engine, acme, **fields)
+
+    with pytest.raises(BacklogFull):
+        enter(acme, 1)
+    assert engine.status(acme, kept) == "created"
+
+
+def test_what_a_person_asked_for_what_has_run_and_what_has_children_is_never_shed(
+    engine: Engine, acme: Tenant
+) -> None:
+    policy(acme, max_waiting=3, when_full="drop_oldest")
+    with tenant_scope(acme.pk):
+        (asked,) = submit([NewActivity(name="asked", agent_role="ba", priority=20)], actor="user:anna")
+    has_run, has_child = waiting(engine, acme, 2)
+    with tenant_scope(acme.pk):
+        Activity.objects.for_tenant(acme.pk).filter(pk=has_run).update(fence=1)
+    engine.submit(acme, "seo", parent_id=has_child, link_kind="subtask")
+
+    with pytest.raises(BacklogFull):
+        enter(acme, 1)
+    assert statuses(engine, acme, [asked.id, has_run, has_child]) == ["created"] * 3
+
+
+def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest")
+    versions.save(
+        acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "ba"}]}, actor="test"
+    )
+    start_run(acme.pk, "one", NewRun(priority=20), actor="schedule")
+
+    with pytest.raises(BacklogFull):
+        enter(acme, 1)
+    assert count_of(acme) == 1
+
+
+def test_all_or_nothing_is_shed_and_a_refusal_changes_nothing(engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=2, when_full="drop_oldest")
+    ids = waiting(engine, acme, 1) + waiting(engine, acme, 1, priority=1)
+
+    with pytest.raises(BacklogFull):
+        enter(acme, 1, 1)
+    assert statuses(engine, acme, ids) == ["created", "created"]
+    assert len(enter(acme, 1)) == 1
+
+
+def test_another_tenant_loses_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest")
+    (others,) = waiting(engine, other_tenant)
+    waiting(engine, acme)
+
+    enter(acme, 1)
+
+    assert engine.status(other_tenant, others) == "created"
+
+
+@pytest.mark.parametrize(("when_full", "shed"), [("reject", 0), ("drop_oldest", 3)])
+def test_submissions_at_the_brim_never_overflow_it(
+    engine: Engine, acme: Tenant, when_full: str, shed: int
+) -> None:
+    policy(acme, max_waiting=5, when_full=when_full)
+    waiting(engine, acme, 4)
+
+    outcomes = at_once(*[lambda: enter(acme, 10)] * 4)
+
+    refused = [one for one in outcomes if isinstance(one, BacklogFull)]
+    assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, BacklogFull)] == []
+    assert len(refused) == 3 - shed
+    assert count_of(acme) == 5
+
+
+def test_what_is_being_claimed_at_that_moment_is_not_shed(engine: Engine, acme: Tenant) -> None:
+    policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
+    (claimed,) = engine.submit(acme, "qa", priority=20)
+
+    with tenant_scope(acme.pk):  # a claim that has not committed yet holds the row
+        Activity.objects.for_tenant(acme.pk).select_for_update().get(pk=claimed)
+        with pytest.raises(BacklogFull):
+            elsewhere(lambda: enter(acme, 1, role="qa"))
+
+    engine.drain()
+    assert engine.status(acme, claimed) == "done"
+
+
+def test_what_was_granted_already_and_is_shed_then_does_not_start(engine: Engine, acme: Tenant) -> None:
+    policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
+    engine.serve(acme, "qa")
+    (granted,) = engine.submit(acme, "qa", priority=20)
+    message = engine.take()
+    assert message is not None
+
+    (newcomer,) = enter(acme, 1, role="qa")
+    tasks.run(**message)
+    engine.drain()
+
+    assert engine.status(acme, granted) == "cancelled"
+    assert [request.activity_id for request in engine.agent.calls] == [newcomer]
+
+
+def test_a_claim_and_a_shedding_at_once_have_one_winner(engine: Engine, acme: Tenant) -> None:
+    policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
+    engine.serve(acme, "qa")
+    for _ in range(5):
+        (contested,) = engine.submit(acme, "qa", priority=20)
+        message = engine.take() or {}
+
+        delivered, entered = at_once(lambda m=message: tasks.run(**m), lambda: enter(acme, 1, role="qa"))
+
+        assert delivered is None
+        ran = contested in [request.activity_id for request in engine.agent.calls]
+        assert engine.status(acme, contested) == ("done" if ran else "cancelled")
+        assert isinstance(entered, list | BacklogFull)
+        engine.drain()
+
+
+# --- Expiry ---
+
+
+def test_background_work_that_nobody_waits_for_expires_after_its_roles_patience(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    policy(acme, expire_after_seconds=60)
+    before = datetime.now(UTC)
+    (stale,) = waiting(engine, acme)
+    later = before + timedelta(hours=1)
+    (put_off,) = waiting(engine, acme, not_before=later)
+    (own,) = waiting(engine, acme, expires_at=later)
+    (urgent,) = waiting(engine, acme, priority=10)
+
+    ends = [engine.get(acme, one).expires_at for one in (stale, put_off, own, urgent)]
+
+    assert ends[0] is not None
+    assert timedelta(seconds=59) < ends[0] - before < timedelta(seconds=90)
+    assert ends[1:] == [later + timedelta(seconds=60), later, None]
+
+    with tenant_scope(acme.pk):
+        Activity.objects.for_tenant(acme.pk).filter(pk=stale).update(expires_at=before)
+    assert recovery.expire_stale() == 1
+    assert engine.get(acme, stale).cancel_reason == "expired"
+    assert queue(api())["turned_away"]["expired"] == 1
+
+
+def test_the_registry_has_a_policy_for_all_tenants_and_a_tenant_its_own(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    Agent.objects.filter(role="ba").update(backlog={"expire_after_seconds": 100, "max_waiting": 7})
+    try:
+        policy(acme, expire_after_seconds=200)
+        waits = [engine.get(one, waiting(engine, one)[0]) for one in (acme, other_tenant)]
+        patience = [
+            round((one.expires_at - one.created_at).total_seconds()) for one in waits if one.expires_at
+        ]
+
+        assert patience == [200, 100]
+        assert backlog.policy_of(acme.pk, "ba").max_waiting == 7
+    finally:
+        Agent.objects.filter(role="ba").update(backlog={})
+        configuration.forget()
+
+
+# --- Settings and figures ---
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"max_waiting": 5, "when_full": "evict_lowest", "expire_after_seconds": 60}, 200),
+        ({"when_full": "drop_newest"}, 400),
+        ({"max_waiting": 0}, 400),
+        ({"expire_after_seconds": "soon"}, 400),
+        ({"more": 1}, 400),
+    ],
+)
+def test_tenants_set_their_own_policy(
+    api: Any, engine: Engine, acme: Tenant, given: dict[str, Any], status: int
+) -> None:
+    answer = api().put("/api/v1/agent-configs/ba/", {"backlog": given})
+
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json()["backlog"] == given
+        assert backlog.policy_of(acme.pk, "ba") == backlog.Policy(5, "evict_lowest")
+
+
+def test_no_tenant_may_have_more_waiting_than_the_platform_allows(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_BACKLOG = 10
+    policy(acme, max_waiting=1000)
+
+    assert backlog.policy_of(acme.pk, "ba").max_waiting == 10
+
+
+def test_what_was_turned_away_is_among_the_metrics(engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest")
+    waiting(engine, acme)
+    enter(acme, 1)
+    with pytest.raises(BacklogFull):
+        enter(acme, 1)
+
+    text = Client().get("/metrics").content.decode()
+
+    assert 'orchestrator_turned_away_total{reason="shed",role="ba"} 1.0' in text
+    assert 'orchestrator_turned_away_total{reason="rejected",role="ba"} 1.0' in text

@@ -1,0 +1,125 @@
+"""What budgets count: scopes, units, what was before them, and what they cost themselves."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+from types import SimpleNamespace
+
+import pytest
+
+from activities import budget_waits, reports
+from agents import configuration
+from agents.contracts import Usage
+from tenants.context import tenant_scope
+from tenants.models import Budget, Tenant
+from tenants.money import budgets
+from tests.engine import Engine
+from tests.integration.test_costs import counted
+from tests.spending import (
+    accepted,
+    accepting,
+    broken_invariants,
+    capped,
+    costing,
+    dollars,
+    now,
+    standing,
+    token_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def test_scopes_units_and_the_smallest_room_decide(engine: Engine, acme: Tenant) -> None:
+    capped(acme, "100", name="all")
+    two_runs = capped(acme, "2", unit="runs", agent_role="qa", name="two runs of qa")
+    tokens = capped(
+        acme, "1000", unit="tokens", estimate=Decimal(400), agent_role="dev", name="tokens of dev"
+    )
+    engine.agent.behaviour = accepting
+    of_qa, of_dev = engine.submit(acme, "qa", count=4), engine.submit(acme, "dev", count=4)
+    (of_seo,) = engine.submit(acme, "seo")
+
+    engine.drain()
+
+    assert [engine.status(acme, one) for one in of_qa].count("in_progress") == 2
+    assert [engine.status(acme, one) for one in of_dev].count("in_progress") == 2
+    assert engine.status(acme, of_seo) == "in_progress"
+    assert (now(two_runs).spent, now(tokens).reserved) == (2, 800)
+    running = next(one for one in of_dev if engine.status(acme, one) == "in_progress")
+    assert reports.beat(token_of(acme, running), progress=None, usage=Usage(500, 100)) is None
+    assert "tokens" in str(reports.beat(token_of(acme, running), progress=None, usage=Usage(500, 200)))
+    assert broken_invariants() == []
+
+
+def test_a_new_budget_counts_what_its_period_has_seen(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = costing("0.25")
+    engine.submit(acme, count=2)
+    engine.submit(acme, "dev")
+    engine.drain()
+
+    assert standing(capped(acme)) == ("0.75", "0.00")
+    assert standing(capped(acme, agent_role="dev", period="month")) == ("0.25", "0.00")
+
+
+def test_figures_that_went_wrong_are_counted_anew(engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme)
+    run = accepted(engine, acme)
+    reports.beat(run, progress=None, usage=dollars("0.10"))
+    with tenant_scope(acme.pk):
+        Budget.objects.filter(pk=budget.pk).update(spent=0, reserved=5, recount_at="2026-01-01T00:00:00Z")
+
+    budget_waits.look_after()
+
+    assert (standing(budget), now(budget).recount_at) == (("0.10", "0.20"), None)
+
+
+def test_another_tenants_money_is_its_own(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    engine.serve(other_tenant)
+    budget = capped(acme, "0")
+    engine.agent.behaviour = costing("5")
+    (theirs,) = engine.submit(other_tenant)
+
+    engine.drain()
+
+    assert (engine.status(other_tenant, theirs), standing(budget)) == ("done", ("0.00", "0.00"))
+
+
+@pytest.mark.parametrize(("cost", "more"), [(None, 2), ("0.10", 3)])
+def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, cost: str | None, more: int
+) -> None:
+    """A report costs one of its own, with or without budgets. Without budgets and reports there is none: see `test_costs`."""
+    capped(acme, "100")
+    if cost:
+        engine.agent.behaviour = costing(cost)
+    engine.submit(acme)
+    engine.drain()
+
+    with counted(monkeypatch) as counts:
+        engine.submit(acme)
+        engine.drain()
+
+    assert (counts["statements"], counts["transactions"]) == (6 + more, 3)
+
+
+def test_a_new_budget_is_in_force_within_two_seconds(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(acme)
+    engine.drain()  # this process knows that there is no budget
+    budgets.create(acme.pk, {"name": "Stop", "cap": Decimal(0)})
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2)
+
+    monkeypatch.setattr(configuration, "time", later)
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "created"

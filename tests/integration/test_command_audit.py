@@ -1,0 +1,56 @@
+"""Management commands that change something leave an entry that names the account of the machine."""
+
+from __future__ import annotations
+
+import getpass
+from io import StringIO
+from pathlib import Path
+
+from django.core.management import call_command
+
+from tenants.audit.rows import AuditEntry
+from tenants.context import system_scope
+from tenants.models import Tenant
+
+FLOW = '{"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}'
+
+
+def _called(*command: str) -> list[AuditEntry]:
+    with system_scope():
+        before = set(AuditEntry.objects.values_list("pk", flat=True))
+    call_command(*command, stdout=StringIO(), stderr=StringIO())
+    with system_scope():
+        return list(AuditEntry.objects.exclude(pk__in=before).order_by("chain", "number"))
+
+
+def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tmp_path: Path) -> None:
+    flow = tmp_path / "flow.json"
+    flow.write_text(FLOW)
+    commands: list[tuple[str, ...]] = [
+        ("create_tenant", "made"),
+        ("create_token", "--tenant", "acme", "--role", "operator", "--name", "ci"),
+        ("load_pipeline", str(flow), "--tenant", "acme"),
+        ("scheduler_settings", "--set", "http_client.timeout=120000"),
+        ("scheduler_settings", "--unset", "http_client.timeout"),
+        ("agents", "deploy", "qa", "1.0.0"),
+        ("rotate_credentials",),
+    ]
+
+    left = {command: _called(*command) for command in commands}
+
+    for command, entries in left.items():
+        assert [entry.operation.split()[1] for entry in entries] == [command[0]], command
+        assert entries[0].actor_kind == "command"
+        assert entries[0].actor_name == getpass.getuser()
+    token = left[commands[1]][0]
+    assert (token.tenant_id, token.detail["role"]) == (tenant.pk, "operator")
+
+
+def test_commands_that_only_look_leave_nothing(tenant: Tenant) -> None:
+    for command in (
+        ("verify_audit",),
+        ("scheduler_settings", "--show"),
+        ("agents", "list"),
+        ("rotate_credentials", "--dry-run"),
+    ):
+        assert _called(*command) == [], command

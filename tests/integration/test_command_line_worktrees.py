@@ -1,0 +1,208 @@
+"""Agents that work on a repository: a working copy of their own, a branch that stays, and one run at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from agents.command_line import options, processes, traces, upkeep, worktrees
+from agents.contracts import Completed
+from agents.exceptions import AgentError, ConfigurationError, RetryableAgentError
+from agents.models import Agent
+from agents.runner import run_agent
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.programs import Linked, a_request, program
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    settings.ORCHESTRATOR_HOME = tmp_path / "home"
+    settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
+    found = tmp_path / "web"
+    found.mkdir()
+    git(found, "init", "--quiet", "--initial-branch=main")
+    git(
+        found,
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@localhost",
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "-m",
+        "Begin",
+    )
+    settings.ORCHESTRATOR_CLI_REPOSITORIES = (str(found),)
+    return found
+
+
+WRITE = """
+    with open("notes.txt", "a") as notes: notes.write("one more\\n")
+    print(open("notes.txt").read().count("more"), os.getcwd())
+"""
+
+
+def run(repository: Path, command: list[Any], activity_id: UUID | None = None, **more: Any) -> Completed:
+    request = a_request(
+        {"command": command, "repository": str(repository), **more}, activity_id=activity_id or uuid4()
+    )
+    result = run_agent(request)
+    assert isinstance(result, Completed)
+    return result
+
+
+def test_a_run_has_a_working_copy_and_its_work_stays_on_a_branch(repository: Path, tmp_path: Path) -> None:
+    activity_id = uuid4()
+
+    result = run(repository, program(tmp_path, WRITE), activity_id)
+
+    work = result.output.data["git"]
+    assert (work["branch"], work["files"], work["changed"]) == (
+        f"orchestrator/{activity_id}",
+        ["notes.txt"],
+        True,
+    )
+    assert "+one more" in work["diff"]
+    assert work["commit"] == git(repository, "rev-parse", work["branch"])
+    assert work["base"] == git(repository, "rev-parse", "main")
+    assert str(repository) not in str(result.output.content)
+    assert git(repository, "status", "--porcelain") == ""
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_the_next_run_of_the_activity_goes_on_where_the_last_one_stopped_even_if_that_failed(
+    repository: Path, tmp_path: Path
+) -> None:
+    activity_id = uuid4()
+    with pytest.raises(AgentError):
+        run(repository, program(tmp_path, WRITE + "    sys.exit(1)\n"), activity_id)
+
+    again = run(repository, program(tmp_path, WRITE), activity_id)
+
+    assert str(again.output.content).startswith("2 ")
+    assert again.output.data["git"]["diff"].count("+one more") == 2
+
+
+def test_a_run_that_changes_nothing_says_so(repository: Path, tmp_path: Path) -> None:
+    work = run(repository, program(tmp_path, "print('read it')")).output.data["git"]
+
+    assert (work["changed"], work["files"], work["diff"]) == (False, [], "")
+
+
+def test_one_run_at_a_time_and_the_other_comes_back_without_losing_an_attempt(
+    repository: Path, tmp_path: Path
+) -> None:
+    started, finish = threading.Event(), tmp_path / "finish"
+    code = """
+        say(session_id="s-1")
+        while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    """
+    command = program(tmp_path, code)
+    link = Linked()
+    link.stop = lambda: started.set() if link.sessions else None  # type: ignore[assignment, return-value, func-returns-value]
+    first = a_request(
+        {"command": [*command, str(finish)], "repository": str(repository), "output": "stream-json"}
+    )
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append(run_agent(first, link=link))
+        except AgentError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(10)
+    with pytest.raises(AgentError) as busy:
+        run(repository, program(tmp_path, WRITE))
+    finish.touch()
+    thread.join(10)
+
+    assert (busy.value.error_code, busy.value.retryable, busy.value.uses_attempt) == (
+        "repository_busy",
+        True,
+        False,
+    )
+    assert busy.value.retry_after
+    assert run(repository, program(tmp_path, WRITE)).output.data["git"]["changed"]
+
+
+def test_which_repository_may_be_chosen_from_those_that_operators_list(
+    repository: Path, tmp_path: Path
+) -> None:
+    options = {
+        "command": program(tmp_path, WRITE),
+        "repositories": {"web": str(repository), "secret": "/etc"},
+    }
+
+    chosen = run_agent(a_request(options, params={"repository": "web"}))
+
+    assert isinstance(chosen, Completed)
+    for name, says in (("secret", "not among"), ("/etc", "must name one"), (None, "must name one")):
+        with pytest.raises(ConfigurationError, match=says):
+            run_agent(a_request(options, params={"repository": name}))
+
+
+def test_a_base_that_does_not_exist_is_told_in_words_of_git(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(RetryableAgentError, match="no-such-branch"):
+        run(repository, program(tmp_path, WRITE), base="no-such-branch")
+
+
+def test_what_a_killed_worker_left_is_removed_and_the_work_stays(repository: Path, tmp_path: Path) -> None:
+    request = a_request({"command": [sys.executable], "repository": str(repository)})
+    trace = traces.kept(request.run_id)
+    entered = trace.__enter__()
+    tree = worktrees.checked_out(request, options.read(request.settings.options), entered)
+    copy = tree.__enter__()
+    assert copy is not None
+    assert upkeep.sweep() == 0
+    os.close(entered.descriptor)  # as the kernel does for a dead process
+
+    assert upkeep.sweep() == 1
+    assert not entered.folder.exists()
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+    assert git(repository, "branch", "--list", copy.branch)
+    with pytest.raises(OSError, match="Bad file"):
+        trace.__exit__(None, None, None)
+
+
+def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
+    engine: Engine, tenant: Tenant, settings: Any
+) -> None:
+    Agent.objects.filter(role="qa").update(
+        adapter="cli", options={"command": ["x"], "repository": "/srv/repositories/web"}
+    )
+    Agent.objects.filter(role="dev").update(
+        adapter="cli", options={"command": ["x"], "repositories": {"a": "/a", "b": "/b"}}
+    )
+    Agent.objects.filter(role="seo").update(
+        adapter="cli", options={"command": ["x"], "repository": "/a", "exclusive": False}
+    )
+    try:
+        ids = engine.submit(tenant, "qa", 3)
+        engine.submit(tenant, "qa", group_key="own")
+        chosen = [engine.submit(tenant, "dev", params={"repository": name})[0] for name in ("a", "a", "b")]
+        (together,) = engine.submit(tenant, "seo")
+
+        groups = [engine.get(tenant, one).group_key for one in (ids[0], *chosen, together)]
+        assert groups == ["repository:web", "repository:a", "repository:a", "repository:b", None]
+        taken = [message["role"] for message in iter(engine.take, None)]
+        assert sorted(taken) == ["dev", "dev", "qa", "qa", "seo"]
+    finally:
+        Agent.objects.filter(role__in=["qa", "dev", "seo"]).update(adapter="http", options={})

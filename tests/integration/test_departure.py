@@ -1,0 +1,303 @@
+"""Export and off-boarding: everything of a tenant goes along, everything of it goes away, and nobody else notices."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.contenttypes.models import ContentType
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.utils import timezone
+
+from activities import outputs
+from activities.models import Activity, NotificationChannel
+from agents.command_line import transcripts
+from agents.contracts import Completed, Output
+from agents.models import AgentConfig
+from orchestrator.departure import catalogue, erasing, exporting
+from pipelines.tables import cache
+from tenants import redis, tokens
+from tenants.audit.actors import NOBODY
+from tenants.audit.recording import record
+from tenants.audit.rows import AuditEntry
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Budget, Channel, Membership, Tenant
+from tenants.retention.models import DepartedTenant
+from tests.engine import Engine, elsewhere
+
+CANARY = "canary-7f3a9c"
+SECRET = "s3cret-canary-41d0"  # what the test looks for
+
+
+def populate(engine: Engine, tenant: Tenant, word: str) -> UUID:
+    """Something of a tenant in as many places as can be: one finished and one open activity, outputs in both stores, and so on."""
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Completed(Output(f"{word} output", {"x": word}))
+    engine.submit(tenant, description=word)
+    engine.drain()
+    outputs.copy_waiting()
+    engine.submit(tenant, description=word)
+    engine.drain()
+    later = timezone.now() + timedelta(days=1)
+    (open_one,) = engine.submit(
+        tenant, role="dev", description=f"{word} open", params={"x": word}, not_before=later
+    )
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(auth_sealed=f"{SECRET} of {word}")
+        Channel.objects.create(tenant=tenant, kind="ads", name=word)
+        Budget.objects.create(tenant=tenant, name=word, cap=5, period_start="2026-01-01")
+        NotificationChannel.objects.create(
+            tenant=tenant, name=word, kind="webhook", target_sealed=f"{SECRET} of {word}", target_shown=word
+        )
+    cache.keep(tenant.pk, "prices", [{"x": word}])
+    written = transcripts.begin(tenant.pk, open_one, secrets=())
+    written.output(f"{word} printed\n".encode())
+    written.close()
+    return open_one
+
+
+def rows_with(text: str) -> set[str]:
+    """Every table with a row that holds the text, whosever table it is."""
+    found = set()
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace"
+        )
+        for (table,) in cursor.fetchall():
+            cursor.execute(f'SELECT count(*) FROM "{table}" t WHERE t::text LIKE %s', [f"%{text}%"])
+            if cursor.fetchone()[0]:
+                found.add(table)
+    return found
+
+
+def dump_of(tenant: Tenant) -> dict[str, str]:
+    """All rows of a tenant, by table, as one hash each."""
+    dump = {}
+    with connections[SYSTEM].cursor() as cursor:
+        for table in catalogue.tables():
+            cursor.execute(
+                f"SELECT coalesce(string_agg(t::text, '|' ORDER BY t::text), '') FROM {table} t WHERE tenant_id = %s",
+                [tenant.pk],
+            )
+            dump[table] = cursor.fetchone()[0]
+    return dump
+
+
+def keys_with(*texts: str) -> set[bytes]:
+    client, found = redis.client(), set()
+    for key in client.scan_iter():
+        whole = key + (client.dump(key) or b"")
+        found |= {key} if any(text.encode() in whole for text in texts) else set()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_outputs_of_other_tests(database: None) -> None:
+    """Outputs stay in MongoDB until somebody deletes them, and tests that ran before have not."""
+    outputs.collection().delete_many({})
+
+
+def documents_with(text: str) -> int:
+    database = outputs.collection().database
+    return sum(
+        text in str(document)
+        for name in database.list_collection_names()
+        for document in database[name].find({})
+    )
+
+
+def command(*arguments: str) -> str:
+    output = StringIO()
+    call_command(*arguments, stdout=output, stderr=StringIO())
+    return output.getvalue()
+
+
+def export(tenant: Tenant, path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+    command("export_tenant", tenant.slug, "--to", str(path))
+    with zipfile.ZipFile(path) as found:
+        members = {name: found.read(name) for name in found.namelist()}
+    return members, json.loads(members.pop("manifest.json"))
+
+
+def test_every_table_of_tenants_is_exported_or_left_out_with_a_reason(database: None) -> None:
+    tables = set(catalogue.tables())
+
+    assert tables == set(catalogue.exported()) | set(catalogue.NOT_EXPORTED)
+    assert all(reason for reason in (*catalogue.NOT_EXPORTED.values(), *catalogue.KEPT.values()))
+    assert set(catalogue.NOT_EXPORTED) | set(catalogue.KEPT) <= tables
+    assert set(catalogue.children_first()) == tables - set(catalogue.KEPT)
+
+
+def test_an_export_holds_everything_but_secrets(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, tmp_path: Path
+) -> None:
+    populate(engine, tenant, CANARY)
+    populate(engine, other_tenant, "globex-word")
+    _, token = tokens.create(tenant, "admin", "for the export")
+
+    members, manifest = export(tenant, tmp_path / "acme.zip")
+
+    everything = b"".join(members.values()).decode()
+    assert set(members) == set(manifest["files"])
+    for name, content in members.items():
+        assert hashlib.sha256(content).hexdigest() == manifest["files"][name]["sha256"]
+    assert manifest["files"]["tables/activities_activity.jsonl"]["rows"] == 3
+    assert {json.loads(line)["tenant_id"] for line in members["outputs.jsonl"].splitlines()} == {
+        str(tenant.pk)
+    }
+    assert f"{CANARY} printed" in everything
+    assert f"{CANARY} output" in members["outputs.jsonl"].decode()
+    for hidden in (SECRET, token, tokens.hash_of(token), "globex", str(other_tenant.pk)):
+        assert hidden not in everything
+    assert manifest["columns_left_out"]["agents_agentconfig"] == ["auth_sealed", "signing_sealed"]
+    assert (tmp_path / "acme.zip").stat().st_mode & 0o077 == 0
+
+
+def test_an_export_is_of_one_moment_while_the_tenant_works(
+    engine: Engine, tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant)
+    began = exporting._take_snapshot
+
+    def then_somebody_submits(tenant_id: UUID) -> None:
+        began(tenant_id)
+        elsewhere(lambda: engine.submit(tenant, count=5))
+
+    monkeypatch.setattr(exporting, "_take_snapshot", then_somebody_submits)
+    members, manifest = export(tenant, tmp_path / "acme.zip")
+
+    count = manifest["files"]["tables/activities_activity.jsonl"]["rows"]
+    first_look = members["tables/activities_activity.jsonl"].splitlines()
+    assert count == len(first_look) == 1
+    assert manifest["files"]["tables/activities_wake.jsonl"]["rows"] == 1
+
+
+def test_an_export_that_fails_leaves_no_file_and_none_is_overwritten(
+    tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "acme.zip"
+    with monkeypatch.context() as broken:
+        broken.setattr(exporting, "_outputs", _fail)
+        with pytest.raises(CommandError, match="no file"):
+            command("export_tenant", "acme", "--to", str(path))
+    assert list(tmp_path.iterdir()) == []
+
+    path.write_text("theirs")
+    with pytest.raises(CommandError, match="exists already"):
+        command("export_tenant", "acme", "--to", str(path))
+    assert path.read_text() == "theirs"
+
+
+def _fail(*arguments: Any) -> Any:
+    raise OSError("the disk is full")
+
+
+def test_a_suspended_tenant_opens_nothing_and_starts_nothing(
+    engine: Engine, tenant: Tenant, api: Any
+) -> None:
+    engine.serve(tenant)
+    client = api()
+    secret = client._credentials["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
+    (queued,) = engine.submit(tenant)
+    assert client.get("/api/v1/activities/").status_code == 200
+
+    said = command("offboard_tenant", "acme")
+
+    tokens._known.forget(tokens.hash_of(secret))  # as each process does within a second
+    assert client.get("/api/v1/activities/").status_code == 401
+    assert engine.status(tenant, queued) == "cancelled"
+    engine.drain()
+    assert engine.agent.calls == []
+    assert "export_tenant acme" in said
+    with system_scope():
+        assert not Tenant.objects.get(pk=tenant.pk).is_active
+        assert Activity.objects.filter(tenant=tenant).count() == 1, "nothing is deleted yet"
+
+
+def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    populate(engine, tenant, CANARY)
+    populate(engine, other_tenant, "globex-word")
+    _note_in_the_admin(tenant)
+    with tenant_scope(tenant.pk):
+        record(f"said {CANARY}", actor=NOBODY, tenant_id=tenant.pk)
+    command("offboard_tenant", "acme")
+    before, documents = dump_of(other_tenant), documents_with("globex-word")
+    assert len(rows_with(CANARY)) > 5
+
+    command("offboard_tenant", "acme", "--purge", "--confirm", "acme")
+
+    assert rows_with(CANARY) == set()
+    # What the platform remembers: the tombstone, and that this was done.
+    assert rows_with(str(tenant.pk)) == {"tenants_departedtenant", "tenants_auditentry"}
+    with system_scope():
+        assert not AuditEntry.objects.filter(chain=tenant.pk).exists()
+        gone = AuditEntry.objects.get(operation="audit.forgotten")
+    assert (gone.tenant_id, gone.detail["slug"]) == (None, "acme")
+    assert gone.detail["entries"] == gone.detail["up_to"] >= 1
+    assert keys_with(CANARY, str(tenant.pk)) == set()
+    assert documents_with(CANARY) == documents_with(str(tenant.pk)) == 0
+    assert transcripts.older(tenant.pk, float("inf")) == []
+    assert dump_of(other_tenant) == before
+    assert documents_with("globex-word") == documents
+    assert cache.kept(other_tenant.pk, "prices") == [{"x": "globex-word"}]
+    with system_scope():
+        stone = DepartedTenant.objects.get()
+    assert (stone.slug, stone.counts["activities_activity"], stone.counts["tenants_tenant"]) == ("acme", 3, 1)
+    assert stone.erased_at is not None
+
+
+def _note_in_the_admin(tenant: Tenant) -> None:
+    user = get_user_model().objects.create_user("sam")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=user)
+        channel = Channel.objects.get(tenant=tenant)
+    LogEntry.objects.create(
+        user=user,
+        content_type=ContentType.objects.get_for_model(Channel),
+        object_id=str(channel.pk),
+        object_repr=str(channel),
+        action_flag=CHANGE,
+    )
+
+
+def test_a_purge_that_dies_half_way_is_finished_by_another(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate(engine, tenant, CANARY)
+    purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
+    with monkeypatch.context() as broken:
+        broken.setattr(erasing.redis_traces, "forget", _fail)
+        with pytest.raises(OSError, match="disk"):
+            command(*purge)
+    assert rows_with(CANARY) == set()
+    assert documents_with(CANARY) > 0
+
+    command(*purge)
+
+    assert documents_with(CANARY) == 0
+    with system_scope():
+        assert DepartedTenant.objects.get().counts["activities_activity"] == 3
+    with pytest.raises(CommandError, match="There is no tenant"):
+        command(*purge)
+
+
+def test_a_purge_needs_the_slug_twice(tenant: Tenant) -> None:
+    for arguments in (("--purge",), ("--purge", "--confirm", "globex")):
+        with pytest.raises(CommandError, match="cannot be undone"):
+            command("offboard_tenant", "acme", *arguments)
+
+    with system_scope():
+        assert Tenant.objects.get(pk=tenant.pk).is_active

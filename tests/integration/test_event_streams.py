@@ -1,0 +1,359 @@
+"""Streams of events from a real web process: what they carry, how soon, to whom, and that they cost no threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connections, transaction
+from django.test import Client
+
+from activities.alerts import raise_alert
+from activities.models.alert import AlertKind
+from orchestrator.processes.specs import standard_processes
+from tenants import members, redis, tokens
+from tenants.context import OWNER, tenant_scope
+from tenants.events import bearers, following, hub, keeping, keys, log, seats
+from tenants.events.bearers import Bearer
+from tenants.events.log import Wanted
+from tenants.events.stream import Stream
+from tenants.models import ApiToken, Membership, Tenant
+from tests import servers
+from tests.cleaning import empty_redis
+from tests.engine import Engine, elsewhere, eventually
+from tests.streaming import Follower, read
+
+
+@pytest.fixture(scope="module")
+def port(django_db_setup: None) -> Iterator[int]:
+    """The port of a web process as it is run everywhere: one worker with 8 threads. Only the limits are others."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    [spec] = [s for s in standard_processes(port=number, flower_port=0, concurrency=None) if s.name == "web"]
+    limits = {
+        "ORCHESTRATOR_STREAMS_PER_TENANT": "300",
+        "ORCHESTRATOR_STREAMS_PER_CALLER": "300",
+        "ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS": "2",
+    }
+    process = subprocess.Popen(spec.argv, env={**environment(), **spec.env, **limits})
+    eventually(lambda: answers(number), 60)
+    yield number
+    process.terminate()
+    process.wait(15)
+
+
+@pytest.fixture
+def follow(port: int, database: None) -> Iterator[Callable[..., Follower]]:
+    """`follow(secret, ...)`: a client of a stream, closed at the end."""
+    followers: list[Follower] = []
+
+    def begun(secret: str, *more: Any, **options: Any) -> Follower:
+        followers.append(Follower(port, secret, *more, **options))
+        return followers[-1]
+
+    yield begun
+    for follower in followers:
+        follower.close()
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(httpx2.HTTPError):
+        return httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200
+    return False
+
+
+EVENTS = "/api/v1/events/"
+
+
+def happens(tenant: Tenant, count: int = 1) -> None:
+    with tenant_scope(tenant.pk):
+        for _ in range(count):
+            raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
+
+
+def token(tenant: Tenant, role: str = "viewer") -> tuple[ApiToken, str]:
+    return tokens.create(tenant, role, f"{role} {monotonic()}")
+
+
+def test_a_stream_carries_what_happens_and_goes_on_where_it_was(
+    follow: Callable[..., Follower], engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    _, secret = token(tenant)
+    happens(tenant, 2)
+    stream = follow(secret)
+    engine.serve(tenant)
+    happens(other_tenant)
+    [activity] = engine.submit(tenant)
+    engine.drain()
+
+    told = stream.told(4)
+    stream.close()
+    happens(tenant, 3)
+    again = follow(secret, last_seen=told[-1].id).told(3)
+
+    assert stream.headers["content-type"] == "text/event-stream"
+    assert [one.event for one in told] == [
+        "activity.created",
+        "activity.assigned",
+        "activity.started",
+        "activity.completed",
+    ]
+    assert [one.id for one in told] == [3, 4, 5, 6]
+    assert {UUID(one.data["activity"]) for one in told} == {activity}
+    assert [(one.id, one.event) for one in again] == [(n, "alert.raised") for n in (7, 8, 9)]
+
+
+def test_a_filtered_stream_and_one_that_is_too_late(
+    follow: Callable[..., Follower], engine: Engine, tenant: Tenant
+) -> None:
+    _, secret = token(tenant)
+    happens(tenant, 3)
+    log.number(tenant.pk)
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("UPDATE tenants_event SET at = at - interval '8 days'")
+    keeping.purge()
+    late = follow(secret, last_seen=1)
+    chosen = follow(secret, "?kind=activity.created&after=3")
+
+    happens(tenant)
+    engine.submit(tenant)
+
+    [reset, first] = late.told(2)
+    assert (reset.event, reset.id, reset.data) == ("reset", 3, {"oldest": 4, "last": 3})
+    assert (first.event, first.id) == ("alert.raised", 4)
+    assert [(one.event, one.id) for one in chosen.told(1)] == [("activity.created", 5)]
+
+
+def test_200_streams_leave_the_8_threads_free_and_hear_within_a_second(
+    port: int, follow: Callable[..., Follower], tenant: Tenant, other_tenant: Tenant
+) -> None:
+    (_, secret), (_, theirs) = token(tenant), token(other_tenant)
+    streams = [follow(secret if n % 4 else theirs) for n in range(200)]
+
+    began = monotonic()
+    pages = [
+        httpx2.get(
+            f"http://127.0.0.1:{port}/api/v1/activities/", headers={"Authorization": f"Bearer {secret}"}
+        ).status_code
+        for _ in range(20)
+    ]
+    each = (monotonic() - began) / 20
+    delays = []
+    for _ in range(3):
+        began = monotonic()
+        happens(tenant)
+        for stream in streams:
+            if stream.secret == secret:
+                assert stream.told(1)[0].event == "alert.raised"
+                delays.append(monotonic() - began)
+
+    assert {stream.status for stream in streams} == {200}
+    assert pages == [200] * 20
+    assert each < 1.0
+    assert sorted(delays)[int(len(delays) * 0.95)] < 1.0, "p95 of 450 deliveries"
+    silent = [stream for stream in streams if stream.secret == theirs]
+    for stream in silent:
+        stream.socket.setblocking(False)
+    assert all(b"event:" not in heard_by(stream) for stream in silent), "what is theirs is not mine"
+
+
+def heard_by(stream: Follower) -> bytes:
+    try:
+        return stream._reader.read1(65_536)
+    except (BlockingIOError, OSError):
+        return b""
+
+
+def test_a_revoked_token_ends_its_stream_within_5_seconds_and_no_other(
+    follow: Callable[..., Follower], tenant: Tenant
+) -> None:
+    (revoked, secret), (_, kept) = token(tenant), token(tenant)
+    ending, staying = follow(secret), follow(kept)
+    next(ending.blocks())
+
+    tokens.revoke(revoked)
+    began = monotonic()
+    assert ending.told(1, seconds=10) == []
+
+    assert monotonic() - began < 5.0
+    happens(tenant)
+    assert staying.told(1)[0].event == "alert.raised"
+    eventually(lambda: follow(secret).status == 401)  # known tokens are remembered for a second
+
+
+def test_a_stream_with_nothing_to_say_says_that_it_is_still_there(
+    follow: Callable[..., Follower], tenant: Tenant
+) -> None:
+    blocks = follow(token(tenant)[1]).blocks()
+    next(blocks)
+
+    assert next(blocks) == b": still here"
+
+
+def test_a_client_that_goes_gives_its_seat_back(follow: Callable[..., Follower], tenant: Tenant) -> None:
+    streams = [follow(token(tenant)[1]) for _ in range(3)]
+    taken = keys.of_tenant(tenant.pk)
+    assert redis.client().zcard(taken) == 3
+
+    streams[0].close()
+
+    eventually(lambda: redis.client().zcard(taken) == 2)
+
+
+def test_one_stream_too_many_is_refused(api: Callable[..., Any], tenant: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER, settings.ORCHESTRATOR_STREAMS_PER_TENANT = 2, 3
+    one, other = api("viewer"), api("viewer", name="other")
+
+    statuses = [client.get(EVENTS).status_code for client in (one, one, one, other, other)]
+    full = one.get(EVENTS)
+
+    assert statuses == [200, 200, 429, 200, 429]
+    assert (full.json()["code"], full["Retry-After"]) == ("too_many_streams", "5")
+
+
+def test_streams_go_on_when_the_bell_is_lost(follow: Callable[..., Follower], tenant: Tenant) -> None:
+    _, secret = token(tenant)
+    stream = follow(secret)
+    happens(tenant)
+    assert stream.told(1)[0].id == 1
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()"
+        )
+        assert cursor.fetchone()[0] >= 1
+
+    began = monotonic()
+    happens(tenant, 2)
+
+    assert [one.id for one in stream.told(2)] == [2, 3]
+    assert monotonic() - began < 3.0
+
+
+def test_in_any_other_server_the_stream_stays_with_its_request(
+    api: Callable[..., Any], tenant: Tenant
+) -> None:
+    answer = api("viewer").get("/api/v1/events/", headers={"Accept": "text/event-stream"})
+    parts = iter(answer.streaming_content)
+    assert read(next(parts).strip()).id == 0
+
+    elsewhere(lambda: happens(tenant))
+
+    told = read(next(part for part in parts if b"event:" in part).strip())
+    assert (told.id, told.event) == (1, "alert.raised")
+    answer.close()
+    del parts, answer
+    eventually(lambda: hub.here().size() == 0)
+    eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_stream_that_catches_up_keeps_no_other_waiting(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "EVENTS_AT_ONCE", 3)
+    happens(tenant, 10)
+    bearer = principal(token(tenant)[1])
+    late, current = (Stream(bearer, Wanted(), position, "seat") for position in (0, 9))
+
+    assert following.carry(tenant.pk, [late, current])
+    assert (late.position, current.position) == (3, 10)
+    while following.carry(tenant.pk, [late, current]):
+        pass
+
+    assert [read(block).id for block in late.waiting.split(b"\n\n")[:-1]] == list(range(1, 11))
+    assert [read(block).id for block in current.waiting.split(b"\n\n")[:-1]] == [10]
+
+
+def test_a_client_that_takes_nothing_gets_nothing_more_read_and_is_given_up(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        stream = Stream(principal(token(tenant)[1]), Wanted(), 0, "seat", socket=ours)
+        while not stream.is_full:
+            stream.say(b"x" * 100_000)
+            assert stream.flush()
+        assert stream.flush()
+        monkeypatch.setattr("tenants.events.stream.PATIENCE_SECONDS", 0.0)
+        assert not stream.flush()
+
+
+def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: Tenant) -> None:
+    kept, (revoked, secret) = principal(token(tenant)[1]), token(tenant)
+    gone = principal(secret)
+    tokens.revoke(revoked)
+    eva = User.objects.create_user("eva")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=eva, role="viewer")
+    person = Bearer(members.principal_of(eva), "no such session")
+
+    assert bearers.still_welcome([kept, gone, person]) == {kept}
+
+
+def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) -> None:
+    eva = User.objects.create_user("eva")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=eva, role="operator")
+    client = Client()
+    client.force_login(eva)
+    bearer = Bearer(members.principal_of(eva), client.session.session_key)
+    assert bearers.still_welcome([bearer]) == {bearer}
+
+    with tenant_scope(tenant.pk):
+        Membership.objects.filter(user=eva).update(role="viewer")
+    assert bearers.still_welcome([bearer]) == set()
+
+    with tenant_scope(tenant.pk):
+        Membership.objects.filter(user=eva).update(role="operator")
+    assert bearers.still_welcome([bearer]) == {bearer}
+    client.logout()
+    assert bearers.still_welcome([bearer]) == set()
+
+
+def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
+    tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
+    caller = principal(token(tenant)[1]).principal
+    seat = seats.take(caller)
+    with pytest.raises(seats.TooManyStreams):
+        seats.take(caller)
+    empty_redis()
+
+    seats.hold(tenant.pk, [(caller, seat)])
+    with pytest.raises(seats.TooManyStreams):
+        seats.take(caller)
+    seats.leave(caller, seat)
+    monkeypatch.setattr(seats, "LAPSE_SECONDS", 0.05)
+    seats.take(caller)
+    time.sleep(0.1)
+    seats.take(caller)
+
+
+def principal(secret: str) -> Bearer:
+    return Bearer(tokens.principal_of(secret))
+
+
+def environment() -> dict[str, str]:
+    """In which a process works on the databases of these tests."""
+    return {
+        **os.environ,
+        "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),
+        "REDIS_URL": settings.REDIS_URL,
+        "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
+        "MONGODB_URI": settings.MONGODB_URI,
+        "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
+    }

@@ -1,0 +1,83 @@
+"""Flower, started as the table of processes has it, tells nobody anything who has no login."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from flower.urls import handlers
+
+from orchestrator.processes.specs import standard_processes
+from tests.engine import eventually
+
+LOGIN = ("admin", "a password of tests")
+#: These tell nothing: that Flower runs, where to log in, style sheets, and that an address is none.
+OPEN = {"/healthcheck", "/static/x", "/login", "/logout", "/nothing"}
+
+
+def addresses() -> list[str]:
+    """One of each kind that Flower has."""
+    patterns = [str(each.regex.pattern if hasattr(each, "regex") else each[0]) for each in handlers]
+    filled = [re.sub(r"\([^)]*\)", "x", pattern.removesuffix("$")).removesuffix("/?") for pattern in patterns]
+    return [("/nothing" if each == ".*" else each) for each in filled]
+
+
+@pytest.fixture
+def flower(process_environment: dict[str, str], tmp_path: Path) -> Iterator[httpx.Client]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    [spec] = [
+        each
+        for each in standard_processes(port=0, flower_port=port, concurrency=None)
+        if each.name == "flower"
+    ]
+    environment = {**process_environment, "FLOWER_BASIC_AUTH": ":".join(LOGIN)}
+    environment.pop("FLOWER_UNAUTHENTICATED_API", None)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(spec.argv, env=environment, stdout=log, stderr=log, start_new_session=True)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}")
+    try:
+        eventually(lambda: process.poll() is not None or answers(client), 60)
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        yield client
+    finally:
+        client.close()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthcheck").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_whoever_has_no_login_is_told_nothing(flower: httpx.Client) -> None:
+    known = addresses()
+    assert {"/", "/api/workers", "/metrics", "/api/task/apply/x", "/api/worker/shutdown/x"} <= set(known)
+
+    for login in (None, ("admin", "guessed"), ("", "")):
+        told = {
+            (method, address): answer.status_code
+            for address in known
+            if address not in OPEN
+            for method in ("GET", "POST")
+            if (answer := flower.request(method, address, auth=login)).status_code not in (401, 405)
+        }
+        assert told == {}
+    for address in OPEN:
+        assert "celery" not in flower.get(address).text.lower(), address
+
+
+def test_whoever_has_it_sees_the_workers_and_the_figures(flower: httpx.Client) -> None:
+    assert flower.get("/", auth=LOGIN).status_code == 200
+    assert flower.get("/api/tasks", auth=LOGIN).json() == {}
+    assert flower.get("/metrics", auth=LOGIN).headers["Content-Type"].startswith("text/plain")

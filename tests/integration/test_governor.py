@@ -1,0 +1,397 @@
+"""The governor of a provider: what it lets begin, what it learns, and that all processes share it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from agents.governor import Answer, Call, Governor, Learned, Outcome, Profile, Reason, keys, learned_from
+from tenants import redis
+
+pytestmark = pytest.mark.usefixtures("database")
+
+_ids = itertools.count()
+
+
+def call(*, urgent: bool = False, tokens_in: int = 0, tokens_out: int = 0, deadline: float = 60.0) -> Call:
+    return Call(f"call-{next(_ids)}", deadline, tokens_in, tokens_out, urgent)
+
+
+def governor(*, minute: float = 60.0, day: float = 86_400.0, **limits: float) -> Governor:
+    settings = {"first_slots": 50, "most_slots": 50, "low_share": 0.0} | limits
+    return Governor("test", Profile(**settings), minute_seconds=minute, day_seconds=day)  # type: ignore[arg-type]
+
+
+def let_time_pass(seconds: float) -> None:
+    """The governor's clock is Redis's. Instead of waiting, all that it has noted becomes older."""
+    client, shift = redis.client(), int(seconds * 1000)
+    state, calls, _, *used = keys.of("test")
+    for field in (b"retry_at", b"open_until", b"probe_until"):
+        if client.hexists(state, field.decode()):
+            client.hincrby(state, field.decode(), -shift)
+    for member, _ in client.zrange(calls, 0, -1, withscores=True):
+        client.zincrby(calls, -shift, member)
+    for name in used:
+        part = (86_400_000 if name.endswith("day_tokens") else 60_000) / 100
+        found = client.hgetall(name)
+        client.delete(name)
+        for slot, amount in found.items():
+            client.hincrbyfloat(name, str(int(slot) - round(shift / part)), float(amount))
+
+
+def asked(guard: Governor, times: int, **fields: int) -> list[Answer]:
+    return [guard.ask(call(**fields)) for _ in range(times)]
+
+
+# Windows
+
+
+def test_no_more_requests_begin_within_a_minute_than_the_limit():
+    answers = asked(governor(requests_per_minute=5), 7)
+
+    assert [answer.granted for answer in answers] == [True] * 5 + [False] * 2
+    assert answers[-1].reason is Reason.REQUESTS
+    assert answers[-1].wait_seconds == pytest.approx(60, abs=1.5)
+
+
+def test_what_was_used_leaves_the_window_when_it_is_a_minute_old_and_not_before():
+    guard = governor(requests_per_minute=2)
+    guard.ask(call())
+    let_time_pass(40)
+    guard.ask(call())
+
+    assert guard.ask(call()).wait_seconds == pytest.approx(20, abs=1.5)
+    let_time_pass(19)
+    assert not guard.ask(call()).granted
+    let_time_pass(3)
+    assert guard.ask(call()).granted
+    assert not guard.ask(call()).granted
+
+
+def test_a_call_needs_room_in_every_dimension_and_takes_nothing_when_one_is_full():
+    guard = governor(requests_per_minute=10, input_tokens_per_minute=100, output_tokens_per_minute=50)
+
+    assert guard.ask(call(tokens_in=90, tokens_out=10)).granted
+    assert guard.ask(call(tokens_in=20)).reason is Reason.INPUT_TOKENS
+    assert guard.ask(call(tokens_out=45)).reason is Reason.OUTPUT_TOKENS
+    assert guard.look().used == {"requests": 1, "input_tokens": 90, "output_tokens": 10, "day_tokens": 0}
+
+
+def test_the_tokens_of_a_day_are_counted_over_a_day():
+    guard = governor(tokens_per_day=1_000)
+    guard.ask(call(tokens_in=600, tokens_out=300))
+    let_time_pass(3_600)
+
+    refused = guard.ask(call(tokens_in=200))
+
+    assert refused.reason is Reason.DAY_TOKENS
+    assert refused.wait_seconds == pytest.approx(23 * 3_600, rel=0.05)
+
+
+def test_a_call_larger_than_the_limit_waits_for_an_empty_window_and_is_not_stuck():
+    guard = governor(input_tokens_per_minute=100)
+    guard.ask(call(tokens_in=1))
+
+    assert not guard.ask(call(tokens_in=500)).granted
+    let_time_pass(61)
+    assert guard.ask(call(tokens_in=500)).granted
+    assert not guard.ask(call(tokens_in=1)).granted
+
+
+def test_what_was_reserved_and_not_used_comes_back_once():
+    guard, first = governor(input_tokens_per_minute=100), call(tokens_in=100)
+    guard.ask(first)
+
+    assert guard.tell(first, Outcome.OK, input_tokens=30, output_tokens=0)
+    assert not guard.tell(first, Outcome.OK, input_tokens=0, output_tokens=0)
+
+    assert guard.look().used["input_tokens"] == 30
+
+
+def test_asking_twice_for_one_call_reserves_once():
+    guard, one = governor(requests_per_minute=5), call()
+
+    assert guard.ask(one).granted
+    assert guard.ask(one).granted
+    assert (guard.look().used["requests"], guard.look().under_way) == (1, 1)
+
+
+# What providers say
+
+
+def test_less_left_than_known_here_counts_until_the_providers_reset():
+    guard, one = governor(requests_per_minute=50), call()
+    guard.ask(one)
+    guard.tell(one, Outcome.OK, learned=Learned({"requests": 1}, {"requests": 20.0}))
+
+    assert guard.ask(call()).granted
+    assert guard.ask(call()).wait_seconds == pytest.approx(20, abs=1.5)
+    let_time_pass(22)
+    assert all(answer.granted for answer in asked(guard, 40))
+
+
+def test_more_left_than_known_here_changes_nothing():
+    guard, one = governor(requests_per_minute=2), call()
+    guard.ask(one)
+    guard.tell(one, Outcome.OK, learned=Learned({"requests": 1_000}, {}))
+
+    assert [answer.granted for answer in asked(guard, 2)] == [True, False]
+
+
+def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
+    guard, one = governor(requests_per_minute=50, low_share=0.1), call()
+    guard.ask(one)
+    guard.tell(one, Outcome.OK, learned=Learned({"requests": 4}, {"requests": 30.0}))
+
+    assert not guard.ask(call()).granted
+    assert guard.ask(call(urgent=True)).granted
+    let_time_pass(32)
+    assert guard.ask(call()).granted
+
+
+def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
+    from datetime import UTC, datetime
+
+    now = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+    anthropic = learned_from(
+        {
+            "Anthropic-RateLimit-Requests-Remaining": "7",
+            "anthropic-ratelimit-requests-reset": "2026-05-01T12:00:30Z",
+            "anthropic-ratelimit-tokens-remaining": "900",
+            "anthropic-ratelimit-input-tokens-remaining": "500",
+            "retry-after": "12",
+        },
+        now=now,
+    )
+    openai = learned_from(
+        {
+            "x-ratelimit-remaining-requests": "3",
+            "x-ratelimit-reset-requests": "1m30.5s",
+            "x-ratelimit-remaining-tokens": "10",
+            "x-ratelimit-reset-tokens": "250ms",
+        },
+        now=now,
+    )
+    nonsense = learned_from(
+        {
+            "anthropic-ratelimit-requests-remaining": "-1",
+            "x-ratelimit-remaining-tokens": "9" * 40,
+            "retry-after": "soon",
+        },
+        now=now,
+    )
+
+    assert anthropic == Learned({"requests": 7, "input_tokens": 500}, {"requests": 30.0}, 12.0)
+    assert openai == Learned(
+        {"requests": 3, "input_tokens": 10}, {"requests": 90.5, "input_tokens": 0.25}, None
+    )
+    assert nonsense == Learned()
+
+
+# Slots
+
+
+def test_slots_begin_with_two_and_grow_by_one_for_each_call_that_goes_well_up_to_the_most():
+    guard = governor(first_slots=2, most_slots=4)
+    first = [call(), call()]
+    assert [guard.ask(each).granted for each in (*first, call())] == [True, True, False]
+
+    for each in first:
+        guard.tell(each, Outcome.OK)
+
+    assert guard.look().slots == 4
+    assert [answer.granted for answer in asked(guard, 5)] == [True] * 4 + [False]
+
+
+def test_a_429_halves_the_slots_once_for_all_that_were_under_way_and_leaves_at_least_one():
+    guard = governor(first_slots=8)
+    under_way = [call() for _ in range(8)]
+    for each in under_way:
+        guard.ask(each)
+
+    for each in under_way:
+        guard.tell(each, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+    assert guard.look().slots == 4
+
+    for _ in range(5):
+        let_time_pass(2)
+        again = call()
+        assert guard.ask(again).granted
+        guard.tell(again, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+    assert guard.look().slots == 1
+
+
+def test_retry_after_stops_every_call_until_then():
+    guard, one = governor(), call()
+    guard.ask(one)
+    guard.tell(one, Outcome.LIMITED, learned=Learned(retry_after=12.0))
+
+    refused = guard.ask(call(urgent=True))
+
+    assert refused.reason is Reason.RETRY_AFTER
+    assert refused.wait_seconds == pytest.approx(12, abs=0.5)
+    let_time_pass(12.1)
+    assert guard.ask(call()).granted
+
+
+def test_a_refused_call_has_used_no_tokens():
+    guard, one = governor(input_tokens_per_minute=100), call(tokens_in=80)
+    guard.ask(one)
+    guard.tell(one, Outcome.LIMITED, input_tokens=80, output_tokens=0)
+
+    assert guard.look().used["input_tokens"] == 0
+
+
+# Breaker
+
+
+def faulty(guard: Governor, times: int) -> None:
+    for _ in range(times):
+        each = call()
+        assert guard.ask(each).granted
+        guard.tell(each, Outcome.FAULT)
+
+
+def test_five_faults_in_a_row_open_the_breaker_and_anything_else_in_between_does_not():
+    guard = governor()
+    for between in (Outcome.OK, Outcome.LIMITED):
+        faulty(guard, 4)
+        well = call()
+        guard.ask(well)
+        guard.tell(well, between, learned=Learned(retry_after=0.0))
+    faulty(guard, 4)
+    assert guard.look().breaker == "closed"
+
+    faulty(guard, 1)
+
+    assert guard.ask(call(urgent=True)).reason is Reason.BREAKER
+    assert guard.look().breaker == "open"
+    assert guard.look().breaker_seconds == pytest.approx(60, abs=1)
+
+
+def test_no_number_of_429_opens_the_breaker():
+    guard = governor()
+    for _ in range(20):
+        each = call()
+        assert guard.ask(each).granted
+        guard.tell(each, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+
+    assert guard.look().breaker == "closed"
+
+
+def test_after_the_cooldown_one_probe_goes_through_and_decides():
+    guard = governor()
+    faulty(guard, 5)
+    let_time_pass(61)
+
+    probe = call()
+    assert guard.ask(probe).granted
+    assert guard.ask(call()).reason is Reason.BREAKER
+    guard.tell(probe, Outcome.FAULT)
+    assert guard.ask(call()).wait_seconds == pytest.approx(60, abs=1)
+
+    let_time_pass(61)
+    second = call()
+    assert guard.ask(second).granted
+    guard.tell(second, Outcome.OK)
+    assert all(answer.granted for answer in asked(guard, 5))
+    assert guard.look().counts["opened"] == 2
+
+
+def test_a_probe_whose_process_died_is_followed_by_another():
+    guard = governor()
+    faulty(guard, 5)
+    let_time_pass(61)
+    guard.ask(call(deadline=10))
+
+    let_time_pass(16)
+
+    assert guard.ask(call()).granted
+
+
+def test_other_providers_are_untouched():
+    guard = governor(requests_per_minute=1)
+    faulty(Governor("another", guard.profile), 1)
+
+    assert guard.ask(call()).granted
+
+
+# Many processes
+
+
+def test_the_slot_of_a_dead_process_comes_back_after_its_lease_and_what_it_reserved_stays_spent():
+    guard = governor(first_slots=1, most_slots=1, requests_per_minute=10)
+    lost = call(deadline=10)
+    guard.ask(lost)
+    assert guard.ask(call()).reason is Reason.SLOTS
+
+    let_time_pass(15.1)
+
+    assert guard.ask(call()).granted
+    assert not guard.tell(lost, Outcome.OK)
+    assert guard.look().used["requests"] == 2
+
+
+def test_threads_that_ask_at_once_never_exceed_slots_or_requests():
+    guard = governor(first_slots=7, most_slots=7, requests_per_minute=20)
+    barrier = threading.Barrier(12)
+
+    def work(_: int) -> int:
+        barrier.wait()
+        granted = 0
+        for _ in range(10):
+            each = call()
+            if guard.ask(each).granted:
+                granted += 1
+                assert guard.look().under_way <= 7
+                guard.tell(each, Outcome.OK)
+        return granted
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(work, range(12))) == 20
+
+
+def test_of_ten_processes_that_are_killed_at_random_no_window_ever_holds_more_than_the_limit(tmp_path):
+    """Each notes in a file of its own when a call began. Windows of 300 ms, so that a second holds several."""
+    minute, limit, began = 0.3, 12, tmp_path
+    guard = governor(minute=minute, requests_per_minute=limit)
+    redis.client().ping()
+    children = []
+    for number in range(10):
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            _ask_until_killed(guard, began / str(number))
+        children.append(child)
+    time.sleep(0.4)
+    for child in children[:5]:
+        os.kill(child, signal.SIGKILL)
+    time.sleep(0.9)
+    for child in children[5:]:
+        os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
+
+    times = sorted(float(line) for file in began.iterdir() for line in file.read_text().splitlines())
+    at_most = max(sum(1 for other in times if start <= other < start + minute * 0.97) for start in times)
+    assert len(times) >= limit * 2
+    assert at_most <= limit
+
+
+def _ask_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in a child
+    with file.open("w", buffering=1) as out:
+        while True:
+            one = Call(f"{os.getpid()}-{next(_ids)}", 0.05)
+            if guard.ask(one).granted:
+                # The moment at which it was granted, by the clock that decides.
+                began = redis.client().hget(keys.of("test")[2], one.id)
+                if began:
+                    out.write(f"{int(began.split()[0]) / 1000}\n")
+                guard.tell(one, Outcome.OK)
+            else:
+                time.sleep(0.002)

@@ -1,0 +1,41 @@
+"""The examples of docs/http-api.md, run in their order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from activities import bulk
+from tenants.models import Tenant
+from tests.architecture import tree
+from tests.engine import Engine
+from tests.integration.test_money_document import asked
+
+TEXT = (tree.ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.+?)^```", TEXT, re.MULTILINE | re.DOTALL)
+EXAMPLES = [command for block in BLOCKS for command in re.split(r"\n(?=curl )", block.replace("\\\n", " "))]
+
+
+def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant) -> None:
+    client, known, found = api(), {"HOST": ""}, []
+
+    for command in EXAMPLES:
+        method, address, headers, body = asked(command, known)
+        assert headers.pop("Authorization") == "Bearer $TOKEN"
+        if "If-Match" in headers:
+            headers["If-Match"] = known["ETAG"]
+        answer = client.generic(method, address, body, "application/json", headers=headers)
+        found.append((answer.status_code, answer.json()))
+        if "Idempotency-Key" in headers:
+            known |= {"ID": answer.json()["id"], "ETAG": answer["ETag"]}
+        elif answer.status_code == 200 and method == "POST" and "cancel/" in address:
+            engine.submit(tenant)  # something for the bulk job
+        elif answer.status_code == 202:
+            known["JOB"] = answer.json()["id"]
+            bulk.work()
+
+    assert [status for status, _ in found] == [200, 200, 201, 200, 200, 202, 200, 200]
+    assert found[3][1]["cancel_reason"] == "Ordered twice."
+    assert found[4][1]["count"] == 1
+    assert (found[6][1]["status"], found[6][1]["done"]) == ("completed", 1)
+    assert found[7][1]["results"] == []

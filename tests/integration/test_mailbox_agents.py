@@ -1,0 +1,260 @@
+"""Mailboxes that an agent consumes: what is told together, what alone, and what a failure or a kill loses, which is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import cancellation, mailboxes, promotion, relay, results
+from activities.mailboxes import NewItem
+from activities.models import Activity, MailboxItem
+from activities.run_tokens import RunToken
+from agents.contracts import Completed, Output
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+
+BOX = "session-1"
+
+
+@pytest.fixture(autouse=True)
+def long_window(settings: Any) -> None:
+    """It ends when the test says so."""
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 3_600_000
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def say(tenant: Tenant, text: str, **fields: Any) -> Any:
+    with tenant_scope(tenant.pk):
+        posted = mailboxes.post(
+            tenant.pk, BOX, NewItem(text=text, agent_role="qa", **fields), actor="user:test"
+        )
+    relay.flush()
+    return posted.item
+
+
+def told(request: Any) -> list[str]:
+    return [wake["text"] for wake in request.wakes]
+
+
+def activities_of(tenant: Tenant) -> list[Activity]:
+    with tenant_scope(tenant.pk):
+        return list(Activity.objects.filter(mailbox__isnull=False).order_by("pk"))
+
+
+def states(tenant: Tenant) -> dict[str, str]:
+    with tenant_scope(tenant.pk):
+        return dict(MailboxItem.objects.order_by("pk").values_list("text", "state"))
+
+
+def test_messages_within_the_window_are_one_run_that_lists_them_in_order(
+    engine: Engine, acme: Tenant
+) -> None:
+    for text in ("one", "two", "three"):
+        say(acme, text)
+    assert engine.messages() == 0
+
+    engine.make_due(acme)
+    engine.drain()
+
+    (call,) = engine.agent.calls
+    assert told(call) == ["one", "two", "three"]
+    assert call.prompt.index("one") < call.prompt.index("two") < call.prompt.index("three")
+    assert states(acme) == {"one": "done", "two": "done", "three": "done"}
+
+
+def test_twenty_messages_at_once_are_one_run(engine: Engine, acme: Tenant) -> None:
+    outcomes = at_once(*[partial(say, acme, f"m{number}") for number in range(20)])
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+
+    engine.make_due(acme)
+    engine.drain()
+
+    (call,) = engine.agent.calls
+    assert sorted(told(call)) == sorted(f"m{number}" for number in range(20))
+    assert [wake["item"] for wake in call.wakes] == sorted(wake["item"] for wake in call.wakes)
+
+
+def test_messages_that_come_during_a_run_are_one_run_more(engine: Engine, acme: Tenant) -> None:
+    say(acme, "first")
+
+    def more(request: Any) -> Completed:
+        if len(engine.agent.calls) == 1:
+            for text in ("second", "third"):
+                say(acme, text)
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = more
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["first"], ["second", "third"]]
+    assert [activity.status for activity in activities_of(acme)] == ["done"]
+    assert set(states(acme).values()) == {"done"}
+
+
+def test_a_message_that_comes_as_its_run_ends_is_told_by_another(engine: Engine, acme: Tenant) -> None:
+    """Of two at once, one finds the other's work: nothing lies between the end of one activity and the next."""
+    for number in range(5):
+        say(acme, f"a{number}")
+        engine.make_due(acme)
+        at_once(engine.drain, partial(say, acme, f"b{number}"))
+        engine.make_due(acme)
+        engine.drain()
+
+    heard = [text for call in engine.agent.calls for text in told(call)]
+    assert sorted(heard) == sorted(f"{letter}{number}" for letter in "ab" for number in range(5))
+    assert set(states(acme).values()) == {"done"}
+
+
+def test_a_task_notification_is_never_told_with_anything_else(engine: Engine, acme: Tenant) -> None:
+    say(acme, "one")
+    for text in ("task a", "task b"):
+        say(acme, text, kind="task_notification")
+    say(acme, "two")
+
+    engine.make_due(acme)
+    engine.drain()
+
+    assert sorted(told(call) for call in engine.agent.calls) == [["one", "two"], ["task a"], ["task b"]]
+    assert "Work that you started has ended" in engine.agent.calls[-1].prompt + engine.agent.calls[0].prompt
+
+
+def test_runs_of_one_mailbox_never_overlap(engine: Engine, acme: Tenant, one_at_a_time: None) -> None:
+    for text in ("task a", "task b"):
+        say(acme, text, kind="task_notification")
+
+    assert engine.messages() == 1
+    engine.drain()
+    assert len(engine.agent.calls) == 2
+
+
+def test_the_conversation_is_continued(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output(content="ok"), session_id="conversation-7")
+    for text in ("one", "two"):
+        say(acme, text)
+        engine.make_due(acme)
+        engine.drain()
+
+    assert [call.session_id for call in engine.agent.calls] == [None, "conversation-7"]
+
+
+def test_a_retryable_failure_tells_all_of_it_again_and_what_came_meanwhile(
+    engine: Engine, acme: Tenant
+) -> None:
+    say(acme, "one")
+
+    def once(request: Any) -> Completed:
+        if len(engine.agent.calls) == 1:
+            raise RetryableAgentError("not now")
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = once
+    engine.make_due(acme)
+    engine.drain()
+    say(acme, "two")
+    assert states(acme) == {"one": "pending", "two": "pending"}
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["one"], ["one", "two"]]
+    assert states(acme) == {"one": "done", "two": "done"}
+
+
+def test_a_killed_run_loses_no_item(engine: Engine, acme: Tenant, api: Callable[..., APIClient]) -> None:
+    say(acme, "one")
+    viewer = api("viewer")
+
+    def item() -> Any:
+        return viewer.get(f"/api/v1/mailboxes/{BOX}/items/").json()["results"][0]
+
+    def killed(request: Any) -> Completed:
+        claimed = item()
+        assert (claimed["status"], claimed["run"]) == ("claimed", str(request.run_id))
+        run = RunToken(request.tenant_id, request.activity_id, request.run_id, 1)
+        engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
+        results.stalled(run)
+        assert (item()["status"], item()["run"]) == ("pending", None)
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = killed
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["one"], ["one"]]
+    assert item()["status"] == "done"
+
+
+def test_a_final_failure_fails_what_was_told_and_not_what_came_later(engine: Engine, acme: Tenant) -> None:
+    say(acme, "poison")
+
+    def poisoned(request: Any) -> Completed:
+        if "poison" in told(request):
+            say(acme, "later")
+            raise PermanentAgentError("cannot")
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = poisoned
+    engine.make_due(acme)
+    engine.drain()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["poison"], ["later"]]
+    assert states(acme) == {"poison": "failed", "later": "done"}
+
+
+def test_a_retry_by_an_operator_tells_what_had_failed(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("cannot"))
+    say(acme, "one")
+    engine.make_due(acme)
+    engine.drain()
+    engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
+
+    cancellation.retry(acme.pk, activities_of(acme)[0].pk, actor="user:test")
+    engine.drain()
+
+    assert told(engine.agent.calls[-1]) == ["one"]
+    assert states(acme) == {"one": "done"}
+
+
+def test_cancelling_the_work_cancels_what_it_was_to_hear(engine: Engine, acme: Tenant) -> None:
+    say(acme, "one")
+
+    cancellation.cancel(acme.pk, activities_of(acme)[0].pk, actor="user:test")
+
+    engine.make_due(acme)
+    assert engine.drain() == 0
+    assert states(acme) == {"one": "cancelled"}
+
+
+def test_priority_becomes_the_band_of_the_run(engine: Engine, acme: Tenant) -> None:
+    for priority in (0, 5, 9):
+        say(acme, f"p{priority}", priority=priority, kind="task_notification")
+
+    assert [activity.priority for activity in activities_of(acme)] == [1, 10, 20]
+
+
+def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engine, acme: Tenant) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    say(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
+    say(acme, "now")
+    promotion.promote()
+    relay.flush()
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["now"]]
+    engine.make_due(acme)
+    engine.drain()
+    assert told(engine.agent.calls[-1]) == ["tomorrow"]

@@ -1,0 +1,332 @@
+"""Mailboxes that consumers outside take from: batches, leases, attempts, and who may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import mailboxes
+from activities.exceptions import LeaseLost
+from activities.mailboxes import NewItem, Taken
+from activities.mailboxes.taking import Wish
+from activities.models import MailboxItem
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import at_once
+
+BOX = "/api/v1/mailboxes/session-1/"
+NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # after whatever a test posts
+
+
+@pytest.fixture
+def client(api: Callable[..., APIClient]) -> APIClient:
+    return api("operator")
+
+
+def say(client: APIClient, text: str = "hello", **more: Any) -> Any:
+    answer = client.post(f"{BOX}items/", {"kind": "message", "text": text, **more}, format="json")
+    assert answer.status_code in (200, 201), answer.content
+    return answer.json()
+
+
+def take(client: APIClient, **more: Any) -> Any:
+    answer = client.post(f"{BOX}take/", {"consumer": "c1", "window_ms": 0, **more}, format="json")
+    assert answer.status_code in (200, 204), answer.content
+    return answer.json() if answer.status_code == 200 else None
+
+
+def end(client: APIClient, batch: Any, how: str, **body: Any) -> Any:
+    return client.post(f"{BOX}batches/{batch['batch_id']}/{how}/", body, format="json")
+
+
+def texts(batch: Any) -> list[str]:
+    return [item["text"] for item in batch["items"]]
+
+
+def statuses(client: APIClient) -> dict[str, str]:
+    return {item["text"]: item["status"] for item in client.get(f"{BOX}items/").json()["results"]}
+
+
+def post_directly(tenant: Tenant, *said: str, **fields: Any) -> list[UUID]:
+    with tenant_scope(tenant.pk):
+        return [
+            mailboxes.post(tenant.pk, "session-1", NewItem(text=text, **fields), actor="test").item.pk
+            for text in said
+        ]
+
+
+def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> Taken | None:
+    wish = Wish(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
+    return mailboxes.take(tenant.pk, "session-1", wish, now=lambda: now)
+
+
+def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(client: APIClient) -> None:
+    posted = [say(client, text)["id"] for text in ("one", "two", "three")]
+
+    batch = take(client)
+
+    assert texts(batch) == ["one", "two", "three"]
+    assert [item["id"] for item in batch["items"]] == posted
+    assert (batch["merged_count"], batch["queue_length_after"], batch["fence"]) == (3, 0, 1)
+    assert take(client) is None
+    done = end(client, batch, "completed", result={"said": "ok"})
+    assert (done.status_code, done.json()["state"], done.json()["result"]) == (
+        200,
+        "completed",
+        {"said": "ok"},
+    )
+    assert set(statuses(client).values()) == {"done"}
+
+
+def test_the_same_message_said_again_is_one_item(client: APIClient) -> None:
+    first = client.post(
+        f"{BOX}items/", {"kind": "message", "text": "hi", "client_message_id": "m1"}, format="json"
+    )
+    again = client.post(
+        f"{BOX}items/", {"kind": "message", "text": "hi", "client_message_id": "m1"}, format="json"
+    )
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert take(client)["merged_count"] == 1
+
+
+def test_the_same_message_said_at_the_same_moment_is_one_item(tenant: Tenant) -> None:
+    post_directly(tenant, "before")
+    same = partial(post_directly, tenant, "hi", client_message_id="m1")
+
+    said = at_once(*[same] * 6)
+
+    assert len({item_ids[0] for item_ids in said}) == 1
+    with tenant_scope(tenant.pk):
+        assert MailboxItem.objects.filter(client_message_id="m1").count() == 1
+
+
+def test_a_notification_and_what_may_not_be_joined_come_alone(client: APIClient) -> None:
+    say(client, "one")
+    client.post(f"{BOX}items/", {"kind": "task_notification", "content": {"task_id": "t"}}, format="json")
+    say(client, "alone", is_coalescable=False)
+    say(client, "two")
+
+    batches = [take(client) for _ in range(4)]
+
+    assert [[item["kind"] for item in batch["items"]] for batch in batches[:3]] == [
+        ["message", "message"], ["task_notification"], ["message"],
+    ]  # fmt: skip
+    assert [batch["queue_length_after"] for batch in batches[:3]] == [2, 1, 0]
+    assert texts(batches[0]) == ["one", "two"]
+    assert batches[3] is None
+
+
+def test_the_more_urgent_item_decides_and_the_limit_holds(client: APIClient) -> None:
+    for text, priority in (("later", 7), ("b", 5), ("first", 0), ("c", 5)):
+        say(client, text, priority=priority)
+
+    first, second = take(client, limit=3), take(client, limit=3)
+
+    assert sorted(texts(first)) == ["b", "c", "first"]
+    assert first["queue_length_after"] == 1
+    assert texts(second) == ["later"]
+
+
+def test_nothing_is_taken_before_its_time(client: APIClient, tenant: Tenant) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    say(client, "later", run_after=due.isoformat())
+
+    assert take(client) is None
+    found = taken_at(tenant, due)
+    assert found is not None
+    assert [item.text for item in found.items] == ["later"]
+
+
+def test_others_join_within_the_window_of_the_first(tenant: Tenant) -> None:
+    """The taker waits as long as the first item is young; what comes meanwhile is in its batch."""
+    (first,) = post_directly(tenant, "one")
+    with tenant_scope(tenant.pk):
+        born = MailboxItem.objects.get(pk=first).created_at
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(round(seconds, 3))
+        post_directly(tenant, "two")
+
+    wish = Wish(consumer="c", lease=timedelta(minutes=5), window=timedelta(milliseconds=50), limit=10)
+    found = mailboxes.take(
+        tenant.pk, "session-1", wish, now=lambda: born + timedelta(milliseconds=20), pause=pause
+    )
+
+    assert waited == [0.03]
+    assert found is not None
+    assert [item.text for item in found.items] == ["one", "two"]
+
+
+def test_two_takers_at_once_get_different_items(tenant: Tenant) -> None:
+    posted = post_directly(tenant, *(f"m{number}" for number in range(12)))
+
+    taken = at_once(*[partial(taken_at, tenant, NOW, limit=3)] * 6)
+
+    batches = [found for found in taken if found is not None]
+    got = [item.pk for found in batches for item in found.items]
+    assert len(batches) == 4
+    assert sorted(got) == sorted(posted)
+    assert sorted(found.batch.fence for found in batches) == [1, 2, 3, 4]
+
+
+def test_a_consumer_that_dies_gives_its_items_back_with_an_attempt_used_up(tenant: Tenant) -> None:
+    post_directly(tenant, "one", max_attempts=2)
+    first = taken_at(tenant, NOW, lease=60)
+    assert first is not None
+    assert taken_at(tenant, NOW + timedelta(seconds=59)) is None
+
+    second = taken_at(tenant, NOW + timedelta(seconds=60), lease=60)
+
+    assert second is not None
+    assert [(item.text, item.attempts) for item in second.items] == [("one", 2)]
+    with tenant_scope(tenant.pk), pytest.raises(LeaseLost):
+        mailboxes.completed(tenant.pk, "session-1", first.batch.pk, result=None, now=NOW)
+    assert taken_at(tenant, NOW + timedelta(seconds=120)) is None  # its attempts are used up
+    with tenant_scope(tenant.pk):
+        item = MailboxItem.objects.get()
+        assert (item.state, item.error["code"]) == ("failed", "lease_expired")
+
+
+def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
+    post_directly(tenant, "one")
+    batch = taken_at(tenant, NOW, lease=60)
+    assert batch is not None
+
+    with tenant_scope(tenant.pk):
+        mailboxes.extended(
+            tenant.pk,
+            "session-1",
+            batch.batch.pk,
+            lease=timedelta(seconds=60),
+            now=NOW + timedelta(seconds=50),
+        )
+
+    assert taken_at(tenant, NOW + timedelta(seconds=100)) is None
+    assert taken_at(tenant, NOW + timedelta(seconds=110)) is not None
+
+
+def test_a_failed_batch_is_tried_again_after_a_delay_that_doubles(tenant: Tenant) -> None:
+    post_directly(tenant, "one", max_attempts=4, backoff={"max_seconds": 3.0})
+    now, delays = NOW, []
+
+    for _ in range(3):
+        batch = taken_at(tenant, now)
+        assert batch is not None
+        with tenant_scope(tenant.pk):
+            mailboxes.failed(
+                tenant.pk, "session-1", batch.batch.pk, error={"message": "no"}, retryable=True, now=now
+            )
+            item = MailboxItem.objects.get()
+        assert item.due_at is not None
+        delays.append((item.due_at - now).total_seconds())
+        assert taken_at(tenant, item.due_at - timedelta(milliseconds=1)) is None
+        now = item.due_at
+
+    assert [pytest.approx(base, rel=0.11) for base in (1, 2, 3)] == delays
+
+
+def test_what_cannot_be_tried_again_has_failed_at_once(client: APIClient) -> None:
+    say(client, "one")
+    batch = take(client)
+
+    answer = end(client, batch, "failed", error="broken", retryable=False)
+    again = end(client, batch, "failed", error="broken", retryable=False)
+
+    assert (answer.status_code, again.status_code) == (200, 200)
+    assert answer.json()["error"] == {"message": "broken"}
+    assert statuses(client) == {"one": "failed"}
+    late = end(client, batch, "completed")
+    assert (late.status_code, late.json()["code"]) == (409, "lease_lost")
+
+
+def test_a_mailbox_tells_how_it_stands(client: APIClient) -> None:
+    say(client, "one")
+    take(client)
+    say(client, "two")
+
+    one = client.get(BOX).json()
+    listed = client.get("/api/v1/mailboxes/").json()["results"]
+
+    assert (one["key"], one["pending"], one["claimed"], one["failed"]) == ("session-1", 1, 1, 0)
+    assert one["oldest_wait_seconds"] >= 0
+    assert [box["key"] for box in listed] == ["session-1"]
+    pending = client.get(f"{BOX}items/?status=pending").json()["results"]
+    assert [item["text"] for item in pending] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"text": "x"}, "kind"),
+        ({"kind": "shout", "text": "x"}, "kind"),
+        ({"kind": "message"}, "content"),
+        ({"kind": "message", "text": "x", "priority": 10}, "priority"),
+        ({"kind": "task_notification", "text": "x", "is_coalescable": True}, "is_coalescable"),
+        ({"kind": "message", "text": "x", "agent_role": "nobody"}, "agent_role"),
+        ({"kind": "message", "text": "x", "colour": 1}, "colour"),
+    ],
+)
+def test_a_fault_is_named_by_its_path(client: APIClient, body: Any, path: str) -> None:
+    answer = client.post(f"{BOX}items/", body, format="json")
+
+    assert answer.status_code == 400
+    assert path in {fault["path"] for fault in answer.json()["errors"]}
+
+
+def test_a_full_mailbox_takes_no_more(client: APIClient, settings: Any) -> None:
+    settings.ORCHESTRATOR_MAILBOX_ITEMS = 2
+    say(client, "one")
+    say(client, "two")
+
+    refused = client.post(f"{BOX}items/", {"kind": "message", "text": "three"}, format="json")
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "mailbox_full")
+
+
+def test_another_tenant_finds_nothing(
+    client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
+) -> None:
+    say(client, "one")
+    batch = take(client)
+    stranger = api("operator", other_tenant)
+
+    answers = [
+        stranger.get(BOX),
+        stranger.get(f"{BOX}items/"),
+        stranger.post(f"{BOX}take/", {"consumer": "x"}, format="json"),
+        end(stranger, batch, "completed"),
+        end(stranger, batch, "heartbeat"),
+        end(stranger, {"batch_id": uuid4()}, "failed", error="x"),
+    ]
+
+    assert {answer.status_code for answer in answers} == {404}
+    assert stranger.get("/api/v1/mailboxes/").json()["results"] == []
+
+
+def test_a_viewer_may_only_look(client: APIClient, api: Callable[..., APIClient]) -> None:
+    say(client, "one")
+    viewer = api("viewer")
+
+    assert viewer.get(f"{BOX}items/").status_code == 200
+    assert viewer.post(f"{BOX}take/", {"consumer": "x"}, format="json").status_code == 403
+    assert viewer.post(f"{BOX}items/", {"kind": "message", "text": "x"}, format="json").status_code == 403
+
+
+def test_what_an_agent_consumes_nobody_takes(client: APIClient) -> None:
+    say(client, "one", agent_role="qa")
+
+    taken = client.post(f"{BOX}take/", {"consumer": "x"}, format="json")
+    other = client.post(f"{BOX}items/", {"kind": "message", "text": "x", "agent_role": "dev"}, format="json")
+
+    assert [(answer.status_code, answer.json()["code"]) for answer in (taken, other)] == [
+        (409, "other_consumer")
+    ] * 2

@@ -1,0 +1,85 @@
+"""Beat sends ticks of ours and nothing else, whatever somebody wrote into its table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+from orchestrator import ticks
+from orchestrator.beat import PatientScheduler
+from orchestrator.celery import app
+from pipelines import monthly
+from pipelines.schedules import beat
+from tenants.context import system_scope
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def _row(name: str, task: str, **fields: Any) -> PeriodicTask:
+    with system_scope():
+        every, _ = IntervalSchedule.objects.get_or_create(every=1, period="seconds")
+        return PeriodicTask.objects.create(name=name, task=task, interval=every, **fields)
+
+
+FOREIGN = [
+    ("activities.run", {"kwargs": json.dumps({"tenant": "t", "activity": "a", "grant": "g", "role": "qa"})}),
+    ("os.system", {"args": '["id"]'}),
+    (beat.CHECK_TASK, {"args": '["more"]'}),
+    (beat.CHECK_TASK, {"kwargs": '{"tenant": "t"}'}),
+    (monthly.TASK, {"kwargs": '{"tenant": {"$gt": ""}}'}),
+    (beat.TASK, {"kwargs": "no json"}),
+]
+
+
+@pytest.mark.parametrize(("task", "fields"), FOREIGN)
+def test_beat_refuses_what_is_no_tick(
+    task: str, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = _row("foreign", task, **fields)
+    sent = Mock()
+    monkeypatch.setattr("celery.beat.Scheduler.apply_entry", sent)
+    scheduler = PatientScheduler(app=app, lazy=True)
+    entries = [scheduler.Entry(row, app=app)]
+
+    for entry in entries:
+        scheduler.apply_entry(entry)
+
+    sent.assert_not_called()
+
+
+def test_beat_does_not_even_look_at_other_tasks() -> None:
+    _row("ours", beat.CHECK_TASK)
+    _row("theirs", "os.system")
+    scheduler = PatientScheduler(app=app, lazy=True)
+
+    assert {row.name for row in scheduler.enabled_models_qs()} == {"ours"}
+
+
+def test_ticks_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = _row("ours", monthly.TASK, kwargs='{"tenant": "0197"}')
+    sent = Mock()
+    monkeypatch.setattr("celery.beat.Scheduler.apply_entry", sent)
+    scheduler = PatientScheduler(app=app, lazy=True)
+
+    entry = scheduler.Entry(row, app=app)
+    scheduler.apply_entry(entry)
+
+    assert sent.call_args.args[0] is entry
+    assert entry.kwargs == {"tenant": "0197"}
+
+
+def test_the_check_names_each_and_passes_without_them() -> None:
+    _row("schedules: check", beat.CHECK_TASK)
+    call_command("check", databases=["default"], tags=["database"])
+    row = _row("backdoor", "os.system", enabled=False)
+
+    with pytest.raises(SystemCheckError, match=r"'backdoor' is none of ours: it would run 'os.system'"):
+        call_command("check", databases=["default"], tags=["database"])
+
+    assert [each.pk for each in ticks.foreign()] == [row.pk]

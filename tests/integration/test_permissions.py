@@ -1,0 +1,103 @@
+"""Each role at each operation of the API, as the table says; and how soon a role that changes counts."""
+
+from __future__ import annotations
+
+import re
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from tenants import tokens
+from tenants.context import tenant_scope
+from tenants.models import ApiToken, Membership, Tenant
+from tests.integration.permission_table import PAGE, ROLES, page, permissions
+from tests.integration.test_api_openapi import filled, operations
+
+API = "/api/v1"
+ORDER = (*ROLES, "platform")
+
+
+def _status(client: APIClient, method: str, path: str) -> Any:
+    """A call of nothing that is there, so that whoever is let in changes nothing."""
+    address = re.sub(r"\{(?:role|agent_role|key|name)\}", "nobody", path)
+    body = None if method == "GET" else {}
+    return getattr(client, method.lower())(API + filled(address), body, format="json")
+
+
+def test_every_operation_of_the_schema_is_in_the_table_and_nothing_else_is(database: None) -> None:
+    declared = {(method.upper(), address.removeprefix(API)) for method, address, _ in operations()}
+
+    assert declared == permissions().keys()
+
+
+def test_the_page_of_docs_says_the_same() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.integration.permission_table"
+
+
+@pytest.mark.parametrize("role", ORDER)
+def test_a_role_may_do_what_the_table_says_and_nothing_else(
+    role: str, tenant: Tenant, api: Any, settings: Any
+) -> None:
+    # A token that is none of a run fails at each address of a run, more often than its lock-out allows.
+    settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 1_000
+    client = api("admin", platform=True) if role == "platform" else api(role)
+    differing = []
+
+    for (method, path), needed in permissions().items():
+        answer = _status(client, method, path)
+        if needed == "run":
+            allowed, refused = False, answer.status_code == 401
+        else:
+            allowed, refused = ORDER.index(role) >= ORDER.index(needed), answer.status_code == 403
+        if allowed == refused or answer.status_code >= 500:
+            differing.append((method, path, answer.status_code))
+
+    assert differing == []
+
+
+def test_nobody_may_do_anything(database: None) -> None:
+    client = APIClient()
+
+    answers = {(method, path): _status(client, method, path).status_code for method, path in permissions()}
+
+    assert {operation: status for operation, status in answers.items() if status != 401} == {}
+
+
+def test_a_person_whose_role_changes_has_the_new_one_on_the_next_request(tenant: Tenant) -> None:
+    ann = User.objects.create_user("ann")
+    with tenant_scope(tenant.pk):
+        membership = Membership.objects.create(tenant=tenant, user=ann, role="admin")
+    client = APIClient()
+    client.force_login(ann)
+    assert client.get(f"{API}/audit/").status_code == 200
+
+    with tenant_scope(tenant.pk):
+        Membership.objects.filter(pk=membership.pk).update(role="operator")
+    assert client.get(f"{API}/audit/").status_code == 403
+    with tenant_scope(tenant.pk):
+        membership.delete()
+
+    assert client.get(f"{API}/activities/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "change", [{"role": "viewer"}, {"scopes": ["activities:read"]}, {"revoked_at": "2026-01-01T00:00:00Z"}]
+)
+def test_a_token_that_another_process_changes_counts_anew_within_two_seconds(
+    change: dict[str, Any], tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, secret = tokens.create(tenant, "admin", "ci")
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
+    assert client.get(f"{API}/audit/").status_code == 200
+
+    with tenant_scope(tenant.pk):
+        ApiToken.objects.filter(pk=token.pk).update(**change)  # as another process does: this one is not told
+    now = time.monotonic()
+    monkeypatch.setattr("tenants.remembered.time", SimpleNamespace(monotonic=lambda: now + 2.0))
+
+    assert client.get(f"{API}/audit/").status_code in (401, 403)

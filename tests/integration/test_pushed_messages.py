@@ -1,0 +1,268 @@
+"""Messages that somebody pushed straight into Redis: no agent is called for them, nothing is lost, and the worker lives on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities import publishing, tasks
+from activities.admission import limits
+from activities.models import WorkerProcess
+from agents.routing import RUN_TASK, queue_of
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine, eventually
+from tests.programs import ROOT
+
+QUEUE = queue_of("qa")
+TEN_MEGABYTES = 10_000_000
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def said(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
+    return [
+        getattr(record, "reason", "") for record in caplog.records if getattr(record, "action", "") == action
+    ]
+
+
+@pytest.mark.parametrize(
+    ("forged", "action"),
+    [
+        ("tenant", "message_refused"), ("no tenant", "message_refused"), ("role", "message_refused"),
+        ("role of nobody", "message_refused"), ("activity", "message_stale"), ("grant", "message_stale"),
+    ],
+)  # fmt: skip
+def test_a_message_that_names_what_was_not_granted_calls_nobody_and_the_true_one_still_counts(
+    engine: Engine,
+    acme: Tenant,
+    other_tenant: Tenant,
+    caplog: pytest.LogCaptureFixture,
+    forged: str,
+    action: str,
+) -> None:
+    engine.serve(other_tenant)
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    assert message is not None
+    wrong = {
+        "tenant": {"tenant": str(other_tenant.pk)},
+        "no tenant": {"tenant": str(uuid4())},
+        "role": {"role": "dev"},  # this worker serves it as well
+        "role of nobody": {"role": "ba"},  # the message came to the queue of a worker that does not
+        "activity": {"activity": str(uuid4())},
+        "grant": {"grant": "1-1"},
+    }
+
+    tasks.run(**{**message, **wrong[forged]})
+
+    assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
+    assert len(said(caplog, action)) == 1
+    tasks.run(**message)
+    assert (len(engine.agent.calls), engine.status(acme, activity_id)) == (1, "done")
+
+
+def test_a_tenant_that_names_the_activity_of_another_gets_neither_it_nor_its_slot(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    """The other way round: a true grant of one's own, and somebody else's activity."""
+    engine.serve(other_tenant)
+    (foreign,) = engine.submit(other_tenant)
+    theirs = engine.take()
+    (own,) = engine.submit(acme)
+    mine = engine.take()
+    assert mine is not None
+    assert theirs is not None
+
+    tasks.run(**{**mine, "activity": str(foreign)})
+    tasks.run(**{**mine, "tenant": str(other_tenant.pk)})
+
+    assert engine.agent.calls == []
+    tasks.run(**theirs)
+    tasks.run(**mine)
+    assert (engine.status(other_tenant, foreign), engine.status(acme, own)) == ("done", "done")
+
+
+ODD = [
+    None, 7, 7.5, True, "", [], {}, {"$gt": ""}, "x" * TEN_MEGABYTES, "0" * 36, "x", "\x00", "../../etc", "{0.__class__}", "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("tenant", "activity") for value in ODD),
+        # A short text may be a grant or a role: whether it is, is asked of admission and of the worker's own roles.
+        *((name, value) for name in ("grant", "role") for value in ODD[:9]),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_arguments_of_another_form_are_refused_before_anything_is_asked(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    monkeypatch.setattr("activities.dispatch.work", lambda grant: pytest.fail(f"worked on {grant}"))
+    good = {"tenant": str(uuid4()), "activity": str(uuid4()), "grant": "5-1", "role": "qa"}
+
+    tasks.run(**{**good, name: value})
+
+    assert said(caplog, "message_refused") == [f"malformed {name}"]
+    assert len(caplog.text) < 1_000
+
+
+def test_a_text_that_looks_like_a_grant_is_looked_up_and_not_held(engine: Engine, acme: Tenant) -> None:
+    for grant in ("\x00", "../../etc", "{0.__class__}", "x", "0"):
+        tasks.run(tenant=str(acme.pk), activity=str(uuid4()), grant=grant, role="qa")
+
+    assert engine.agent.calls == []
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled"])
+def test_copies_of_a_message_that_did_its_work_do_nothing(engine: Engine, acme: Tenant, end: str) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    assert message is not None
+    if end == "cancelled":
+        from activities import cancellation
+
+        cancellation.cancel(acme.pk, activity_id, actor="test")
+
+    for _ in range(3):
+        tasks.run(**message)
+
+    assert len(engine.agent.calls) == (1 if end == "done" else 0)
+    assert len(engine.runs(acme, activity_id)) == (1 if end == "done" else 0)
+    assert engine.status(acme, activity_id) == end
+
+
+def test_a_message_of_an_earlier_run_does_not_start_the_next_one(engine: Engine, acme: Tenant) -> None:
+    """The grant stands for the fence: one is good for one run."""
+    from agents.exceptions import RetryableAgentError
+
+    def fail(request: object) -> Any:
+        raise RetryableAgentError("down")
+
+    engine.agent.behaviour = fail
+    (activity_id,) = engine.submit(acme, retry={"max_attempts": 3, "base_seconds": 0})
+    old = engine.take()
+    assert old is not None
+    tasks.run(**old)
+    engine.make_due(acme)
+    calls = len(engine.agent.calls)
+
+    tasks.run(**old)
+
+    assert len(engine.agent.calls) == calls
+    assert engine.deliver()
+    assert len(engine.agent.calls) == calls + 1
+    assert len(engine.runs(acme, activity_id)) == calls + 1
+
+
+# A real worker
+
+
+@contextmanager
+def worker(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "orchestrator",
+        "worker",
+        "-Q",
+        QUEUE,
+        "-c",
+        "2",
+        "-n",
+        "pushed@test",
+    ]
+    with log.open("wb") as out, subprocess.Popen(
+        [*command, "--loglevel", "INFO"], cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            client().delete(QUEUE)
+
+
+class Exploit:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def _pushed(tmp_path: Path, true: bytes, foreign: dict[str, str]) -> list[bytes]:
+    """What somebody with write access to Redis may put into a queue."""
+    envelope = json.loads(true)
+
+    def changed(**changes: Any) -> bytes:
+        return json.dumps({**envelope, **changes}).encode()
+
+    def body(raw: bytes) -> str:
+        return base64.b64encode(raw).decode()
+
+    headers = envelope["headers"]
+    boom = body(pickle.dumps(Exploit(tmp_path / "unpickled")))
+    return [
+        b"no json at all", b"\xff\xfe\x00", b"[]", b"7", b"null", b"{}", b'"text"', b'{"body": "x"}', b"[" * 5_000 + b"]" * 5_000,
+        b"x" * TEN_MEGABYTES,
+        changed(properties={}), changed(properties=None), changed(headers=None), changed(headers=[]), changed(headers={}),
+        changed(headers={"task": RUN_TASK}), changed(headers={**headers, "id": None}), changed(headers={**headers, "task": ["x"]}),
+        changed(body="not base64 !"), changed(body=body(b"not json")), changed(body=body(b"{}")), changed(body=body(b"[1, 2, 3]")),
+        changed(body=boom, **{"content-type": "application/x-python-serialize", "content-encoding": "binary"}),
+        changed(body=boom, **{"content-type": "application/x-yaml"}),
+        changed(body=body(b"!!python/object/apply:os.system ['true']"), **{"content-type": "application/x-yaml"}),
+        changed(body=boom, **{"content-type": "application/data"}),
+        changed(headers={**headers, "task": "os.system"}), changed(headers={**headers, "task": "celery.backend_cleanup"}),
+        changed(headers={**headers, "eta": "not a time"}), changed(headers={**headers, "compression": "zlib"}),
+        publishing._envelope(RUN_TASK, foreign, QUEUE),
+        publishing._envelope(RUN_TASK, {**foreign, "tenant": "x" * TEN_MEGABYTES}, QUEUE),
+        publishing._envelope(RUN_TASK, {"only": "this"}, QUEUE),
+    ]  # fmt: skip
+
+
+def test_a_real_worker_lives_through_whatever_is_pushed_and_does_what_was_granted_once(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, process_environment: dict[str, str], tmp_path: Path
+) -> None:
+    engine.serve(acme, "qa", adapter="inline", endpoint="agents.samples:echo")
+    log = tmp_path / "worker.log"
+    with worker(
+        {**process_environment, "LOG_LEVEL": "INFO", "ORCHESTRATOR_HOME": str(tmp_path)}, log
+    ) as process:
+        eventually(lambda: WorkerProcess.objects.filter(ended_at=None, roles=["qa"]).exists(), 90)
+        engine.lease.end()  # so that only the worker's seats are left
+        limits.refresh()
+        foreign = {"tenant": str(other_tenant.pk), "activity": str(uuid4()), "grant": "7-7", "role": "qa"}
+        true = publishing._envelope(RUN_TASK, foreign, QUEUE)
+        for item in _pushed(tmp_path, true, foreign):
+            client().lpush(QUEUE, item)
+
+        (activity_id,) = engine.submit(acme)
+        eventually(lambda: engine.status(acme, activity_id) == "done", 90)
+        eventually(lambda: client().llen(QUEUE) == 0, 30)
+
+        assert process.poll() is None
+    assert not (tmp_path / "unpickled").exists()
+    assert len(engine.runs(acme, activity_id)) == 1
+    text = log.read_text(errors="replace")
+    assert text.count("message_refused") >= 10
+    assert len(text) < 1_000_000, "what was pushed is not repeated in the log"

@@ -1,0 +1,50 @@
+"""Whoever reaches the broker may ask a worker and not command it."""
+
+from __future__ import annotations
+
+import pytest
+from celery.worker.control import Panel
+
+from orchestrator import remote_control
+
+ORDERS = (
+    "shutdown",
+    "pool_restart",
+    "pool_shrink",
+    "revoke",
+    "terminate",
+    "rate_limit",
+    "add_consumer",
+    "cancel_consumer",
+)
+QUESTIONS = ("ping", "stats", "active", "active_queues", "registered", "hello")
+
+
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this process are put back afterwards."""
+    monkeypatch.setattr(Panel, "data", dict(Panel.data))
+    monkeypatch.setattr(Panel, "meta", dict(Panel.meta))
+
+
+def test_a_worker_knows_no_order() -> None:
+    assert set(ORDERS) <= Panel.data.keys()
+
+    remote_control.answer_only()
+
+    assert not set(ORDERS) & Panel.data.keys()
+    assert {name for name, about in Panel.meta.items() if about.type == "control"} == remote_control.HARMLESS
+
+
+def test_a_worker_answers_questions_and_may_be_watched() -> None:
+    remote_control.answer_only()
+
+    assert {*QUESTIONS, *remote_control.HARMLESS} <= Panel.data.keys()
+
+
+def test_forgetting_twice_is_forgetting_once() -> None:
+    remote_control.answer_only()
+    known = set(Panel.data)
+    remote_control.answer_only()
+
+    assert set(Panel.data) == known

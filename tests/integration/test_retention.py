@@ -1,0 +1,284 @@
+"""Retention: what is over is deleted after its time, whole trees together, never what live work needs, tenant by tenant."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connections
+from django.utils import timezone
+
+from activities import forgetting, outputs, retention
+from activities.invariants import check
+from activities.models import Activity, ActivityEvent, OutputSpool
+from agents.contracts import Completed, Output
+from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants.models import Budget, Tenant, UsageEntry
+from tenants.money import ledger
+from tenants.retention import policies, purging
+from tenants.retention.kinds import all_kinds
+from tenants.retention.models import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
+from tests.engine import Engine, elsewhere
+
+PLACE = "/api/v1/retention/"
+LONG = timedelta(days=100)
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def purge(tenant: Tenant, kind: str) -> int:
+    return purging.purge(tenant.pk, all_kinds()[kind])
+
+
+def age(table: str, ids: list[UUID], *columns: str, by: timedelta = LONG) -> None:
+    changes = ", ".join(f"{column} = {column} - %(by)s" for column in columns)
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {changes} WHERE id = ANY(%(ids)s)", {"by": by, "ids": ids})
+
+
+def age_work(ids: list[UUID], by: timedelta = LONG) -> None:
+    age("activities_activity", ids, "created_at", "finished_at", by=by)
+
+
+def done(engine: Engine, tenant: Tenant, count: int = 1, **fields: Any) -> list[UUID]:
+    ids = engine.submit(tenant, count=count, **fields)
+    engine.drain()
+    return ids
+
+
+def left(tenant: Tenant) -> set[UUID]:
+    with tenant_scope(tenant.pk):
+        return set(Activity.objects.values_list("pk", flat=True))
+
+
+def test_old_work_goes_with_its_history_and_new_and_open_work_stays(engine: Engine, acme: Tenant) -> None:
+    old, new = done(engine, acme, 3), done(engine, acme)
+    (waiting,) = engine.submit(acme, not_before=timezone.now() + timedelta(days=1))
+    age_work([*old, waiting])
+
+    assert purge(acme, "activities") == 3
+    assert left(acme) == {*new, waiting}
+    with system_scope():
+        assert not ActivityEvent.objects.filter(activity_id__in=old).exists()
+        assert not OutputSpool.objects.filter(activity_id__in=old).exists()
+    assert check() == []
+
+
+def test_a_tree_goes_together_or_not_at_all(engine: Engine, acme: Tenant) -> None:
+    (root,) = done(engine, acme)
+    (old,) = done(engine, acme, parent_id=root, link_kind="subtask")
+    (young,) = done(engine, acme, parent_id=old, link_kind="subtask")
+    age_work([root, old])
+
+    assert purge(acme, "activities") == 0
+
+    age_work([young])
+    assert purge(acme, "activities") == 3
+    assert left(acme) == set()
+
+
+def test_what_live_work_works_on_stays(engine: Engine, acme: Tenant) -> None:
+    (source,) = done(engine, acme)
+    (reader,) = engine.submit(
+        acme, input_ref=engine.get(acme, source).output_ref, not_before=timezone.now() + timedelta(days=1)
+    )
+    age_work([source])
+
+    assert purge(acme, "activities") == 0
+    assert left(acme) == {source, reader}
+
+
+def test_a_tree_that_somebody_holds_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -> None:
+    held, free = done(engine, acme, 2)
+    age_work([held, free])
+    with tenant_scope(acme.pk):
+        Activity.objects.select_for_update().get(pk=held)
+        assert elsewhere(lambda: purge(acme, "activities")) == 1
+
+    assert left(acme) == {held}
+    assert purge(acme, "activities") == 1
+
+
+def test_a_child_that_is_made_between_finding_and_locking_saves_its_tree(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root,) = done(engine, acme)
+    age_work([root])
+    find = retention._trees
+
+    def found_then_born(*arguments: Any) -> Any:
+        found = find(*arguments)
+        elsewhere(lambda: engine.submit(acme, parent_id=root, link_kind="subtask"))
+        return found
+
+    monkeypatch.setattr(retention, "_trees", found_then_born)
+    with tenant_scope(acme.pk):
+        assert retention._forget_trees(acme.pk, timezone.now() - timedelta(days=90), 10) == 0
+
+    assert root in left(acme)
+
+
+def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output("a text of theirs"))
+    old, new = (done(engine, acme)[0] for _ in range(2))
+    references = {each: engine.get(acme, each).output_ref for each in (old, new)}
+    outputs.copy_waiting()
+    age_work([old])
+    purge(acme, "activities")
+
+    with system_scope():
+        assert {row.pk for row in ForgottenOutput.objects.all()} == {references[old]}
+    assert outputs.read(acme.pk, references[old]) is not None, "deleted before the note had rested"
+    assert forgetting.forget_outputs() == 0
+
+    assert forgetting.forget_outputs(rested=timedelta(0)) == 1
+    assert outputs.read(acme.pk, references[old]) is None
+    assert outputs.read(acme.pk, references[new]) is not None
+    assert forgetting.forget_outputs(rested=timedelta(0)) == 0
+
+
+def test_a_crash_between_mongodb_and_the_note_repeats_the_deletion(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old,) = done(engine, acme)
+    outputs.copy_waiting()
+    age_work([old])
+    purge(acme, "activities")
+    with monkeypatch.context() as broken:
+        broken.setattr("django.db.models.query.QuerySet.delete", _fail)
+        with pytest.raises(DatabaseError):
+            forgetting.forget_outputs(rested=timedelta(0))
+
+    assert forgetting.forget_outputs(rested=timedelta(0)) == 1
+
+
+def _fail(*arguments: Any) -> None:
+    raise DatabaseError("the connection is lost")
+
+
+def test_each_tenant_has_what_it_wants(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, make_tenant: Any
+) -> None:
+    third = make_tenant("initech")
+    work = {}
+    for each, wish in ((acme, None), (other_tenant, 200), (third, "never")):
+        engine.serve(each)
+        work[each.pk] = done(engine, each)
+        age_work(work[each.pk])
+        if wish:
+            policies.replace(each.pk, {"activities": wish}, actor="test")
+    purging.arrange(due=True)
+
+    assert purging.look_after() == 1
+    assert [len(left(each)) for each in (acme, other_tenant, third)] == [0, 1, 1]
+    with system_scope():
+        assert RetentionPass.objects.get(pk="activities").rows == 1
+        assert [(row.tenant_id, row.deleted) for row in RetentionTally.objects.all()] == [(acme.pk, 1)]
+    assert not purging.waiting().using(SYSTEM).exists(), "everything is done until the next interval"
+
+
+def test_a_pass_that_is_out_of_time_goes_on_where_it_stopped(engine: Engine, acme: Tenant) -> None:
+    ids = done(engine, acme, 3)
+    age_work(ids)
+    purging.arrange(due=True)
+
+    assert purging.look_after(within=0) == 0
+    assert left(acme) == set(ids)
+    assert purging.look_after() == 3
+
+
+def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, acme: Tenant) -> None:
+    ids = done(engine, acme, 2)
+    age_work(ids)
+    purge(acme, "activities")
+    before = _figures(acme)
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("UPDATE tenants_usageentry SET day = day - 500")
+    with tenant_scope(acme.pk):
+        budget = Budget.objects.create(
+            tenant=acme, name="all", cap=10, period_start=timezone.now().date() - timedelta(days=600)
+        )
+    assert purge(acme, "usage") == 0, "a budget counts them"
+
+    with tenant_scope(acme.pk):
+        Budget.objects.filter(pk=budget.pk).update(deleted_at=timezone.now())
+    assert purging.count(acme.pk, all_kinds()["usage"]) == 2
+    assert purge(acme, "usage") == 2
+    with tenant_scope(acme.pk):
+        assert UsageEntry.objects.count() == 0
+        assert sum(total.runs for total in UsageTotal.objects.all()) == before["runs"] == 2
+
+
+def _figures(tenant: Tenant) -> dict[str, Any]:
+    with tenant_scope(tenant.pk):
+        return ledger.figures_of(ledger.entries(tenant.pk).aggregate(**ledger.FIGURES))
+
+
+def test_nobody_may_delete_from_the_ledger_of_another_tenant(acme: Tenant, other_tenant: Tenant) -> None:
+    with (
+        pytest.raises(DatabaseError, match="another tenant"),
+        tenant_scope(acme.pk),
+        connections[APP].cursor() as cursor,
+    ):
+        cursor.execute("SELECT tenants_forget_usage(%s, current_date, 10)", [other_tenant.pk])
+    row = UsageTotal(tenant=acme, month="2026-01-01", agent_role="qa")
+    with pytest.raises(DatabaseError, match="denied"), tenant_scope(acme.pk):
+        row.save()
+
+
+def test_admins_set_policies_and_see_what_is_in_force(api: Any, acme: Tenant) -> None:
+    client = api()
+
+    answer = client.put(PLACE, {"kinds": {"activities": 7, "alerts": "never"}}, format="json")
+
+    shown = {row["kind"]: row for row in answer.json()["kinds"]}
+    assert answer.status_code == 200
+    assert set(shown) == set(all_kinds())
+    assert (shown["activities"]["days"], shown["activities"]["own"]) == (7, True)
+    assert shown["alerts"]["days"] == "never"
+    assert (shown["dead_letters"]["days"], shown["dead_letters"]["own"]) == (90, False)
+    assert client.get(PLACE).json() == answer.json()
+    cleared = client.put(PLACE, {"kinds": {}}, format="json").json()["kinds"]
+    assert not any(row["own"] for row in cleared)
+
+
+def test_every_fault_of_a_policy_is_named_and_only_admins_may(api: Any, acme: Tenant) -> None:
+    body = {"kinds": {"activities": 0, "alerts": True, "ghosts": 3, "usage": "soon", "tool_calls": 9}}
+    answer = api().put(PLACE, body, format="json")
+
+    assert answer.status_code == 400
+    assert {each["path"] for each in answer.json()["errors"]} == {
+        "kinds.activities",
+        "kinds.alerts",
+        "kinds.ghosts",
+        "kinds.usage",
+    }
+    assert policies.own_of(acme.pk) == {}
+    assert api("operator").get(PLACE).status_code == 403
+
+
+def test_purge_counts_first_and_deletes_then(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    engine.serve(other_tenant)
+    for each in (acme, other_tenant):
+        age_work(done(engine, each, 2))
+
+    assert "4  would be deleted" in _said("--dry-run")
+    assert len(left(acme)) == 2
+    assert "2  deleted" in _said("--tenant", "acme")
+    assert (len(left(acme)), len(left(other_tenant))) == (0, 2)
+    with pytest.raises(CommandError, match="There is no tenant"):
+        _said("--tenant", "nobody")
+
+
+def _said(*arguments: str) -> str:
+    output = StringIO()
+    call_command("purge", *arguments, stdout=output)
+    return output.getvalue()

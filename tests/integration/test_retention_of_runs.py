@@ -1,0 +1,118 @@
+"""Retention of what pipelines and schedules have done, and of what people were told: each with all that belongs to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from activities import states
+from activities.alerts import raise_alert
+from activities.invariants import check
+from activities.models import Activity, Alert, DeadLetter
+from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+from tests import scheduling
+from tests.engine import Engine
+from tests.flows import BROKEN, Flow, answering, step
+from tests.integration.test_retention import LONG, age, left, purge
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def age_run(run_id: UUID, by: timedelta = LONG) -> None:
+    age("pipelines_pipelinerun", [run_id], "started_at", "finished_at", by=by)
+
+
+def age_work_of(run_id: UUID, by: timedelta = LONG) -> None:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(
+            "UPDATE activities_activity SET created_at = created_at - %s, finished_at = finished_at - %s"
+            " WHERE pipeline_run_id = %s",
+            [by, by, run_id],
+        )
+
+
+def test_a_pipeline_run_goes_with_all_of_its_work(engine: Engine, acme: Tenant) -> None:
+    old, new = (Flow(engine, acme, step("one"), step("two", "one")) for _ in range(2))
+    engine.drain()
+    age_run(old.id)
+    assert purge(acme, "pipeline_runs") == 0, "its work is young"
+
+    age_work_of(old.id)
+    assert purge(acme, "activities") == 0, "work of pipelines goes with its run"
+    assert purge(acme, "pipeline_runs") == 1
+
+    with system_scope():
+        assert list(PipelineRun.objects.values_list("pk", flat=True)) == [new.id]
+        assert not StepRun.objects.filter(run_id=old.id).exists()
+        assert set(Activity.objects.values_list("pipeline_run_id", flat=True)) == {new.id}
+    assert check() == []
+
+
+def test_a_run_that_goes_on_stays_however_old(engine: Engine, acme: Tenant) -> None:
+    flow = Flow(engine, acme, step("one"), step("two", "one", human_role="editor"))
+    engine.drain()
+    age_run(flow.id)
+    age_work_of(flow.id)
+
+    assert purge(acme, "pipeline_runs") == 0
+    assert len(left(acme)) == 2
+
+
+def test_an_open_dead_letter_keeps_its_run_until_its_own_time_is_over(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = answering({"one": BROKEN})
+    flow = Flow(engine, acme, step("one"))
+    engine.drain()
+    age_run(flow.id)
+    age_work_of(flow.id)
+    with tenant_scope(acme.pk):
+        letter = DeadLetter.objects.get()
+        DeadLetter.objects.update(handled_at=letter.created_at)
+
+    assert states.Status.FAILED in {engine.status(acme, each) for each in left(acme)}
+    assert purge(acme, "pipeline_runs") == 0
+    assert purge(acme, "dead_letters") == 0
+
+    age("activities_deadletter", [letter.pk], "created_at", "handled_at")
+    assert purge(acme, "dead_letters") == 1
+    assert purge(acme, "pipeline_runs") == 1
+
+
+def test_an_execution_goes_with_its_jobs_and_the_record_of_its_time(engine: Engine, acme: Tenant) -> None:
+    start = datetime(2026, 5, 1, 9, tzinfo=UTC)
+    schedule = scheduling.make_schedule(acme)
+    scheduling.fire(schedule, start + timedelta(days=1))
+    with tenant_scope(acme.pk):
+        fired, executed = Firing.objects.count(), ScheduleExecution.objects.count()
+        ScheduleExecution.objects.update(finished_at=None)
+    assert executed >= 1, scheduling.firings(schedule)
+    assert purge(acme, "schedule_executions") == 0, "it goes on"
+
+    with tenant_scope(acme.pk):
+        ScheduleJob.objects.update(state="done")
+        ScheduleExecution.objects.update(status="success", finished_at=start)
+    assert purge(acme, "schedule_executions") == executed
+    with tenant_scope(acme.pk):
+        assert ScheduleJob.objects.count() == 0
+        assert Firing.objects.filter(state="fired").count() == 0
+        assert Firing.objects.count() == fired - executed
+
+
+def test_alerts_go_unless_one_is_on_its_way(acme: Tenant) -> None:
+    with tenant_scope(acme.pk):
+        raise_alert(acme.pk, "test", "old")
+        raise_alert(acme.pk, "test", "new")
+        old = Alert.objects.get(title="old")
+    age("activities_alert", [old.pk], "created_at")
+
+    assert purge(acme, "alerts") == 1
+    with tenant_scope(acme.pk):
+        assert [alert.title for alert in Alert.objects.all()] == ["new"]

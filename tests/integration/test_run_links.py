@@ -1,0 +1,191 @@
+"""The link of a run inside a worker: the tools by the same rules as over HTTP, and nothing that an agent says breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import jsonschema
+import pytest
+
+from activities import cancellation, tools
+from activities.bodies.tools import arguments_of
+from activities.models import Activity, ActivityRun
+from agents import adapters
+from agents.contracts import (
+    AgentRequest,
+    AgentResult,
+    Completed,
+    Output,
+    RunLink,
+    ToolAnswer,
+    ToolCall,
+    Usage,
+)
+from agents.tools import DEFINITIONS
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_tools import CALLS, LEAVES
+from tests.toolbox import child
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+Work = Callable[[AgentRequest, RunLink], AgentResult]
+
+#: What no tool takes.
+BAD: dict[str, list[Any]] = {
+    "report_blocker": [{}, {"type": "api_outage"}, {"type": 5, "message": "x"}, {"type": "a", "message": "b", "more": 1}],
+    "create_subtask": [{"name": "a", "description": "b"}, {"name": "", "description": "b", "blocking": True, "agent_role": "ba"}],
+    "request_human_review": [{}, {"question": "x", "due_seconds": 0}],
+    "create_approval": [{"type": "a"}, {"type": "a", "title": "b", "options": ["x", "x"]}],
+    "reassign_task": [{"human_role": "editor"}, {"human_role": "editor", "reason": ""}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def linked(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Activity]:
+    """Let an agent in the worker do one activity, with its link in hand; how the activity stands afterwards."""
+    engine.serve(tenant)
+
+    def run(work: Work) -> Activity:
+        class Inside:
+            def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+                return work(request, link)
+
+        monkeypatch.setattr(adapters, "get", lambda name: Inside())
+        (activity_id,) = engine.submit(tenant)
+        engine.deliver()
+        with tenant_scope(tenant.pk):
+            return Activity.objects.for_tenant(tenant.pk).get(pk=activity_id)
+
+    return run
+
+
+def run_of(activity: Activity) -> ActivityRun:
+    with tenant_scope(activity.tenant_id):
+        return ActivityRun.objects.for_tenant(activity.tenant_id).get(activity_id=activity.pk)
+
+
+def done(text: str = "done") -> Completed:
+    return Completed(Output(content=text))
+
+
+def test_the_tools_that_models_are_told_of_are_the_tools_that_there_are() -> None:
+    assert {definition.name for definition in DEFINITIONS} == set(tools.NAMES)
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
+def test_what_a_model_is_told_of_a_tool_agrees_with_what_the_tool_takes(
+    definition: Any, database: None
+) -> None:
+    validator = jsonschema.Draft202012Validator(definition.input_schema)
+    good = {**CALLS[definition.name]} | (
+        {"description": "Look."} if definition.name == "create_subtask" else {}
+    )
+
+    assert validator.is_valid(good)
+    arguments_of(definition.name, good)
+    for bad in BAD[definition.name]:
+        assert not validator.is_valid(bad), bad
+        with pytest.raises(Exception, match=r"."):
+            arguments_of(definition.name, bad)
+
+
+@pytest.mark.parametrize("tool", CALLS)
+def test_a_tool_that_ends_the_run_leaves_the_activity_where_it_does_over_http(
+    linked: Callable[[Work], Activity], tenant: Tenant, tool: str
+) -> None:
+    answers: list[ToolAnswer] = []
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        answers.append(link.call_tool(ToolCall(tool, CALLS[tool], "call-1")))
+        return done("this is no output")
+
+    activity = linked(work)
+
+    assert (answers[0].stop, answers[0].refused) == (True, False)
+    assert (activity.status, activity.output_ref) == (LEAVES[tool], None)
+    assert str(child(tenant, activity.pk).pk) == answers[0].body["id"]
+
+
+def test_a_call_that_comes_twice_has_one_effect(linked: Callable[[Work], Activity], tenant: Tenant) -> None:
+    answers: list[ToolAnswer] = []
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        call = ToolCall("create_subtask", {"name": "Beside", "agent_role": "ba", "blocking": False}, "call-1")
+        answers.extend(link.call_tool(call) for _ in range(3))
+        return done()
+
+    activity = linked(work)
+
+    assert activity.status == "done"
+    assert {answer.body["id"] for answer in answers} == {str(child(tenant, activity.pk).pk)}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("format_disk", {}, "tool_not_available"),
+        ("report_blocker", {"type": ["x"], "message": None}, "invalid_arguments"),
+        (
+            "report_blocker",
+            {"type": "a", "message": "b", "channel_id": "0198c0de-0000-7000-8000-000000000000"},
+            "tool_refused",
+        ),
+        ("create_subtask", {"name": "a", "agent_role": "nobody", "blocking": True}, "invalid_arguments"),
+    ],
+)
+def test_a_refusal_is_told_to_the_agent_and_the_run_goes_on(
+    linked: Callable[[Work], Activity], name: str, arguments: dict[str, Any], code: str
+) -> None:
+    answers: list[ToolAnswer] = []
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        answers.append(link.call_tool(ToolCall(name, arguments, "call-1")))
+        return done()
+
+    activity = linked(work)
+
+    assert activity.status == "done"
+    assert (answers[0].refused, answers[0].stop, answers[0].body["error"]) == (True, False, code)
+    assert answers[0].body["message"]
+
+
+def test_a_run_that_is_cancelled_is_told_why_and_its_tools_do_nothing(
+    linked: Callable[[Work], Activity], tenant: Tenant
+) -> None:
+    heard: list[Any] = []
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        heard.append(link.stop_reason())
+        cancellation.cancel(tenant.pk, request.activity_id, actor="test", reason="Not needed.")
+        heard.append(link.stop_reason())
+        heard.append(link.spent(Usage(input_tokens=1)))
+        heard.append(link.call_tool(ToolCall("report_blocker", CALLS["report_blocker"], "call-1")))
+        return done()
+
+    activity = linked(work)
+
+    assert activity.status == "cancelled"
+    assert heard[:3] == [None, "The work was cancelled.", "The work was cancelled."]
+    assert heard[3].stop
+
+
+def test_the_conversation_and_what_was_spent_are_on_record_before_the_run_ends(
+    linked: Callable[[Work], Activity], tenant: Tenant
+) -> None:
+    seen: list[Any] = []
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        link.saw_session("s-1")
+        assert link.spent(Usage(10, 20, Decimal("0.25"), "small")) is None
+        with tenant_scope(tenant.pk):
+            run = ActivityRun.objects.for_tenant(tenant.pk).get(pk=request.run_id)
+        seen.append((run.session_id, run.usage))
+        return done()
+
+    linked(work)
+
+    assert seen == [("s-1", {"input_tokens": 10, "output_tokens": 20, "cost_usd": "0.25", "model": "small"})]

@@ -1,0 +1,331 @@
+"""Subagents: started over HTTP, with a model and turns of their own, in a conversation that goes on; and their parents hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import relay
+from activities.models import Activity, MailboxItem
+from agents.command_line import transcripts
+from agents.contracts import Completed, Output, Usage
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+
+URL = "/api/v1/subagents/"
+PROMPT = "Find out why the build is red.\nThen stop."
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path) -> None:
+    settings.ORCHESTRATOR_HOME = tmp_path
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+@pytest.fixture
+def client(api: Callable[..., APIClient], acme: Tenant) -> APIClient:
+    return api("operator")
+
+
+def start(client: APIClient, **fields: Any) -> Any:
+    answer = client.post(URL, {"subagent_type": "qa", "prompt": PROMPT, **fields}, format="json")
+    assert answer.status_code in (200, 201), answer.content
+    relay.flush()
+    return answer.json()
+
+
+def shown(client: APIClient, started: Any) -> Any:
+    return client.get(f"{URL}{started['subagent_id']}/").json()
+
+
+def told(tenant: Tenant, key: str = "parent") -> list[dict[str, Any]]:
+    with tenant_scope(tenant.pk):
+        return [item.content for item in MailboxItem.objects.filter(mailbox__key=key).order_by("pk")]
+
+
+def answers(text: str = "It is the linter.", **more: Any) -> Callable[[Any], Completed]:
+    return lambda request: Completed(Output(content=text), **more)
+
+
+def test_a_subagent_works_and_its_parent_is_told(engine: Engine, client: APIClient, acme: Tenant) -> None:
+    engine.agent.behaviour = answers(usage=Usage(1200, 300, Decimal("0.01")))
+
+    started = start(client, description="Look at the build", parent_mailbox="parent", tool_call_id="call-1")
+    assert started["status"] == "pending"
+    engine.drain()
+
+    (call,) = engine.agent.calls
+    assert PROMPT in call.prompt
+    done = shown(client, started)
+    assert (done["status"], done["total_tokens"], done["error"]) == ("completed", 1500, None)
+    assert done["duration_seconds"] >= 0
+    (notice,) = told(acme)
+    assert notice == {
+        "task_id": started["task_id"], "subagent_id": started["subagent_id"], "tool_call_id": "call-1",
+        "description": "Look at the build", "status": "completed", "output_file": started["output_file"],
+        "result": "It is the linter.", "summary": "The task 'Look at the build' is completed. It is the linter.",
+    }  # fmt: skip
+
+
+def test_one_call_of_a_tool_starts_one_subagent(engine: Engine, client: APIClient) -> None:
+    first = start(client, parent_mailbox="parent", tool_call_id="call-1")
+    again = start(client, parent_mailbox="parent", tool_call_id="call-1")
+
+    engine.drain()
+
+    assert first["subagent_id"] == again["subagent_id"]
+    assert len(engine.agent.calls) == 1
+
+
+def test_model_and_turns_reach_the_agent(engine: Engine, client: APIClient) -> None:
+    start(client, model="small-1", max_turns=3)
+    start(client)
+
+    engine.drain()
+
+    assert {(call.settings.model, call.max_turns) for call in engine.agent.calls} == {
+        ("small-1", 3),
+        (None, None),
+    }
+
+
+def test_a_failure_is_told_once_with_its_error(engine: Engine, client: APIClient, acme: Tenant) -> None:
+    def fails(request: Any) -> Completed:
+        raise PermanentAgentError("The model was not done after 3 turns.", code="max_turns")
+
+    engine.agent.behaviour = fails
+    started = start(client, parent_mailbox="parent")
+    engine.drain()
+
+    failed = shown(client, started)
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "max_turns")
+    (notice,) = told(acme)
+    assert (notice["status"], notice["error"]["code"]) == ("failed", "max_turns")
+    assert "result" not in notice
+
+
+def test_a_retryable_failure_is_tried_again_before_anybody_is_told(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    def once(request: Any) -> Completed:
+        if len(engine.agent.calls) == 1:
+            raise RetryableAgentError("not now")
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = once
+    started = start(client, parent_mailbox="parent")
+    engine.drain()
+    assert shown(client, started)["status"] == "pending"
+    assert told(acme) == []
+
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [notice["status"] for notice in told(acme)] == ["completed"]
+
+
+@pytest.mark.parametrize("quiet", [{"silent": True}, {"run_in_background": False}])
+def test_nobody_is_told_who_does_not_want_to(
+    engine: Engine, client: APIClient, acme: Tenant, quiet: dict[str, bool]
+) -> None:
+    started = start(client, parent_mailbox="parent", **quiet)
+
+    engine.drain()
+
+    assert shown(client, started)["status"] == "completed"
+    assert told(acme) == []
+
+
+def test_a_parent_that_is_an_agent_gets_a_run_for_the_notification(engine: Engine, client: APIClient) -> None:
+    client.post(
+        "/api/v1/mailboxes/parent/items/",
+        {"kind": "message", "text": "hello", "agent_role": "dev", "is_coalescable": False},
+        format="json",
+    )
+    start(client, parent_mailbox="parent")
+
+    engine.drain()
+
+    assert [call.agent_role for call in engine.agent.calls].count("dev") == 2
+    heard = [call.wakes[0] for call in engine.agent.calls if call.agent_role == "dev"]
+    assert [wake["kind"] for wake in heard] == ["message", "task_notification"]
+
+
+def test_a_later_subagent_continues_the_conversation_of_an_earlier_one(
+    engine: Engine, client: APIClient
+) -> None:
+    engine.agent.behaviour = answers(session_id="talk-1")
+    first = start(client)
+    engine.drain()
+
+    second = start(client, existing_agent_id=first["subagent_id"])
+    engine.drain()
+    third = start(client, existing_conversation_id="talk-1")
+    engine.drain()
+
+    assert [call.session_id for call in engine.agent.calls] == [None, "talk-1", "talk-1"]
+    assert second["continues"] == first["subagent_id"]
+    assert second["mailbox"] == first["mailbox"] != third["mailbox"]
+
+
+def test_what_is_said_in_its_mailbox_continues_it_as_well(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    engine.agent.behaviour = answers(session_id="talk-1")
+    started = start(client)
+    engine.drain()
+
+    client.post(
+        f"/api/v1/mailboxes/{started['mailbox']}/items/", {"kind": "message", "text": "and?"}, format="json"
+    )
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [call.session_id for call in engine.agent.calls] == [None, "talk-1"]
+    assert engine.agent.calls[1].wakes[0]["text"] == "and?"
+
+
+def test_what_is_continued_must_be_known_to_the_tenant_and_the_role(
+    engine: Engine, client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
+) -> None:
+    engine.agent.behaviour = answers(session_id="talk-1")
+    first = start(client)
+    engine.drain()
+    stranger = api("operator", other_tenant)
+
+    def fault_of(who: APIClient, **fields: Any) -> str:
+        answer = who.post(URL, {"subagent_type": "qa", "prompt": "x", **fields}, format="json")
+        assert answer.status_code == 400, answer.content
+        return str(answer.json()["errors"][0]["path"])
+
+    assert fault_of(stranger, existing_conversation_id="talk-1") == "existing_conversation_id"
+    assert (
+        fault_of(client, subagent_type="dev", existing_conversation_id="talk-1") == "existing_conversation_id"
+    )
+    assert fault_of(stranger, existing_agent_id=first["subagent_id"]) == "existing_agent_id"
+    assert (
+        fault_of(client, subagent_type="dev", existing_agent_id=first["subagent_id"]) == "existing_agent_id"
+    )
+    assert fault_of(client, subagent_type="nobody") == "subagent_type"
+
+
+def test_cancelling_reaches_the_work_and_the_parent(engine: Engine, client: APIClient, acme: Tenant) -> None:
+    waiting = start(client, parent_mailbox="parent")
+    answer = client.post(f"{URL}{waiting['subagent_id']}/cancel/", {"reason": "enough"}, format="json")
+    assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+
+    def cancelled(request: Any) -> Completed:
+        client.post(f"{URL}{running['subagent_id']}/cancel/", {}, format="json")
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = cancelled
+    running = start(client, parent_mailbox="parent")
+    engine.drain()
+    again = client.post(f"{URL}{running['subagent_id']}/cancel/", {}, format="json")
+
+    assert len(engine.agent.calls) == 1
+    assert (again.status_code, again.json()["status"]) == (200, "cancelled")
+    assert [notice["status"] for notice in told(acme)] == ["cancelled", "cancelled"]
+
+
+def test_the_transcript_is_what_was_kept_else_the_output_else_the_error(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    def kept(request: Any) -> Completed:
+        transcript = transcripts.begin(request.tenant_id, request.run_id, secrets=())
+        transcript.output(b"step by step\n")
+        transcript.close()
+        return Completed(Output(content="ok"))
+
+    def read(started: Any) -> bytes:
+        answer: Any = client.get(started["output_file"])
+        assert answer.status_code == 200
+        return b"".join(answer.streaming_content)
+
+    early = start(client)
+    assert client.get(early["output_file"]).status_code == 404
+    engine.agent.behaviour = kept
+    engine.drain()
+    engine.agent.behaviour = answers("only this")
+    plain = start(client)
+    engine.drain()
+    engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("no way"))
+    broken = start(client)
+    engine.drain()
+
+    assert read(early) == b"step by step\n"
+    assert read(plain) == b"only this"
+    assert read(broken) == b"no way"
+
+
+def test_subagents_are_listed_for_their_own_tenant(
+    client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
+) -> None:
+    one = start(client, parent_mailbox="parent")
+    start(client)
+    stranger = api("operator", other_tenant)
+
+    listed = client.get(f"{URL}?parent_mailbox=parent").json()["results"]
+
+    assert [found["subagent_id"] for found in listed] == [one["subagent_id"]]
+    assert len(client.get(URL).json()["results"]) == 2
+    assert stranger.get(URL).json()["results"] == []
+    for path in ("", "transcript/"):
+        assert stranger.get(f"{URL}{one['subagent_id']}/{path}").status_code == 404
+    assert stranger.post(f"{URL}{one['subagent_id']}/cancel/", {}, format="json").status_code == 404
+    assert client.get(f"{URL}{uuid4()}/").status_code == 404
+
+
+# --- Decisions ---
+
+
+def test_a_decision_about_work_of_a_session_is_told_in_its_mailbox(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    body = {"name": "Draft", "agent_role": "seo", "requires_approval": True, "mailbox": "talk"}
+    activity = client.post("/api/v1/activities/", body, format="json").json()["id"]
+    relay.flush()
+    engine.drain()
+
+    client.post(f"/api/v1/activities/{activity}/approve/", {"notes": "fine"}, format="json")
+
+    (result,) = told(acme, "talk")
+    assert (result["decision"], result["activities"], result["notes"]) == ("approved", [activity], "fine")
+    with tenant_scope(acme.pk):
+        assert MailboxItem.objects.get().kind == "approval_result"
+
+
+def test_an_approval_over_many_is_told_in_every_mailbox_that_it_concerns(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    ids = [
+        client.post(
+            "/api/v1/activities/", {"name": "x", "agent_role": "seo", "mailbox": key}, format="json"
+        ).json()["id"]
+        for key in ("one", "one", "two")
+    ]
+    approval = client.post(
+        "/api/v1/approvals/", {"type": "direction", "title": "This way?", "activity_ids": ids}, format="json"
+    ).json()["id"]
+
+    client.post(
+        f"/api/v1/approvals/{approval}/decide/", {"decision": "rejected", "notes": "no"}, format="json"
+    )
+
+    assert [result["activities"] for result in told(acme, "one")] == [sorted(ids[:2])]
+    assert [(r["decision"], r["activities"]) for r in told(acme, "two")] == [("rejected", ids[2:])]
+    with tenant_scope(acme.pk):
+        assert Activity.objects.get(pk=UUID(ids[0])).mailbox_id is not None

@@ -1,0 +1,144 @@
+"""The tenant comes from the credential. What else a request says about tenants, in headers, queries, bodies and ids, is not listened to."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_api_openapi import CALLBACKS, operations
+from tests.one_of_each import World
+from tests.snapshots import changed, snapshot
+
+NAMES = (
+    "tenant",
+    "tenant_id",
+    "tenantId",
+    "tenant_slug",
+    "organization_id",
+    "account",
+    "owner",
+    "schema",
+    "realm",
+)
+
+
+@pytest.fixture
+def ours(api: Any, engine: Engine, tenant: Tenant) -> World:
+    return World(engine, tenant, api("admin"))
+
+
+@pytest.fixture
+def theirs(api: Any, engine: Engine, other_tenant: Tenant) -> World:
+    return World(engine, other_tenant, api("admin", other_tenant))
+
+
+def headers_naming(tenant: Tenant) -> dict[str, str]:
+    return {
+        "X-Tenant": tenant.slug, "X-Tenant-Id": str(tenant.pk), "X-Organization-Id": str(tenant.pk), "X-Account-Id": str(tenant.pk),
+        "X-Forwarded-Host": f"{tenant.slug}.example", "X-Forwarded-User": tenant.slug, "X-Original-Url": f"/{tenant.slug}/",
+        "Cookie": f"tenant={tenant.pk}", "Forwarded": f"host={tenant.slug}.example",
+    }  # fmt: skip
+
+
+def test_no_operation_listens_to_what_a_request_says_about_its_tenant(
+    api: Any, ours: World, theirs: World
+) -> None:
+    """Each operation, with the name of another tenant in every place that somebody might read."""
+    admin, mistakes = api("admin"), []
+    before = snapshot(theirs.tenant)
+
+    for method, address, _ in operations():
+        if address.startswith(CALLBACKS):
+            continue
+        query = "&".join(f"{name}={theirs.tenant.pk}" for name in NAMES)
+        body = dict.fromkeys(NAMES, str(theirs.tenant.pk)) if method in ("post", "put", "patch") else None
+        for place, sent, headers in (
+            (ours.at(address), None, headers_naming(theirs.tenant)),
+            (f"{ours.at(address)}?{query}", None, {}),
+            (ours.at(address), body, {}),
+        ):
+            answer = getattr(admin, method)(place, sent, headers=headers)
+            text = b"" if answer.streaming else answer.content
+            if answer.status_code >= 500 or str(theirs.agent.activity_id).encode() in text:
+                mistakes.append((method, address, answer.status_code))
+
+    assert mistakes == []
+    assert changed(before, snapshot(theirs.tenant)) == set()
+
+
+def test_every_list_answers_the_same_whatever_tenant_the_headers_name(
+    api: Any, ours: World, theirs: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin, lists = api("admin"), 0
+
+    for method, address, operation in operations():
+        if method != "get" or not operation["operationId"].endswith("_list") or "{" in address:
+            continue
+        plain = admin.get(address).json()
+        named = admin.get(address, headers=headers_naming(theirs.tenant)).json()
+        if address not in (
+            "/api/v1/queues/",
+            "/api/v1/workers/",
+            "/api/v1/subagents/",
+        ):  # they tell of moments
+            assert named == plain, address
+        lists += 1
+
+    assert lists > 15
+    told = [record for record in caplog.records if getattr(record, "action", "") == "foreign_tenant_named"]
+    assert len(told) == lists
+    assert {record.tenant for record in told} == {ours.tenant.slug}  # type: ignore[attr-defined]
+
+
+def test_a_body_that_names_a_tenant_is_refused_by_its_path(api: Any, ours: World, theirs: World) -> None:
+    """Silence would let the caller believe that it had worked."""
+    from tests.one_of_each import BODIES, START
+
+    admin = api("admin")
+    for collection, body in BODIES.items():
+        for name in ("tenant", "tenant_id", "tenantId"):
+            answer = admin.post(f"{START}{collection}/", {**body, name: str(theirs.tenant.pk)})
+            assert answer.status_code == 400, (collection, answer.content)
+            assert name in [fault["path"] for fault in answer.json()["errors"]], (collection, answer.content)
+
+
+def test_ids_of_another_tenant_lead_nowhere_in_bodies(api: Any, ours: World, theirs: World) -> None:
+    """Where a body names what it is about: as unknown as an id that nobody has."""
+    admin = api("admin")
+    before = snapshot(theirs.tenant)
+    places = [
+        ("activities", {"name": "x", "agent_role": "qa", "deliverable": "deliverables"}),
+        ("activities", {"name": "x", "agent_role": "qa", "input_ref": "activities"}),
+        ("approvals", {"type": "x", "title": "y", "activity_ids": ["activities"]}),
+        ("pipelines/flow/runs", {"deliverable": "deliverables"}),
+        ("inbox/decide", {"items": [{"id": "approvals", "decision": "approved"}]}),
+        ("dead-letters/replay", {"ids": ["activities"]}),
+        ("dead-letters/dismiss", {"ids": ["activities"]}),
+    ]
+
+    def filled(part: Any, ids: dict[str, str]) -> Any:
+        if isinstance(part, dict):
+            return {key: filled(value, ids) for key, value in part.items()}
+        if isinstance(part, list):
+            return [filled(value, ids) for value in part]
+        return ids.get(part, part)
+
+    nobodys = {name: str(uuid4()) for name in theirs.ids}
+    for place, body in places:
+        answers = []
+        for ids in (theirs.ids, nobodys):
+            answer = admin.post(f"/api/v1/{place}/", filled(body, ids))
+            told = answer.content.decode()
+            for value in ids.values():
+                told = told.replace(value, "ID") if len(value) == 36 else told
+            refused = answer.status_code >= 400
+            answers.append(
+                (answer.status_code, told.replace(answer["X-Request-Id"], "R") if refused else "made")
+            )
+        assert answers[0] == answers[1], place
+
+    assert changed(before, snapshot(theirs.tenant)) == set()

@@ -1,0 +1,387 @@
+"""Webhooks: what arrives at a real receiver, how it is signed, how often it is tried, and whom a dead receiver disturbs."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+import standardwebhooks
+from django.db.models import F
+from django.utils import timezone
+
+from activities import errands, tasks
+from activities.alerts import raise_alert
+from activities.models import Alert
+from activities.models.alert import AlertKind
+from activities.webhooks import delivery, outcomes, repeating, signing
+from activities.webhooks.delivery import claimed, deliver, deliver_waiting
+from tenants import redis
+from tenants.context import tenant_scope
+from tenants.events import keeping, log
+from tenants.events.models import WebhookDelivery, WebhookEndpoint
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.receivers import HttpReceiver, Posted, http_receiver
+
+
+@pytest.fixture
+def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+
+
+def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, str]:
+    """A webhook and its secret."""
+    made = WebhookEndpoint(tenant=tenant, url=url, **fields)
+    secret = signing.renew(made)
+    with tenant_scope(tenant.pk):
+        made.save(force_insert=True)
+    return made, secret
+
+
+def happens(tenant: Tenant, count: int = 1) -> None:
+    with tenant_scope(tenant.pk):
+        for _ in range(count):
+            raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
+    log.number(tenant.pk)
+
+
+def deliveries(tenant: Tenant, **which: Any) -> list[WebhookDelivery]:
+    with tenant_scope(tenant.pk):
+        return list(WebhookDelivery.objects.filter(**which).order_by("event_number"))
+
+
+def now(endpoint: WebhookEndpoint) -> WebhookEndpoint:
+    with tenant_scope(endpoint.tenant_id):
+        return WebhookEndpoint.objects.get(pk=endpoint.pk)
+
+
+def make_due(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.filter(state="pending").update(next_attempt_at=timezone.now())
+        WebhookEndpoint.objects.update(paused_until=None)
+
+
+def send_all() -> int:
+    return deliver_waiting(troubled=False) + deliver_waiting(troubled=True)
+
+
+def test_an_event_arrives_signed_as_the_public_library_verifies_it(
+    engine: Engine, tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    _, secret = webhook(tenant, receiver.url, kinds=["activity.created", "dead_letter"])
+    engine.serve(tenant)
+    [activity] = engine.submit(tenant)
+    engine.drain()
+    log.number(tenant.pk)
+
+    assert send_all() == 1
+
+    [posted] = receiver.posted
+    body = standardwebhooks.Webhook(secret).verify(posted.body, posted.headers)
+    [sent] = deliveries(tenant)
+    assert (body["type"], body["data"]["activity"], body["data"]["id"]) == (
+        "activity.created",
+        str(activity),
+        1,
+    )
+    assert body["data"]["status"] == "created"
+    assert posted.headers["webhook-id"] == str(sent.id)
+    assert (sent.state, sent.attempts, sent.response_status, sent.error) == ("delivered", 1, 200, "")
+    assert sent.duration_ms is not None
+    assert send_all() == 0
+
+
+def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, receiver: HttpReceiver) -> None:
+    webhook(tenant, receiver.url)
+    with tenant_scope(tenant.pk):
+        raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
+    keeping.number_all()
+
+    assert "webhooks" in errands.Reminder().remind()
+    message = orjson.loads(redis.client().rpop("webhook-outbound"))
+    assert message["headers"]["task"] == "webhooks.deliver"
+    tasks.deliver_webhooks(**orjson.loads(base64.b64decode(message["body"]))[1])
+
+    assert [posted.json["type"] for posted in receiver.posted] == ["alert.raised"]
+
+
+def test_a_forged_body_or_secret_is_found_out(tenant: Tenant, receiver: HttpReceiver) -> None:
+    _, secret = webhook(tenant, receiver.url)
+    _, other = webhook(tenant, receiver.url, enabled=False)
+    happens(tenant)
+    send_all()
+    [posted] = receiver.posted
+
+    for body, key in ((posted.body + b" ", secret), (posted.body, other)):
+        with pytest.raises(standardwebhooks.WebhookVerificationError):
+            standardwebhooks.Webhook(key).verify(body, posted.headers)
+
+
+def test_both_secrets_sign_for_a_day_after_a_rotation(tenant: Tenant, receiver: HttpReceiver) -> None:
+    endpoint, first = webhook(tenant, receiver.url)
+    second = signing.renew(endpoint)
+    with tenant_scope(tenant.pk):
+        endpoint.save()
+    happens(tenant)
+    send_all()
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.update(previous_until=F("previous_until") - timedelta(hours=24, seconds=1))
+    happens(tenant)
+    send_all()
+
+    during, after = receiver.posted
+    for secret in (first, second):
+        standardwebhooks.Webhook(secret).verify(during.body, during.headers)
+    standardwebhooks.Webhook(second).verify(after.body, after.headers)
+    with pytest.raises(standardwebhooks.WebhookVerificationError):
+        standardwebhooks.Webhook(first).verify(after.body, after.headers)
+
+
+def test_a_delivery_is_tried_ten_times_by_the_schedule_under_one_id(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    receiver.answers((500, {}, b"no\x00 <b>room</b>"))
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant)
+    waits = []
+
+    for _ in range(10):
+        make_due(tenant)
+        began = timezone.now()
+        assert send_all() == 1
+        [tried] = deliveries(tenant)
+        waits.append((tried.next_attempt_at - began).total_seconds())
+
+    assert [round(wait / 5) * 5 for wait in waits[:9]] == [
+        5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400,
+    ]  # fmt: skip
+    assert (tried.state, tried.attempts, tried.response_status) == ("failed", 10, 500)
+    assert tried.error == "The receiver answered with status 500: no <b>room</b>"
+    assert len({posted.headers["webhook-id"] for posted in receiver.posted}) == 1
+    assert now(endpoint).failures == 10
+    make_due(tenant)
+    assert send_all() == 0
+
+
+@pytest.mark.parametrize("status", [301, 302, 400, 401, 404, 429, 503])
+def test_whatever_is_no_success_is_tried_again(tenant: Tenant, receiver: HttpReceiver, status: int) -> None:
+    receiver.answers(
+        (status, {"Location": receiver.url + "/elsewhere", "Retry-After": "90"}, b""), (204, {}, b"")
+    )
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant)
+    began = timezone.now()
+    send_all()
+    [tried] = deliveries(tenant)
+    assert (tried.state, tried.response_status, len(receiver.posted)) == ("pending", status, 1)
+    assert (tried.next_attempt_at - began).total_seconds() >= 90, "as the receiver asked"
+    assert now(endpoint).failing_since is not None
+
+    make_due(tenant)
+    send_all()
+
+    assert deliveries(tenant)[0].state == "delivered"
+    assert (now(endpoint).failures, now(endpoint).failing_since) == (0, None)
+
+
+def test_410_switches_off_at_once_and_people_are_told(tenant: Tenant, receiver: HttpReceiver) -> None:
+    receiver.answers((410, {}, b""))
+    endpoint, _ = webhook(tenant, receiver.url, kinds=["alert.raised"])
+    happens(tenant, 3)
+
+    send_all()
+
+    assert (now(endpoint).enabled, now(endpoint).off_reason) == (False, "gone")
+    assert [one.state for one in deliveries(tenant)] == ["failed", "dropped", "dropped"]
+    with tenant_scope(tenant.pk):
+        alert = Alert.objects.get(kind="webhook_off")
+    assert alert.facts == {"webhook": str(endpoint.pk), "reason": "gone", "dropped": 2}
+    log.number(tenant.pk)
+    assert len(deliveries(tenant)) == 3, "nothing more is made for it"
+
+
+def test_five_days_without_a_success_switch_off_once(tenant: Tenant, receiver: HttpReceiver) -> None:
+    receiver.answers((500, {}, b""))
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant, 2)
+    send_all()
+    assert now(endpoint).enabled
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.update(failing_since=timezone.now() - timedelta(days=5, seconds=1))
+
+    make_due(tenant)
+    send_all()
+
+    assert (now(endpoint).enabled, now(endpoint).off_reason) == (False, "failing")
+    with tenant_scope(tenant.pk):
+        assert Alert.objects.filter(kind="webhook_off").count() == 1
+
+
+def test_a_deliverer_that_dies_is_followed_by_another_with_the_same_id(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant)
+    dead = claimed(endpoint.pk)
+    assert send_all() == 0, "somebody has it"
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.update(next_attempt_at=timezone.now())
+
+    assert send_all() == 1
+    [sent] = deliveries(tenant)
+    deliver(dead)  # it was only slow
+
+    assert [one.headers["webhook-id"] for one in receiver.posted] == [str(sent.id)] * 2
+    assert (sent.state, sent.attempts, sent.fence) == ("delivered", 2, 2)
+    assert deliveries(tenant)[0].attempts == 2
+
+
+def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant)
+    dead = claimed(endpoint.pk)
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.update(next_attempt_at=timezone.now())
+    claimed(endpoint.pk)
+
+    outcomes.note(dead, outcomes.Outcome(False, 500, 1, "late"))
+
+    assert (deliveries(tenant)[0].state, deliveries(tenant)[0].error) == ("sending", "")
+    assert now(endpoint).failures == 0
+
+
+def test_ten_deliverers_at_once_send_each_event_once_and_keep_to_the_lane(
+    tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WEBHOOK_LANE = 2
+    lock, inside, most = threading.Lock(), [0], [0]
+
+    def answer(posted: Posted) -> Any:
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        threading.Event().wait(0.01)
+        with lock:
+            inside[0] -= 1
+        return 200, {}, b""
+
+    receiver.answer = answer
+    webhook(tenant, receiver.url)
+    happens(tenant, 20)
+
+    at_once(*[lambda: deliver_waiting(troubled=False)] * 10)
+    send_all()
+
+    assert len({posted.headers["webhook-id"] for posted in receiver.posted}) == len(receiver.posted) == 20
+    assert most[0] <= 2
+    assert {one.state for one in deliveries(tenant)} == {"delivered"}
+
+
+def test_a_dead_receiver_with_many_events_keeps_nobody_else_waiting(
+    tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_EGRESS_ALLOW += ("127.0.0.1:1",)
+    dead, _ = webhook(tenant, "http://127.0.0.1:1/hook")
+    webhook(other_tenant, receiver.url)
+    happens(tenant, 500)
+    happens(other_tenant, 5)
+
+    tried = deliver_waiting(troubled=False)
+
+    assert (tried, len(receiver.posted)) == (6, 5), "one attempt at the dead one, then its lane is left alone"
+    assert now(dead).failures == 1
+    assert deliver_waiting(troubled=True) == 0, "not before its pause is over"
+    assert not delivery.waiting(troubled=False).exists()
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.update(paused_until=None)
+    assert deliver_waiting(troubled=True) == 1
+    pause = now(dead).paused_until - timezone.now()  # type: ignore[operator]
+    assert 1 < pause.total_seconds() <= 2
+
+
+def test_a_webhook_that_is_removed_while_events_are_numbered_gets_nothing(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    """The numbering waits for the removal, and neither fails."""
+    endpoint, _ = webhook(tenant, receiver.url)
+    with tenant_scope(tenant.pk):
+        raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
+    removing, go_on = threading.Event(), threading.Event()
+
+    def remove() -> None:
+        with tenant_scope(tenant.pk):
+            WebhookEndpoint.objects.select_for_update().get().delete()
+            removing.set()
+            assert go_on.wait(10)
+
+    def number() -> int:
+        assert removing.wait(10)
+        threading.Timer(0.1, go_on.set).start()
+        return log.number(tenant.pk)
+
+    assert at_once(remove, number) == [None, 1]
+    assert deliveries(tenant, endpoint_id=endpoint.pk) == []
+
+
+def test_the_address_is_judged_again_with_each_call(
+    tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+    webhook(tenant, receiver.url)
+    happens(tenant)
+
+    send_all()
+
+    assert receiver.posted == []
+    assert deliveries(tenant)[0].state == "pending"
+    assert deliveries(tenant)[0].response_status is None
+    assert deliveries(tenant)[0].error == "Only https:// may be called."
+
+
+def test_no_secret_and_no_more_than_an_excerpt_of_an_answer_is_stored(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    _, secret = webhook(tenant, receiver.url)
+    receiver.answers((500, {}, secret.encode() + b" is your secret " + b"x" * 5_000))
+    happens(tenant)
+
+    send_all()
+
+    [tried] = deliveries(tenant)
+    assert len(tried.error) < 500
+    assert secret not in tried.error
+    assert secret not in now(WebhookEndpoint(pk=tried.endpoint_id, tenant_id=tenant.pk)).secret_sealed
+
+
+def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceiver) -> None:
+    webhook(tenant, receiver.url)
+    happens(tenant, 2)
+    send_all()
+    happens(tenant)
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.update(created_at=timezone.now() - timedelta(days=8))
+
+    keeping.purge()
+
+    assert [one.state for one in deliveries(tenant)] == ["pending"]
+
+
+def test_a_test_is_sent_even_if_no_kind_is_wanted(tenant: Tenant, receiver: HttpReceiver) -> None:
+    endpoint, secret = webhook(tenant, receiver.url, kinds=["dead_letter"])
+    with tenant_scope(tenant.pk):
+        repeating.test(endpoint)
+
+    assert send_all() == 1
+
+    [posted] = receiver.posted
+    body = standardwebhooks.Webhook(secret).verify(posted.body, posted.headers)
+    assert (body["type"], body["data"]) == ("webhook.test", {"webhook": str(endpoint.pk)})

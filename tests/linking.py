@@ -1,0 +1,41 @@
+"""A link between an adapter and an engine that is not there: it remembers, and answers as the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agents.contracts import ToolAnswer, ToolCall, Usage
+
+Answering = Callable[[ToolCall], ToolAnswer]
+
+
+def accepted(call: ToolCall) -> ToolAnswer:
+    return ToolAnswer({"id": "0190", "status": "created"})
+
+
+@dataclass
+class RecordingLink:
+    """Answers each call to a tool alike, and is asked to stop whenever `reason` is set."""
+
+    answering: Answering = accepted
+    reason: str | None = None
+    over_budget_at: int | None = None  # output tokens
+    called: list[ToolCall] = field(default_factory=list)
+    told: list[Usage] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+
+    def stop_reason(self) -> str | None:
+        return self.reason
+
+    def saw_session(self, session_id: str) -> None:
+        self.sessions.append(session_id)
+
+    def spent(self, usage: Usage) -> str | None:
+        self.told.append(usage)
+        over = self.over_budget_at is not None and usage.output_tokens >= self.over_budget_at
+        return "The budget is used up." if over else None
+
+    def call_tool(self, call: ToolCall) -> ToolAnswer:
+        self.called.append(call)
+        return self.answering(call)

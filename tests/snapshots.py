@@ -1,0 +1,27 @@
+"""What the database holds of a tenant, so that a test can say that nothing of it has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+
+from tenants.context import system_scope
+from tenants.models import Tenant, TenantOwned
+
+
+def snapshot(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table that tenants have rows in, by table. Compared as text: some values cannot be ordered."""
+    with system_scope():
+        return {
+            model._meta.db_table: sorted(
+                map(repr, model._default_manager.filter(tenant_id=tenant.pk).values_list())
+            )
+            for model in apps.get_models()
+            if issubclass(model, TenantOwned)
+        }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    """The tables in which something is different."""
+    return {table for table in before.keys() | after.keys() if before.get(table) != after.get(table)}

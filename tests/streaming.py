@@ -1,0 +1,88 @@
+"""Clients of event streams, over a socket and in the test's own process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import orjson
+
+
+@dataclass
+class Told:
+    """One event as the client gets it: what stood under `id`, `event` and `data`."""
+
+    id: int | None = None
+    event: str | None = None
+    data: Any = None
+
+
+@dataclass
+class Follower:
+    """Reads one stream over HTTP/1.1, chunked, as browsers do."""
+
+    port: int
+    secret: str
+    query: str = ""
+    last_seen: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    status: int = 0
+
+    def __post_init__(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=15)
+        lines = [
+            f"GET /api/v1/events/{self.query} HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Accept: text/event-stream",
+            f"Authorization: Bearer {self.secret}",
+        ]
+        if self.last_seen is not None:
+            lines.append(f"Last-Event-ID: {self.last_seen}")
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
+        self._reader = self.socket.makefile("rb")
+        self.status = int(self._reader.readline().split()[1])
+        while (line := self._reader.readline().strip()) != b"":
+            name, _, value = line.decode().partition(":")
+            self.headers[name.lower()] = value.strip()
+
+    def blocks(self) -> Iterator[bytes]:
+        """What comes between empty lines, comments included. Ends with the answer."""
+        text = b""
+        while size := int(self._reader.readline() or b"0", 16):
+            text += self._reader.read(size + 2)[:-2]
+            while b"\n\n" in text:
+                block, _, text = text.partition(b"\n\n")
+                yield block
+
+    def told(self, count: int, seconds: float = 15.0) -> list[Told]:
+        """The next so many events; fewer if the stream ends."""
+        ends, found = monotonic() + seconds, []
+        for block in self.blocks():
+            event = read(block)
+            if event.data is not None:
+                found.append(event)
+            if len(found) == count:
+                break
+            assert monotonic() < ends, f"only {len(found)} of {count} events after {seconds} s"
+        return found
+
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
+
+
+def read(block: bytes) -> Told:
+    """One block of a stream."""
+    told = Told()
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b": ")
+        if name == b"id":
+            told.id = int(value)
+        elif name == b"event":
+            told.event = value.decode()
+        elif name == b"data":
+            told.data = orjson.loads(value)
+    return told

@@ -1,0 +1,300 @@
+"""The adapters that there are, each with an agent or a provider behind it that does what a test says."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from agents import batches
+from agents.contracts import (
+    AdapterSettings,
+    AgentRequest,
+    AgentResult,
+    Callback,
+    Completed,
+    Parked,
+    RunLink,
+    Usage,
+)
+from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.runner import run_agent
+from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use
+from tests.linking import RecordingLink
+
+KEY = "providers-own-key-0123456789"
+TOKEN = "callback-token-0123456789"
+
+
+@dataclass(frozen=True)
+class Says:
+    """The agent ends its work with this text."""
+
+    text: str = "Done."
+    input_tokens: int = 7
+    output_tokens: int = 3
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The agent calls a tool."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """The agent, or its provider, answers with this status."""
+
+    status: int
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """The agent begins and never ends."""
+
+
+Step = Says | Calls | Fails | Hangs
+
+
+def a_request(settings: AdapterSettings, **changes: Any) -> AgentRequest:
+    request = AgentRequest(
+        tenant_id=uuid4(), activity_id=uuid4(), run_id=uuid4(), idempotency_key="wake-1", agent_role="seo", attempt=1,
+        prompt="Write a title.\nKeep it short.", settings=settings, callback=Callback("https://orchestrator.example/run/", TOKEN),
+        timeout_seconds=20, deadline=datetime.now(UTC) + timedelta(seconds=20), instructions="You write titles.",
+    )  # fmt: skip
+    return replace(request, **changes)
+
+
+@dataclass
+class Subject:
+    """One adapter. `cannot` names what it cannot do, with the reason."""
+
+    name: ClassVar[str]
+    cannot: ClassVar[dict[str, str]] = {}
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        raise NotImplementedError
+
+    def prompts(self) -> list[str]:
+        """The prompts that arrived."""
+        raise NotImplementedError
+
+    def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
+        return run_agent(a_request(self.does(*steps), **changes), link=link or RecordingLink())
+
+
+@dataclass
+class HttpSubject(Subject):
+    server: HTTPServer
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+
+    name = "http"
+    cannot = {"tools": "an agent elsewhere calls tools by the callback API", "rounds": "it has one call"}
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        (step,) = steps
+
+        def answer(request: Request) -> Response:
+            self.jobs.append(json.loads(request.data))
+            match step:
+                case Hangs():
+                    time.sleep(1)
+                case Fails(status, after):
+                    return Response(
+                        "made to fail", status, {} if after is None else {"Retry-After": str(after)}
+                    )
+                case Says(text, given, made):
+                    usage = {"input_tokens": given, "output_tokens": made, "model": "m-1"}
+                    return Response(
+                        json.dumps({"output": {"content": text}, "usage": usage, "session_id": "s-1"})
+                    )
+            return Response("{}", 500)
+
+        self.server.expect_request("/run").respond_with_handler(answer)
+        return AdapterSettings("http", self.server.url_for("/run"))
+
+    def prompts(self) -> list[str]:
+        return [job["prompt"] for job in self.jobs]
+
+
+@dataclass
+class InlineSubject(Subject):
+    seen: list[AgentRequest] = field(default_factory=list)
+
+    name = "inline"
+    cannot = {
+        "tools": "a function has no link to the engine",
+        "rounds": "it has one call",
+        "cancel": "a function cannot be interrupted",
+        "unreachable": "there is nothing to reach",
+    }
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        (step,) = steps
+
+        def run(request: AgentRequest) -> Any:
+            self.seen.append(request)
+            match step:
+                case Hangs():
+                    raise TimeoutError("too long")
+                case Fails(429, after):
+                    raise AgentRateLimited("slow down", retry_after=after)
+                case Fails(status):
+                    raise (RetryableAgentError if status >= 500 else PermanentAgentError)("made to fail")
+                case Says(text, given, made):
+                    usage = {"input_tokens": given, "output_tokens": made, "model": "m-1"}
+                    return {"output": {"content": text}, "usage": usage, "session_id": "s-1"}
+
+        return AdapterSettings("inline", place_function(run))
+
+    def prompts(self) -> list[str]:
+        return [request.prompt for request in self.seen]
+
+
+def place_function(function: Callable[..., Any]) -> str:
+    """Make the function importable, as the installation's own are."""
+    module, name = "tests.placed_functions", f"run_{uuid4().hex}"
+    home = sys.modules.setdefault(module, ModuleType(module))
+    function.__module__ = module
+    setattr(home, name, function)
+    return f"{module}:{name}"
+
+
+@dataclass
+class ModelSubject(Subject):
+    """A model behind a provider's protocol."""
+
+    provider: FakeProvider
+    options: dict[str, Any] = field(default_factory=dict)
+
+    cannot = {"session": "providers keep no conversation; each run begins anew"}
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        self.provider.script(*map(_scripted, steps))
+        return self.settings()
+
+    def settings(self, **changes: Any) -> AdapterSettings:
+        chosen = AdapterSettings(
+            self.name, self.url, {"type": "bearer", "token": KEY}, "m-1", options=self.options
+        )
+        return replace(chosen, **changes)
+
+    @property
+    def url(self) -> str:
+        return self.provider.anthropic_url if self.name == "anthropic" else self.provider.openai_url
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [call.body for call in self.provider.recorder.calls]
+
+    def prompts(self) -> list[str]:
+        return [
+            next(each["content"] for each in body["messages"] if each["role"] == "user")
+            for body in self.bodies
+        ]
+
+
+class AnthropicSubject(ModelSubject):
+    name = "anthropic"
+
+
+class OpenAISubject(ModelSubject):
+    name = "openai"
+
+
+class BatchSubject(ModelSubject):
+    """Work that waits for a batch, with an engine that sends one for each run, and lets go on at once what the batch did not end."""
+
+    name = "batch"
+    cannot = {
+        "session": "providers keep no conversation; each run begins anew",
+        "cancel": "nobody waits for the answer: the engine drops the item",
+        "timeout": "nobody waits for the answer: the engine lets it leave its batch",
+        "unreachable": "nothing is called before the batch goes out",
+    }
+
+    @property
+    def url(self) -> str:
+        return self.provider.anthropic_url
+
+    @property
+    def bodies(self) -> list[Any]:
+        batched = [request["params"] for request in self.provider.batches.requests()]
+        return batched + [body for body in super().bodies if body and "messages" in body]
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        first, *rest = map(_scripted, steps)
+        if isinstance(first, Fault):
+            self.provider.batches.refusals.append(first)
+        else:
+            self.provider.batches.answering = lambda body: first
+        self.provider.script(*rest)
+        return self.settings()
+
+    def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
+        chosen, link = self.does(*steps), link or RecordingLink()
+        later = datetime.now(UTC) + timedelta(days=1)
+        request = a_request(chosen, **({"priority": 20, "deadline": later} | changes))
+        parked = run_agent(request, link=link)
+        assert isinstance(parked, Parked)
+        door = batches.door_of(chosen, parked.provider)
+        sent = door.create([(request.run_id.hex, parked.body)])
+        assert door.look(sent.id).ended
+        (answer,) = door.answers(sent.id, max_bytes=1_000_000)
+        assert answer.message is not None
+        if (completed := batches.completed_from(answer.message, chosen.options)) is not None:
+            return replace(completed, usage=replace(completed.usage or Usage(), in_batch=False))
+        begun = batches.usage_of(answer.message)
+        link.spent(begun)
+        result = run_agent(replace(request, begun=answer.message, at_once=True), link=_After(link, begun))
+        assert isinstance(result, Completed)
+        return replace(result, usage=_sum(begun, result.usage or Usage()))
+
+
+@dataclass
+class _After:
+    """The link of a run that goes on with what another has begun: what it tells is added up, as the engine does over runs."""
+
+    link: RunLink
+    begun: Usage
+
+    def spent(self, usage: Usage) -> str | None:
+        return self.link.spent(_sum(self.begun, usage)) if usage.output_tokens else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.link, name)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input_tokens + other.input_tokens, one.output_tokens + other.output_tokens, model=one.model
+    )
+
+
+def _scripted(step: Step | Turn | Fault) -> Turn | Fault:
+    match step:
+        case Says(text, given, made):
+            return Turn(text, input_tokens=given, output_tokens=made)
+        case Calls(tool, arguments):
+            return Turn("I need this.", (Use(tool, arguments),), input_tokens=5, output_tokens=2)
+        case Fails(status, after):
+            return Fault("status", status, None if after is None else str(after))
+        case Hangs():
+            return Fault("hang")
+    return step
+
+
+def usage(given: int, made: int) -> Usage:
+    return Usage(given, made, model="m-1")

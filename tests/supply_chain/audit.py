@@ -1,0 +1,93 @@
+"""`make audit`: known vulnerabilities of what is pinned, risky code of ours, and secrets in the tree.
+
+Exits 0 when all three say that nothing is wrong, 1 when one of them found something, and 2 when nothing was found but something could
+not be looked at, such as advisories on a machine without access to them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UVX = [str(Path(sys.executable).parent / "uvx"), "-q", "--from"]
+PIP_AUDIT, BANDIT, SCANNER = "pip-audit==2.10.1", "bandit[toml]==1.9.4", "detect-secrets==1.5.0"
+APPS = ("orchestrator", "console", "pipelines", "activities", "agents", "tenants")
+
+CLEAN, FOUND, UNKNOWN = 0, 1, 2
+
+
+def vulnerabilities() -> int:
+    """Advisories about the packages of requirements/embedded.txt, in the versions that are pinned."""
+    options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "-f", "json"]
+    ran = _run(PIP_AUDIT, "pip-audit", *options, "-r", "requirements/embedded.txt")
+    try:
+        packages = json.loads(ran.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        return _unknown(f"advisories could not be asked: {ran.stderr.strip().splitlines()[-1:]}")
+    for package in packages:
+        for advisory in package.get("vulns", ()):
+            print(
+                f"  {package['name']} {package['version']}: {advisory['id']}, fixed in {advisory['fix_versions']}"
+            )
+    if any(package.get("vulns") for package in packages):
+        return FOUND
+    skipped = [package["name"] for package in packages if "skip_reason" in package]
+    if skipped:
+        return _unknown(f"the source of advisories does not know {len(skipped)} of {len(packages)} packages")
+    print(f"  {len(packages)} packages, no advisory")
+    return CLEAN
+
+
+def risky_code() -> int:
+    """What bandit finds in the apps. The rules that are skipped, and why, are in pyproject.toml."""
+    return _told(_run(BANDIT, "bandit", "-q", "-c", "pyproject.toml", "-r", *APPS), "no finding")
+
+
+def secrets() -> int:
+    """What looks like a secret in a file of git and is not in `.secrets.baseline`, which lists what was looked at."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = [name for name in files.splitlines() if not name.startswith("requirements/")]
+    ran = _run(SCANNER, "detect-secrets-hook", "--baseline", ".secrets.baseline", *wanted)
+    return _told(ran, f"{len(wanted)} files, nothing new")
+
+
+def _run(package: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*UVX, package, program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def _told(ran: subprocess.CompletedProcess[str], nothing: str) -> int:
+    if ran.returncode == 0:
+        print(f"  {nothing}")
+        return CLEAN
+    if not ran.stdout.strip():
+        return _unknown(f"the tool could not be run: {ran.stderr.strip().splitlines()[-1:]}")
+    print(ran.stdout)
+    return FOUND
+
+
+def _unknown(reason: str) -> int:
+    print(f"  NOT CHECKED: {reason}")
+    return UNKNOWN
+
+
+def main() -> int:
+    parts: dict[str, Callable[[], int]] = {
+        "known vulnerabilities": vulnerabilities,
+        "risky code": risky_code,
+        "secrets": secrets,
+    }
+    outcomes = []
+    for title, part in parts.items():
+        print(title, flush=True)
+        outcomes.append(part())
+    return FOUND if FOUND in outcomes else max(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""An alert that quotes an agent is a text for whoever reads it: nothing in it is fetched, followed or rung."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from activities.alerts import mail, slack
+from activities.alerts.messages import Message
+from activities.alerts.targets import Target
+from tests.hostile import ELSEWHERE, LINE, LONG, SHORT
+
+HERE = "https://ours.example"
+SPECIAL = (
+    "<!channel> <@U123> <!here|x>",
+    f"<https://{ELSEWHERE}|your bank>",
+    "@channel #general",
+    "a\r\nBcc: all@evil.example\n\nx",
+)
+
+
+def message(text: str) -> Message:
+    """An alert whose every text is this."""
+    claim = SimpleNamespace(
+        id=UUID(int=1), alert_id=UUID(int=2), kind="dead_letter", severity="critical", title=text, body=text, activity_id=None,
+        facts={"x": text}, tenant="acme", created_at=datetime(2026, 1, 1, tzinfo=UTC), channel_id=None,
+    )  # fmt: skip
+    return Message.of(claim)
+
+
+@pytest.fixture(autouse=True)
+def public_url(settings: object) -> None:
+    settings.ORCHESTRATOR_PUBLIC_URL = HERE  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
+def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
+    posted = slack.payload(message(text))
+
+    said = str(posted["text"])
+    ours = re.findall(r"<[^>]*>", said)
+    assert len(ours) == 1
+    assert ours[0].startswith(f"<{HERE}/admin/")
+    rest = said.replace(ours[0], "")
+    assert not re.search(r"[<>]|://|\]\(|@\w|#\w|[\u202a-\u202e\u2066-\u2069]", rest)
+    assert (posted["unfurl_links"], posted["unfurl_media"], posted["mrkdwn"]) == (False, False, False)
+    assert len(said) < 6_000
+
+
+@pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
+def test_a_mail_is_plain_text_under_one_line_of_subject(text: str) -> None:
+    sent = mail.composed(message(text), Target("ops@good.example")).message()
+
+    assert sent.get_content_type() == "text/plain"
+    assert not sent.is_multipart()
+    assert sent.get_all("To") == ["ops@good.example"]
+    assert sent["Bcc"] is None
+    assert sent["Cc"] is None
+    assert len(str(sent["Subject"])) < 1_000
+    read = str(sent.get_payload(decode=True).decode())
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", read)
+    assert len(read) < 6_000
