@@ -62,6 +62,7 @@ def django_db_setup(
 def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Lets the test use PostgreSQL and Redis, with real commits, and leaves both as they were."""
     with django_db_blocker.unblock():
+        cleaning.empty_redis()  # a process that an earlier test killed may have had the last word
         yield
         cleaning.empty_database()
         cleaning.empty_redis()

@@ -21,12 +21,10 @@ from tests.integration.isolation.addresses import NOWHERE_WORD, Things
 from tests.integration.isolation.conftest import Other
 from tests.integration.isolation.conftest import found as found_of
 from tests.integration.isolation.sending import INSIDES, Answer
-from tests.integration.isolation.surface import Operation, operations, put
+from tests.integration.isolation.surface import TELLS_OF_TRIES, Operation, operations, put
 from tests.integration.isolation.world import NOBODY, ROLES, World
 
 BOTH, ROWS, QUERIES = "both layers", "row security alone", "queries alone"
-# What the caller tried under either word is in the caller's own trail, each try with its own outcome.
-TELLS_OF_TRIES = {("/api/v1/audit/", "object")}
 NOTHING_YET = {"no_transcript", "no_output"}
 NOWHERE = "00000000-0000-7000-8000-00000000dead"
 
