@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.models import F
@@ -83,7 +84,7 @@ def _not_sent(batch: ProviderBatch, error: RetryableAgentError) -> None:
         "Batch not sent",
         extra={"action": "batch_not_sent", "batch": str(batch.pk), "reason": error.error_code},
     )
-    changes = {"error": results.as_dict(error)}
+    changes: dict[str, Any] = {"error": results.as_dict(error)}
     if isinstance(error, AgentRateLimited) or error.nothing_sent:
         wait = error.retry_after or settings.ORCHESTRATOR_BATCH_POLL_SECONDS
         changes |= {"state": BatchState.BOUND, "due_at": steps.after(wait)}
