@@ -125,6 +125,7 @@ class Keeper:
             _try(channels.expire_due)
         if self.tidy_due.due(now):
             _try(rebuilding.forget_old_generations)
+            _try(recovery.forget_ended_workers)
             _try(keeping.purge)
             _try(purging.arrange)
             _try(forgetting.look_after_departed)

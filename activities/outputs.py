@@ -6,6 +6,7 @@ the row in the spool stays. Copying twice writes the same document, whose `_id` 
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -136,10 +137,12 @@ def collection() -> Collection[dict[str, Any]]:
 
 @cache
 def _client(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
-    return pymongo.MongoClient(
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
         uri,
         serverSelectionTimeoutMS=TIMEOUT_MS,
         connectTimeoutMS=TIMEOUT_MS,
         socketTimeoutMS=10_000,
         connect=False,
     )
+    atexit.register(client.close)  # So that its sessions at the server end with the process.
+    return client

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PAGE = 500
 GRACE = timedelta(seconds=60)
+ENDED_KEPT = timedelta(days=90)  # as runs are, whose pages lead to their process
 YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would only cost.
 
 
@@ -89,6 +90,13 @@ class HeartbeatWatch:
 def reclaim_silent_runs(watch: HeartbeatWatch) -> int:
     """Start the work of agents that have gone silent anew, or give it up after too many stalls."""
     return _each(watch.silent(), lambda run: results.stalled(_token(run)))
+
+
+def forget_ended_workers() -> int:
+    """Delete the rows of processes that ended long ago; returns how many. Nothing of the engine asks for them."""
+    with system_scope():
+        ended = WorkerProcess.objects.filter(ended_at__lt=Now() - ENDED_KEPT)
+        return ended.delete()[0]
 
 
 def declare_lost(worker: WorkerProcess) -> bool:

@@ -36,6 +36,7 @@ from activities.exceptions import MailboxNotFound
 from activities.mailboxes import reading
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemState
+from agents.api.digests import Digested
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import read
 from tenants.api.faults import InvalidRequest
@@ -89,8 +90,9 @@ class MailboxList(ViewSetMixin, MailboxPart):
         return self.get_paginated_response(self.shown(page))
 
 
-class MailboxDetail(MailboxPart):
+class MailboxDetail(Digested, MailboxPart):
     pagination_class = None
+    passing = ("oldest_wait_seconds",)
 
     @operation("One mailbox", answer=MailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:

@@ -33,6 +33,7 @@ SEES_EVERY_TENANT = {
     "activities.recovery": "what was lost, whosever it was",
     "activities.batches.gathering": "what waits for a batch, whosever it is",
     "activities.batches.leaving": "what has to leave its batch, whosever it is",
+    "activities.batches.sending": "what the provider calls batches, whosever they are: tenants may share a credential",
     "activities.batches.tending": "batches that are due, whosever they are",
     "activities.budget_waits": "budgets that have room again, whosever they are",
     "activities.deadlines": "what has come due, whoever was asked",

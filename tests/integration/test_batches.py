@@ -13,7 +13,7 @@ import pytest
 
 from activities import cancellation, invariants, outputs, recovery
 from activities.admission import Exchange, rebuilding
-from activities.batches import gathering, leaving, tending
+from activities.batches import collecting, gathering, leaving, tending
 from activities.models import ActivityEvent
 from activities.waiting import briefly, why
 from agents import outbound
@@ -332,7 +332,7 @@ def test_an_answer_that_came_twice_counts_once(
     (batch,) = batching.batches(tenant)
     batching.make_due(tenant)
 
-    at_once(*[lambda: tending._look(batch, tending._door(batch))] * 3)
+    at_once(*[lambda: collecting.look(batch, tending.door_of(batch))] * 3)
 
     assert statuses(engine, tenant, found) == ["done"] * 3
     with tenant_scope(tenant.pk):

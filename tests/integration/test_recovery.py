@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -99,6 +99,21 @@ def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(eng
 
     assert [worker.pk for worker in lost] == [gone.pk]
     assert elsewhere_gone.pk not in {worker.pk for worker in lost}
+
+
+def test_processes_that_ended_long_ago_are_forgotten(engine: Engine) -> None:
+    now = datetime.now(UTC)
+    told = {"host": "here", "boot": "b", "pid": 1, "pid_started": 1, "roles": [], "concurrency": 1}
+    with system_scope():
+        old, young = (
+            WorkerProcess.objects.create(**told, ended_at=now - timedelta(days=days)) for days in (91, 89)
+        )
+
+    assert [recovery.forget_ended_workers() for _ in range(2)] == [1, 0]
+    with system_scope():
+        left = set(WorkerProcess.objects.values_list("pk", flat=True))
+    assert left == {young.pk, engine.lease.worker_id}
+    assert old.pk not in left
 
 
 def test_work_of_a_lost_worker_runs_again_and_counts_as_a_stall_not_as_an_attempt(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from tests.integration.test_api_door import problem
 SKILLS = "/api/v1/skills/"
 TONE = {"key": "tone", "name": "Tone", "description": "How we sound.", "content": "Be kind.\n"}
 CLIENT = {"key": "client", "name": "Acme", "content": "# Acme\n\nSells tea.", "kind": "context"}
+ROOT, NOBODY = 0, 65534
 
 
 @pytest.fixture(autouse=True)
@@ -490,27 +492,38 @@ def test_what_an_agent_leaves_in_the_folder_goes_with_it_and_nothing_beyond(home
     assert (kept / "file").read_text() == "mine"
 
 
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="there are no accounts to change to")
 def test_folders_that_an_agent_has_protected_are_removed_as_well(home: Path) -> None:
+    with (
+        bound_by_permissions(home),
+        skill_files.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told,
+    ):
+        assert told.skills_dir is not None
+        inner = told.skills_dir / "cache" / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").write_text("x")
+        inner.chmod(0o500)
+        inner.parent.chmod(0o000)
+        with pytest.raises(PermissionError):
+            (inner / "file").unlink()
+
+    assert list((home / "runs").iterdir()) == []
+
+
+@contextmanager
+def bound_by_permissions(home: Path) -> Iterator[None]:
+    """Root may delete anything: as root, go on as an account that owns nothing but what it makes in the folder."""
+    account = os.geteuid()
+    if account != ROOT:
+        yield
+        return
     home.chmod(0o777)
     for parent in home.parents[:3]:
         parent.chmod(0o755)
-    account = os.geteuid()
-    if account == 0:
-        os.seteuid(65534)  # root may delete anything
+    os.seteuid(NOBODY)
     try:
-        with skill_files.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told:
-            assert told.skills_dir is not None
-            inner = told.skills_dir / "cache" / "inner"
-            inner.mkdir(parents=True)
-            (inner / "file").write_text("x")
-            inner.chmod(0o500)
-            inner.parent.chmod(0o000)
-        left = list((home / "runs").iterdir())
+        yield
     finally:
         os.seteuid(account)
-
-    assert left == []
 
 
 def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
