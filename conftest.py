@@ -31,10 +31,17 @@ django.setup()
 
 from rest_framework.test import APIClient  # noqa: E402
 
-from tenants import registration, tokens  # noqa: E402
+from activities import selectors, tool_rate  # noqa: E402
+from tenants import lockout, registration, tokens  # noqa: E402
+from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import tenant_scope  # noqa: E402
+from tenants.events import seats  # noqa: E402
 from tenants.models import Tenant  # noqa: E402
 from tests import cleaning  # noqa: E402
+
+# They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
+for impatient in (auditing, lockout, seats, selectors, throttling, tool_rate):
+    impatient.PATIENCE_SECONDS = 2.0  # type: ignore[attr-defined]
 
 
 def pytest_unconfigure() -> None:
@@ -62,7 +69,7 @@ def django_db_setup(
 def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Lets the test use PostgreSQL and Redis, with real commits, and leaves both as they were."""
     with django_db_blocker.unblock():
-        cleaning.empty_redis()  # a process that an earlier test killed may have had the last word
+        cleaning.empty_redis()  # whatever an earlier test killed or left on its way may have had the last word
         yield
         cleaning.empty_database()
         cleaning.empty_redis()
