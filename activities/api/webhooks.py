@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -155,9 +154,6 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         delivery = repeating.test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
-
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
 
     def _locked(self, pk: UUID) -> WebhookEndpoint:
         own = WebhookEndpoint.objects.for_tenant(self.tenant_id).select_for_update()

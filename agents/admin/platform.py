@@ -116,6 +116,8 @@ def _given(value: Any) -> Any:
 class OneRow(ChangeList):
     """The list of the one row, shown with its defaults until somebody saves it for the first time."""
 
+    result_list: Any
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         if not self.result_list:

@@ -53,7 +53,7 @@ class RetentionSerializer(StrictSerializer):
     kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 
 
-class RetentionView(Digested, TenantView):  # type: ignore[misc]  # `request` is the view's
+class RetentionView(Digested, TenantView):
     queryset = RetentionPolicy.objects
     pagination_class = None
     reject_duplicate_keys = True

@@ -29,7 +29,8 @@ class VersionConflict(Exception):
 def row() -> PlatformConfig:
     """The row as it is; one that was never saved has version 0, and was changed by nobody at no time."""
     found: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
-    return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=None)
+    never: Any = None
+    return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
 
 
 def save(given: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:

@@ -24,8 +24,8 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.asking import DIRECTION, asked, asking, called, heard, links_of, told, wakes_of
 from tests.engine import Engine, elsewhere
+from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.integration.test_alerts import statements
-from tests.integration.test_api_agent_runs import Agent, accepted
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -24,8 +24,8 @@ from tenants.models import Tenant
 from tests.asking import asked, called, children
 from tests.burying import alerts_of, escalations_of, failed, failed_many, letters_of
 from tests.engine import Engine
+from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.integration.test_alerts import statements
-from tests.integration.test_api_agent_runs import Agent, accepted
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

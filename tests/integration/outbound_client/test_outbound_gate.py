@@ -14,9 +14,7 @@ from agents.contracts import HttpLimits
 from agents.exceptions import AgentError, CallsAtLimit
 from agents.outbound import gate
 from tests.engine import eventually
-from tests.integration.test_outbound_client import Serve, read_request, serve
-
-__all__ = ("serve",)
+from tests.integration.outbound_client.peers import Serve, read_request
 
 
 @pytest.fixture(autouse=True)
