@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -35,6 +34,7 @@ from activities.models.alert import ChannelKind
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from agents.exceptions import ConfigurationError
+from tenants.api import idempotency
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
 from tenants.api.versions import Versioned
@@ -78,7 +78,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         new = self.action == "create"
         self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
         kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
-        if "target" in self.body:
+        if "target" in self.body and not idempotency.is_repetition(request, self.principal):
             try:
                 targets.check(kind, self.body["target"])
             except InvalidTarget as fault:
@@ -175,9 +175,6 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
             raise TargetUnreadable("The target cannot be read any more. Put it anew first.") from error
         self._save(channel)
         return Response(self._with_secret(channel, secret))
-
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
 
     def _kind_of(self, pk: UUID) -> str:
         with tenant_scope(self.tenant_id):

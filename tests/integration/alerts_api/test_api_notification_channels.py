@@ -1,34 +1,21 @@
-"""Alerts and the channels that they leave by, over the API."""
+"""Channels of alerts over the API: what goes in never comes out; made, renewed, tried, removed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from activities.alerts import raise_alert, targets
+from activities.alerts import targets
 from activities.alerts.delivery import deliver_waiting
-from activities.models import Alert, AlertDelivery, NotificationChannel
-from agents import outbound, webhook_signing
+from activities.models import AlertDelivery, NotificationChannel
+from agents import webhook_signing
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
 from tenants.models import IdempotentRequest, Tenant
 from tests.answers import problem
-from tests.engine import at_once
+from tests.integration.alerts_api.raising import ALERTS, CHANNELS, MAIL, made, raised
 from tests.receivers import HttpReceiver, http_receiver
-
-ALERTS, CHANNELS = "/api/v1/alerts/", "/api/v1/notification-channels/"
-MAIL = {"kind": "email", "name": "Ops", "target": "ops@example.com"}
-
-
-@pytest.fixture(autouse=True)
-def closed_world(settings: Any) -> Iterator[None]:
-    settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = settings.EMAIL_URL = ""
-    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
-    yield
-    outbound.close_connections()
 
 
 @pytest.fixture
@@ -36,118 +23,6 @@ def receiver(settings: Any) -> Iterator[HttpReceiver]:
     with http_receiver() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW += (running.place,)
         yield running
-
-
-def raised(tenant: Tenant, kind: str = "dead_letter", title: str = "It failed", **fields: Any) -> UUID:
-    with tenant_scope(tenant.pk):
-        alert_id = raise_alert(tenant.pk, kind, title, **fields)
-    assert alert_id is not None
-    return alert_id
-
-
-def made(client: Any, **fields: Any) -> dict[str, Any]:
-    answer = client.post(CHANNELS, {**MAIL, **fields}, format="json")
-    assert answer.status_code == 201, answer.content
-    return dict(answer.json())
-
-
-def listed(client: Any, query: str = "") -> list[str]:
-    return [alert["title"] for alert in client.get(f"{ALERTS}{query}").json()["results"]]
-
-
-# --- Alerts ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_an_alert_is_shown_with_what_became_of_its_deliveries(
-    api: Any, tenant: Tenant, settings: Any
-) -> None:
-    settings.ALERT_EMAIL = "platform@example.com"
-    channel = made(api())
-    activity = uuid7()
-    alert_id = raised(tenant, body="Three times.", activity_id=activity, facts={"attempts": 3})
-    deliver_waiting("email")
-
-    answer = api("viewer").get(f"{ALERTS}{alert_id}/")
-
-    found = answer.json()
-    (delivery,) = found.pop("deliveries")
-    assert found | {"created_at": ""} == {
-        "id": str(alert_id), "kind": "dead_letter", "severity": "warning", "title": "It failed", "body": "Three times.",
-        "activity": str(activity), "facts": {"attempts": 3}, "created_at": "", "acknowledged_at": None, "acknowledged_by": None,
-    }  # fmt: skip
-    assert (delivery["channel"], delivery["name"], delivery["kind"]) == (channel["id"], "Ops", "email")
-    assert (delivery["state"], delivery["attempts"], delivery["next_attempt_at"]) == ("failed", 1, None)
-    assert "EMAIL_URL" in delivery["last_error"]
-    assert answer["ETag"]
-
-
-def test_alerts_are_listed_newest_first_and_narrowed(api: Any, tenant: Tenant) -> None:
-    activity = uuid7()
-    raised(tenant, title="first", activity_id=activity)
-    raised(tenant, "plan_invalid", "second", severity="critical")
-    raised(tenant, title="third")
-    client = api("reviewer")
-    client.post(f"{ALERTS}{raised(tenant, title='seen')}/acknowledge/")
-
-    assert listed(client) == ["seen", "third", "second", "first"]
-    assert listed(client, "?kind=plan_invalid") == ["second"]
-    assert listed(client, "?severity=critical") == ["second"]
-    assert listed(client, f"?activity={activity}") == ["first"]
-    assert listed(client, "?acknowledged=true") == ["seen"]
-    assert listed(client, "?acknowledged=false&search=ir") == ["third", "first"]
-    assert listed(client, "?ordering=created_at&limit=2") == ["first", "second"]
-
-
-@pytest.mark.parametrize(
-    "query", ["kind=dead_leter", "severity=bad", "activity=1", "acknowledged=perhaps", "titel=x"]
-)
-def test_a_filter_that_means_nothing_is_refused(api: Any, query: str) -> None:
-    problem(api("viewer").get(f"{ALERTS}?{query}"), 400, "validation_failed")
-
-
-def test_the_first_to_acknowledge_is_named(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
-    first, second = api("reviewer", name="first"), api("operator", name="second")
-
-    one, two = first.post(f"{place}acknowledge/"), second.post(f"{place}acknowledge/")
-
-    assert (one.status_code, two.status_code) == (200, 200)
-    assert one.json()["acknowledged_by"] == two.json()["acknowledged_by"] == "token:first"
-    assert one.json()["acknowledged_at"] == two.json()["acknowledged_at"] is not None
-
-
-def test_of_ten_who_acknowledge_at_once_one_is_named(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/acknowledge/"
-    clients = [api("reviewer", name=f"person {number}") for number in range(10)]
-
-    answers = at_once(*[lambda client=client: client.post(place) for client in clients])
-
-    assert {answer.status_code for answer in answers} == {200}
-    assert len({answer.json()["acknowledged_by"] for answer in answers}) == 1
-
-
-def test_a_viewer_only_looks(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
-
-    problem(api("viewer").post(f"{place}acknowledge/"), 403, "forbidden")
-    problem(api("admin").delete(place), 405, "method_not_allowed")
-    problem(
-        api("reviewer").post(f"{place}acknowledge/", {"note": "x"}, format="json"), 400, "validation_failed"
-    )
-
-
-def test_another_tenants_alert_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
-    stranger = api(tenant=other_tenant)
-
-    assert listed(stranger) == []
-    problem(stranger.get(place), 404, "not_found")
-    problem(stranger.post(f"{place}acknowledge/"), 404, "not_found")
-    with tenant_scope(tenant.pk):
-        assert Alert.objects.get().acknowledged_at is None
-
-
-# --- Channels -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_target_goes_in_and_never_comes_out(api: Any, receiver: HttpReceiver) -> None:
@@ -194,6 +69,21 @@ def test_the_secret_of_a_webhook_is_shown_once(api: Any, tenant: Tenant, receive
     deliver_waiting("webhook")
     (posted,) = receiver.posted
     assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[first.json()["secret"]])
+
+
+def test_a_repetition_is_answered_though_the_target_would_be_refused_by_now(
+    api: Any, receiver: HttpReceiver, settings: Any
+) -> None:
+    client, key = api(), {"Idempotency-Key": "once"}
+    body = {"name": "ours", "kind": "webhook", "target": receiver.url}
+    first = client.post(CHANNELS, body, format="json", headers=key)
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+
+    again = client.post(CHANNELS, body, format="json", headers=key)
+    anew = client.post(CHANNELS, {**body, "name": "other"}, format="json")
+
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert (anew.status_code, anew.json()["errors"][0]["path"]) == (400, "target")
 
 
 def test_a_secret_is_renewed_with_an_overlap(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
