@@ -21,7 +21,7 @@ up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOW
 	@$(RUN) manage.py up
 
 test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
-	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)

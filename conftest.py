@@ -44,6 +44,14 @@ for impatient in (auditing, lockout, seats, selectors, throttling, tool_rate):
     impatient.PATIENCE_SECONDS = 2.0  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(trylast=True)  # after they were shuffled
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, or one process would work on it at the end while the other has nothing left to do."""
+    items.sort(
+        key=lambda item: not any(item.get_closest_marker(mark) for mark in ("acceptance", "ui", "long"))
+    )
+
+
 def pytest_unconfigure() -> None:
     servers.stop()
 

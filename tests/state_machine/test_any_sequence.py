@@ -35,6 +35,7 @@ COMMON = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0)
 def test_engine_and_model_agree_after_every_step(
     database: None, make_tenant: Callable[..., Tenant], settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,8 @@ from tests.integration.isolation.sending import INSIDES, Answer
 from tests.integration.isolation.surface import TELLS_OF_TRIES, Operation, operations, put
 from tests.integration.isolation.world import NOBODY, ROLES, World
 
+pytestmark = pytest.mark.long
+
 BOTH, ROWS, QUERIES = "both layers", "row security alone", "queries alone"
 NOTHING_YET = {"no_transcript", "no_output"}
 NOWHERE = "00000000-0000-7000-8000-00000000dead"
