@@ -17,9 +17,9 @@ SURE = "sure"
 
 
 class ApiForm(forms.Form):
-    """Base of these forms. An empty field is left out of the body, so it has the API's default."""
+    """Base of these forms. An empty field is left out of the body, so it has the API's default. `status` is that of the refusal."""
 
-    use_required_attribute = True
+    status = 400
 
     def body(self) -> dict[str, Any]:
         """What is sent to the API."""
@@ -49,13 +49,14 @@ class ApiForm(forms.Form):
         if not reply.faults:
             self.add_error(None, reply.reason)
 
-    status = 400
-
 
 class JsonField(forms.CharField):
     """An object, typed as JSON."""
 
-    widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "code"})
+    widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) or not value else json.dumps(value, indent=2, ensure_ascii=False)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -72,6 +73,9 @@ class JsonField(forms.CharField):
 
 class WordsField(forms.CharField):
     """Words with commas or spaces between them, as a list."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(value) if isinstance(value, list) else value
 
     def clean(self, value: Any) -> list[str]:
         return [word for word in re.split(r"[,\s]+", super().clean(value)) if word]
