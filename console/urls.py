@@ -6,19 +6,22 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
 
 from console import views
-from console.containment import contained
+from console.containment import contained_with_scripts
 from console.signposts import Signpost
+from console.stream import stream
 
 app_name = "console"
 urlpatterns = [
     path("", views.home, name="home"),
+    path("tenants/", views.tenants, name="tenants"),
+    path("live/", stream, name="stream"),
+    # Areas: each is a package with addresses and views of its own.
     path("inbox/", views.inbox_list, name="inbox"),
-    path("inbox/tenants/", views.inbox_tenants, name="inbox_tenants"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path(
         "login/",
-        contained(
+        contained_with_scripts(
             LoginView.as_view(
                 template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home"
             )
