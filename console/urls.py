@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
-from django.urls import path, re_path
+from django.urls import include, path, re_path
 
 from console import views
 from console.containment import contained_with_scripts
@@ -19,6 +19,9 @@ urlpatterns = [
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
+    path("queues/", include("console.queues.urls")),
+    path("dead-letters/", include("console.dead_letters.urls")),
+    path("schedules/", include("console.schedules.urls")),
     path(
         "login/",
         contained_with_scripts(

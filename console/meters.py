@@ -1,0 +1,18 @@
+"""Shares of a whole as small pictures: a bar that is full as far as something is spent."""
+
+from __future__ import annotations
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+WIDTH = 100
+
+
+def meter(share: float, words: str, tone: str = "") -> SafeString:
+    """A bar that is full to this share, which may be more than all of it. `words` say the same to those who do not see it."""
+    width = round(min(max(share, 0.0), 1.0) * WIDTH, 1)
+    return format_html(
+        '<svg class="meter {}" viewBox="0 0 {} 1" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect x="0" y="0" width="{}" height="1"/></svg>',
+        tone, WIDTH, words, width,
+    )  # fmt: skip
