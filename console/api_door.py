@@ -27,7 +27,15 @@ from tenants.principals import Principal
 API = "/api/v1"
 _ASKER = "console_asker"
 #: Of the page's own request the view hears nothing but where it came from.
-_KEPT = ("REMOTE_ADDR", "HTTP_X_FORWARDED_FOR", "SERVER_NAME", "SERVER_PORT", "SERVER_PROTOCOL", "HTTP_HOST", "wsgi.url_scheme")
+_KEPT = (
+    "REMOTE_ADDR",
+    "HTTP_X_FORWARDED_FOR",
+    "SERVER_NAME",
+    "SERVER_PORT",
+    "SERVER_PROTOCOL",
+    "HTTP_HOST",
+    "wsgi.url_scheme",
+)
 
 
 class _Known(BaseAuthentication):
@@ -77,7 +85,9 @@ def ask(
     setattr(inner, _ASKER, who)
     response = _view(match)(inner, *match.args, **match.kwargs)
     data = getattr(response, "data", None)
-    return Reply(response.status_code, data, _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {})
+    return Reply(
+        response.status_code, data, _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
+    )
 
 
 def found(reply: Reply) -> Any:
@@ -90,7 +100,12 @@ def found(reply: Reply) -> Any:
 
 
 def _request(
-    outer: HttpRequest, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any], version: int | None
+    outer: HttpRequest,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None,
+    query: Mapping[str, Any],
+    version: int | None,
 ) -> WSGIRequest:
     content = b"" if body is None else json.dumps(body, default=_plain).encode()
     environ = {name: outer.META[name] for name in _KEPT if name in outer.META}

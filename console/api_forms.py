@@ -56,7 +56,9 @@ class JsonField(forms.CharField):
     widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
 
     def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) or not value else json.dumps(value, indent=2, ensure_ascii=False)
+        return (
+            value if isinstance(value, str) or not value else json.dumps(value, indent=2, ensure_ascii=False)
+        )
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)

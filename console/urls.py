@@ -22,6 +22,10 @@ urlpatterns = [
     path("queues/", include("console.queues.urls")),
     path("dead-letters/", include("console.dead_letters.urls")),
     path("schedules/", include("console.schedules.urls")),
+    path("agents/", include("console.agents.urls")),
+    path("usage/", include("console.usage.urls")),
+    path("audit/", include("console.audit.urls")),
+    path("settings/", include("console.settings.urls")),
     path(
         "login/",
         contained_with_scripts(

@@ -79,7 +79,11 @@ def standing_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str
         standing = _look(key, provider.profile)
         shown.append(
             _shown(
-                provider.adapter, provider.place, tuple(sorted(names)), standing, own=set(own).issuperset(names)
+                provider.adapter,
+                provider.place,
+                tuple(sorted(names)),
+                standing,
+                own=set(own).issuperset(names),
             )
         )
     return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))

@@ -145,9 +145,7 @@ def _history(rows: QuerySet[Any]) -> list[Dealing]:
 
 
 def _group(group: Any, example: DeadLetter) -> Group:
-    return _made(
-        example, count=group.count, open=group.open, first_at=group.first_at, last_at=group.last_at
-    )
+    return _made(example, count=group.count, open=group.open, first_at=group.first_at, last_at=group.last_at)
 
 
 def _made(example: DeadLetter, **figures: Any) -> Group:

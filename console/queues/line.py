@@ -48,7 +48,9 @@ class Waiter:
 def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
     """The first of those that could start now. In the caller's `tenant_scope`."""
     due = Q(due_at=None) | Q(due_at__lte=Now())
-    reasons = Wake.objects.for_tenant(tenant_id).filter(due, activity_id=OuterRef("pk"), state=WakeState.PENDING)
+    reasons = Wake.objects.for_tenant(tenant_id).filter(
+        due, activity_id=OuterRef("pk"), state=WakeState.PENDING
+    )
     ready = Activity.objects.for_tenant(tenant_id).filter(
         Exists(reasons), status=Status.CREATED, assignee_type="agent", agent_role=role
     )
@@ -74,6 +76,8 @@ _BAND = Case(
 #: Within a band, so much waiting is worth one level of priority.
 _TURN = ExpressionWrapper(
     F("created_at")
-    + ExpressionWrapper(F("priority") * Value(timedelta(milliseconds=LEVEL_MS)), output_field=DurationField()),
+    + ExpressionWrapper(
+        F("priority") * Value(timedelta(milliseconds=LEVEL_MS)), output_field=DurationField()
+    ),
     output_field=DateTimeField(),
 )

@@ -83,7 +83,9 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
         rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
         if search:
             rows = rows.filter(
-                Q(name__icontains=search) | Q(agent_role__icontains=search) | Q(pipeline__key__icontains=search)
+                Q(name__icontains=search)
+                | Q(agent_role__icontains=search)
+                | Q(pipeline__key__icontains=search)
             )
         if shown in ("on", "off"):
             rows = rows.filter(enabled=shown == "on")

@@ -15,14 +15,19 @@ class TrialForm(ApiForm):
     """Members of a schedule that say when and with what. The API says what is wrong with them."""
 
     cron = forms.CharField(
-        label="Cron", required=False, max_length=200, help_text="Minute, hour, day of the month, month, day of the week."
+        label="Cron",
+        required=False,
+        max_length=200,
+        help_text="Minute, hour, day of the month, month, day of the week.",
     )
     interval_seconds = forms.DecimalField(label="Or every so many seconds", required=False, min_value=1)
     timezone = forms.CharField(label="Time zone", max_length=64, initial=DEFAULT_TIMEZONE)
     agent_role = forms.CharField(label="Agent", required=False, max_length=63)
     pipeline = forms.CharField(label="Or pipeline", required=False, max_length=63)
     params = JsonField(
-        label="Parameters", required=False, help_text="A value that is a data source string is expanded into jobs."
+        label="Parameters",
+        required=False,
+        help_text="A value that is a data source string is expanded into jobs.",
     )
 
     def body(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Mark:
 
     @property
     def often(self) -> str:
-        return "" if self.times == 1 else f"×{self.times}" if self.times <= COUNTED else f"×{COUNTED}+"
+        return "" if self.times == 1 else f"\u00d7{self.times}" if self.times <= COUNTED else f"\u00d7{COUNTED}+"
 
 
 @dataclass(slots=True)
@@ -60,7 +60,10 @@ def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> 
     """Whole weeks, from the Monday before now. What has passed of today is left out."""
     today = now.astimezone(UTC).date()
     monday = today - timedelta(days=today.weekday())
-    days = [Day(monday + number * DAY, number == today.weekday(), number < today.weekday()) for number in range(7 * WEEKS)]
+    days = [
+        Day(monday + number * DAY, number == today.weekday(), number < today.weekday())
+        for number in range(7 * WEEKS)
+    ]
     for schedule, plan in schedules[:MOST_SCHEDULES]:
         for day in days[today.weekday() :]:
             _mark(day, schedule, plan, now)

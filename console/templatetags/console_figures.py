@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -11,8 +13,8 @@ from django import template
 from django.urls import NoReverseMatch
 from django.utils.safestring import SafeString
 
-from console.templatetags.console import address
 from console.meters import meter as drawn_meter
+from console.templatetags.console import address, exactly
 
 register = template.Library()
 
@@ -30,17 +32,21 @@ def as_json(value: Any) -> str:
 def dollars(amount: Decimal | float | str | None) -> str:
     """Dollars: to the cent, or as exact as they are when they are less than one."""
     if amount is None:
-        return "–"
+        return "\u2013"
     value = Decimal(str(amount))
     if value and abs(value) < 1:
-        return f"${value.quantize(Decimal('0.0001')).normalize():f}" if abs(value) >= Decimal("0.0001") else "<$0.0001"
+        return (
+            f"${value.quantize(Decimal('0.0001')).normalize():f}"
+            if abs(value) >= Decimal("0.0001")
+            else "<$0.0001"
+        )
     return f"${value:,.2f}"
 
 
 @register.filter
 def grouped(number: float | None) -> str:
     """A count with a space between its thousands."""
-    return "–" if number is None else f"{number:,.0f}".replace(",", "\u202f")
+    return "\u2013" if number is None else f"{number:,.0f}".replace(",", "\u202f")
 
 
 @register.filter
@@ -62,3 +68,24 @@ def place(context: template.Context, name: str, *args: Any) -> str:
         return address(context, name, *args)
     except NoReverseMatch:
         return address(context, "home")
+
+
+@register.filter
+def said(value: Any) -> str:
+    """A member of the API as people read it."""
+    if value is None or value == "" or value == []:
+        return "\u2013"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, datetime):
+        return exactly(value)
+    return (
+        exactly(datetime.fromisoformat(value))
+        if isinstance(value, str) and _MOMENT.fullmatch(value)
+        else str(value)
+    )
+
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")

@@ -56,7 +56,10 @@ def asked_queries() -> Callable[[Person, str], list[str]]:
     """`asked_queries(ann, "/queues/")`: the statements with which the page reads tables."""
 
     def asked(who: Person, address: str) -> list[str]:
-        with CaptureQueriesContext(connections[APP]) as own, CaptureQueriesContext(connections[SYSTEM]) as wide:
+        with (
+            CaptureQueriesContext(connections[APP]) as own,
+            CaptureQueriesContext(connections[SYSTEM]) as wide,
+        ):
             who.get(address)
         found = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
         return [sql for sql in found if " FROM " in sql]

@@ -32,7 +32,9 @@ def test_each_role_shows_what_waits_by_band_and_what_it_may_run(
     assert "7" not in text.split("qa")[1].split("dev")[0]
 
 
-def test_the_head_of_the_line_stands_in_the_order_of_admission(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_the_head_of_the_line_stands_in_the_order_of_admission(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
     engine.submit(tenant, "qa", priority=20, group_key="slow")
     engine.submit(tenant, "qa", priority=12)
     engine.submit(tenant, "qa", priority=11)
@@ -65,7 +67,9 @@ def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) ->
     assert "This tenant, this role 2 the tenant's own" in words(ann.get(f"{QUEUES}qa/"))
 
 
-def test_a_role_without_workers_says_that_it_waits_for_one(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_a_role_without_workers_says_that_it_waits_for_one(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
     engine.submit(tenant, "strategy-writer")
 
     assert "No worker serves this role" in words(ann.get(f"{QUEUES}strategy-writer/"))
