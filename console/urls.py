@@ -16,6 +16,8 @@ urlpatterns = [
     path("tenants/", views.tenants, name="tenants"),
     path("live/", stream, name="stream"),
     # Areas: each is a package with addresses and views of its own.
+    path("activities/", include("console.activities.urls")),
+    path("runs/", include("console.runs.urls")),
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),

@@ -17,9 +17,11 @@ from console.charts import bars as drawn_bars
 from console.durations import in_words
 from console.navigation import address_of, groups
 from console.states import tone_of, words_of
+from console.wording import named
 from tenants.events.kinds import KINDS
 
 register = template.Library()
+NOTHING = "\u2013"
 
 
 @register.simple_tag(takes_context=True)
@@ -64,7 +66,7 @@ def badge(status: str) -> SafeString:
 def ago(moment: datetime | None) -> SafeString | str:
     """How long ago something was; pointing at it shows when."""
     if moment is None:
-        return "–"
+        return NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
     words = f"in {in_words(-passed)}" if passed < -1 else in_words(max(passed, 0))
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
@@ -73,14 +75,14 @@ def ago(moment: datetime | None) -> SafeString | str:
 @register.filter
 def exactly(moment: datetime | None) -> str:
     """A moment to the second, in UTC."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else "–"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
 
 
 @register.filter
 def lasting(length: timedelta | float | None) -> str:
     """A duration in words; numbers are seconds."""
     if length is None:
-        return "–"
+        return NOTHING
     seconds = length.total_seconds() if isinstance(length, timedelta) else float(length)
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else in_words(seconds)
 
@@ -89,3 +91,15 @@ def lasting(length: timedelta | float | None) -> str:
 def bars(values: Sequence[float], words: str) -> SafeString:
     """A row of bars for figures in their order. `words` say what they are to those who do not see them."""
     return drawn_bars(values, words)
+
+
+@register.filter
+def state_words(state: str) -> str:
+    """A state or a reason as words."""
+    return words_of(state)
+
+
+@register.filter
+def actor(name: str) -> str:
+    """Who did something, as people call them."""
+    return named(name)
