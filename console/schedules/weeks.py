@@ -29,7 +29,9 @@ class Mark:
 
     @property
     def often(self) -> str:
-        return "" if self.times == 1 else f"\u00d7{self.times}" if self.times <= COUNTED else f"\u00d7{COUNTED}+"
+        return (
+            "" if self.times == 1 else f"\u00d7{self.times}" if self.times <= COUNTED else f"\u00d7{COUNTED}+"
+        )
 
 
 @dataclass(slots=True)

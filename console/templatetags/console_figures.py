@@ -10,11 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 from django import template
-from django.urls import NoReverseMatch
 from django.utils.safestring import SafeString
 
 from console.meters import meter as drawn_meter
-from console.templatetags.console import address, exactly
+from console.templatetags.console import exactly
 
 register = template.Library()
 
@@ -59,15 +58,6 @@ def of(values: Mapping[Any, Any], key: Any) -> Any:
 def meter(share: float, words: str, tone: str = "") -> SafeString:
     """A bar that is full to this share."""
     return drawn_meter(share, words, tone)
-
-
-@register.simple_tag(takes_context=True)
-def place(context: template.Context, name: str, *args: Any) -> str:
-    """`address` of a page that may not be there; then the list's."""
-    try:
-        return address(context, name, *args)
-    except NoReverseMatch:
-        return address(context, "home")
 
 
 @register.filter
