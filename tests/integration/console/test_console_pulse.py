@@ -59,7 +59,7 @@ def test_everybodys_overview_has_none(engine: Engine, root: Person) -> None:
     assert "Throughput" not in words(root.get("/"))
 
 
-def test_it_costs_three_queries(
+def test_it_asks_once_for_each_of_its_figures(
     engine: Engine, tenant: Tenant, asked_queries: Callable[..., list[str]], ann: Person
 ) -> None:
     asked = asked_queries(ann, "/")
