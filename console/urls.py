@@ -21,6 +21,13 @@ urlpatterns = [
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
+    path("queues/", include("console.queues.urls")),
+    path("dead-letters/", include("console.dead_letters.urls")),
+    path("schedules/", include("console.schedules.urls")),
+    path("agents/", include("console.agents.urls")),
+    path("usage/", include("console.usage.urls")),
+    path("audit/", include("console.audit.urls")),
+    path("settings/", include("console.settings.urls")),
     path(
         "login/",
         contained_with_scripts(

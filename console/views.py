@@ -24,6 +24,7 @@ from console.inbox_view import View
 from console.item import Item, item
 from console.overview import overview
 from console.pages import ACTING, LOOKING, Desk, choose, page, shown
+from console.pulse import pulse_of
 from console.refusals import Refused
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "tenants": own,
         "refresh_seconds": REFRESH_SECONDS,
         "here": "home",
+        "pulse": pulse_of(who.tenant_id) if who else None,
     }
     return render(request, "console/overview.html", context)
 
