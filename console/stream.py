@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseBase
@@ -13,9 +12,6 @@ from tenants.api import event_stream
 from tenants.events.bearers import Bearer
 from tenants.events.log import Wanted
 from tenants.events.seats import TooManyStreams
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LAST_SEEN = "Last-Event-ID"
 LONGEST_NUMBER = 18  # digits, below what a number in the log can have
@@ -30,8 +26,7 @@ def stream(request: HttpRequest) -> HttpResponseBase:
     """
     if not request.user.is_authenticated:
         return HttpResponse(status=401)
-    user: User = request.user  # type: ignore[assignment]  # has just been looked at
-    who, _ = acting(user, request.GET.get("tenant", ""), first=False)
+    who, _ = acting(request.user, request.GET.get("tenant", ""), first=False)
     if who is None:
         return HttpResponseBadRequest("Name a tenant.")
     try:

@@ -39,22 +39,32 @@ def served() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
-        _end_streams()
+        end_streams()
         server.server_close()
         thread.join()
 
 
-def _end_streams() -> None:
-    """Pages of the console listen until their window is closed, and a server learns of that late. Here nobody needs them any more."""
+def cut_streams() -> bool:
+    """End every stream, as when a web process goes away; whether there were any."""
     carrying = hub.here()
-    if carrying.size():
-        eventually(lambda: not carrying._new)
-        for stream in carrying._streams():
-            stream.unwelcome = True
-        carrying._hurry.send(b"!")  # type: ignore[union-attr]  # there is one as long as there are streams
-        eventually(lambda: carrying.size() == 0)
-    busy = ("event-hub", "process_request_thread")
-    eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
+    if not carrying.size():
+        return False
+    eventually(lambda: not carrying._new)
+    for stream in carrying._streams():
+        stream.unwelcome = True
+    if (hurry := carrying._hurry) is not None:
+        hurry.send(b"!")
+    eventually(lambda: carrying.size() == 0)
+    return True
+
+
+def end_streams() -> None:
+    """Pages of the console listen until their window is closed, and a server learns of that late. Here nobody needs them any more: their
+    threads end, and with them their connections to the database.
+    """
+    if cut_streams():
+        busy = ("event-hub", "process_request_thread")
+        eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
 
 
 @contextmanager

@@ -1,69 +1,47 @@
-"""What operators do with one activity on its page, by the functions that the API calls."""
+"""What operators do with one activity on its page, through the API's own views."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from activities import backlog, cancellation, reassignment
-from activities.exceptions import ActivityError, ActivityNotFound
-from activities.models import Activity
+from django.http import Http404, HttpRequest
+
 from agents.models import Agent
+from console.api_door import ask
 from console.refusals import Refused
-from tenants.context import tenant_scope
-from tenants.models import Role
+from console.telling import refusal_of
 from tenants.principals import Principal
 
-LONGEST_REASON = 2_000
+LONGEST_VERSION = 9  # digits
 DONE = {"cancel": "It was cancelled.", "retry": "It starts anew.", "reassign": "It was handed on."}
+CHANGED = "It has changed since you looked. Look at it as it is now; nothing was done."
 
 
-def act(who: Principal, activity_id: UUID, sent: Mapping[str, Any]) -> Activity:
-    """Cancel it, try it again or hand it on, if it still is as the page showed it. Returns it, or its heir. Raises `Refused`."""
-    deed = str(sent.get("deed", ""))
-    if deed not in DONE:
-        raise Refused("Choose what is to be done.", status=400)
-    if not who.role.includes(Role.OPERATOR):
-        raise Refused("Only operators do this.", status=403)
-    _refuse_changed(who, activity_id, str(sent.get("version", "")))
-    reason = str(sent.get("reason", "")).replace("\x00", "").strip()[:LONGEST_REASON]
-    try:
-        if deed == "cancel":
-            return cancellation.cancel(who.tenant_id, activity_id, actor=who.actor, reason=reason)
-        if deed == "retry":
-            return cancellation.retry(who.tenant_id, activity_id, actor=who.actor)
-        return _reassign(who, activity_id, str(sent.get("agent_role", "")), reason)
-    except ActivityNotFound as missing:
-        raise Refused(str(missing), status=404) from missing
-    except ActivityError as refusal:
-        raise Refused(str(refusal), status=refusal.status) from refusal
+def act(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
+    """Cancel it, try it again or hand it on, if it still is as the page showed it; its id or its heir's, and what was done.
+
+    Raises `Refused`, `Http404`.
+    """
+    sent = request.POST
+    deed, version = sent.get("deed", ""), sent.get("version", "")
+    if deed not in DONE or not version.isdecimal():
+        raise Refused("Choose what is to be done.", status=HTTPStatus.BAD_REQUEST)
+    body: dict[str, Any] = {"reason": sent["reason"]} if deed != "retry" and "reason" in sent else {}
+    if deed == "reassign":
+        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
+    path = f"/activities/{activity_id}/{deed}/"
+    reply = ask(request, who, "POST", path, body, version=int(version[:LONGEST_VERSION]))
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if reply.status == HTTPStatus.PRECONDITION_FAILED:
+        raise Refused(CHANGED, status=HTTPStatus.CONFLICT)
+    if not reply.ok:
+        raise refusal_of(reply)
+    return UUID(str(reply.data["id"])), DONE[deed]
 
 
 def roles() -> list[str]:
     """Who can take over."""
     return list(Agent.objects.filter(enabled=True).order_by("role").values_list("role", flat=True))
-
-
-def _reassign(who: Principal, activity_id: UUID, role: str, reason: str) -> Activity:
-    if not reason:
-        raise Refused("Say why: who takes over reads it.", status=400)
-    with tenant_scope(who.tenant_id):
-        if not Agent.objects.filter(role=role, enabled=True).exists():
-            raise Refused("Choose the role that takes over.", status=400)
-        backlog.make_room(who.tenant_id, [backlog.Newcomer(role)])
-        return reassignment.reassign(
-            who.tenant_id, activity_id, actor=who.actor, reason=reason, agent_role=role, human_role=None
-        )
-
-
-def _refuse_changed(who: Principal, activity_id: UUID, version: str) -> None:
-    """A person judged by what the page showed."""
-    with tenant_scope(who.tenant_id):
-        rows = Activity.objects.for_tenant(who.tenant_id).filter(pk=activity_id)
-        current = rows.values_list("version", "status").first()
-    if current is None:
-        raise Refused("There is no such activity.", status=404)
-    if str(current[0]) != version:
-        words = str(current[1]).replace("_", " ")
-        raise Refused(f"It has changed since you looked: it is {words} now. Nothing was done.", status=409)

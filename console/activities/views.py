@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from uuid import UUID
 
 from django.contrib import messages
@@ -11,6 +12,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from activities.exceptions import ActivityError
+from console import telling
 from console.activities import acting
 from console.activities import many as bulk
 from console.activities.detail import detail
@@ -18,6 +20,7 @@ from console.activities.listing import listing
 from console.activities.many import NotAsked
 from console.activities.query_language import QueryFault
 from console.activities.texts import texts
+from console.api_door import ask
 from console.pages import ACTING, LOOKING, Desk, page, shown
 from console.refusals import Refused
 from tenants.models import Role
@@ -37,12 +40,11 @@ def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
     refusal = None
     if request.method == "POST":
         try:
-            changed = acting.act(desk.who, activity_id, request.POST)
+            changed, words = acting.act(request, desk.who, activity_id)
         except Refused as refused:
             refusal = refused
         else:
-            messages.success(request, acting.DONE[request.POST["deed"]])
-            return redirect(f"{reverse('console:activity', args=[changed.pk])}?{desk.query}")
+            return telling.done(request, desk, reverse("console:activity", args=[changed]), words)
     found = detail(desk.who, activity_id)
     context = {
         "detail": found,
@@ -100,15 +102,14 @@ def job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
 @page("activities", ACTING)
 def stop_job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
     """What is done stays done; the rest stays as it is."""
-    if not _may_operate(desk):
+    address = reverse("console:activities_bulk_job", args=[job_id])
+    reply = ask(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
-    try:
-        bulk.stop(desk.who, job_id)
-    except ActivityError as refusal:
-        if refusal.status == 404:
-            raise Http404 from refusal
-        messages.error(request, str(refusal))
-    return redirect(f"{reverse('console:activities_bulk_job', args=[job_id])}?{desk.query}")
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{desk.query}")
+    return telling.done(request, desk, address, "It was stopped.")
 
 
 def _may_operate(desk: Desk) -> bool:

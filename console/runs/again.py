@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from django.http import Http404
+from django.http import Http404, HttpRequest
 
 from activities import outputs
-from activities.exceptions import ActivityError, OutputUnavailable
+from activities.exceptions import OutputUnavailable
 from activities.models import Activity
+from console.api_door import ask
 from console.refusals import Refused
 from console.runs.detail import found
-from pipelines import replaying
-from pipelines.exceptions import PipelineError
+from console.telling import refusal_of
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -42,7 +43,8 @@ def again(tenant_id: UUID, run_id: UUID, step: str) -> Again:
         row = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, step=step, branch=0).first()
         if row is None:
             raise Http404
-        activity = Activity.objects.for_tenant(tenant_id).filter(pk=row.activity_id).first()
+        rows = Activity.objects.for_tenant(tenant_id)
+        activity = rows.filter(pk=row.activity_id).first() if row.activity_id else None
     return _shown(run, step, *_input_of(tenant_id, activity)) if activity else Again(run, step, remark=NONE)
 
 
@@ -74,29 +76,22 @@ def _shown(run: PipelineRun, step: str, content: str | None, data: Any, remark: 
     return Again(run, step, _lines(content or ""), written, remark)
 
 
-def replay(who: Principal, run_id: UUID, sent: Mapping[str, Any]) -> PipelineRun:
+def replay(request: HttpRequest, who: Principal, run_id: UUID) -> UUID:
     """The new run. Input that was left as the page showed it stays where it is. Raises `Refused`, `Http404`."""
-    step = str(sent.get("from_step", ""))
+    sent = request.POST
+    step = sent.get("from_step", "")
     before = again(who.tenant_id, run_id, step)
-    content, data = _lines(str(sent.get("content", ""))), _lines(str(sent.get("data", ""))).strip()
-    given = None
+    content, data = _lines(sent.get("content", "")), _lines(sent.get("data", "")).strip()
+    body: dict[str, Any] = {"from_step": step}
     if (content, data) not in ((before.content, before.data.strip()), ("", "")):
-        given = {
-            name: value
-            for name, value in (("content", content or None), ("data", _json(data)))
-            if value is not None
-        }
-    try:
-        return replaying.replay(
-            who.tenant_id,
-            run_id,
-            from_step=step,
-            given=given,
-            actor=who.actor,
-            requested_identity=who.identity,
-        )
-    except (PipelineError, ActivityError) as refusal:
-        raise Refused(str(refusal), status=refusal.status) from refusal
+        given = {"content": content or None, "data": _json(data)}
+        body["input"] = {name: value for name, value in given.items() if value is not None}
+    reply = ask(request, who, "POST", f"/pipeline-runs/{run_id}/replay/", body)
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if not reply.ok:
+        raise refusal_of(reply)
+    return UUID(str(reply.data["id"]))
 
 
 def _json(text: str) -> Any:

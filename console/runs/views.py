@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from uuid import UUID
 
 from django.contrib import messages
@@ -9,16 +10,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 
+from console import telling
+from console.api_door import ask
 from console.pages import ACTING, LOOKING, Desk, page, shown
 from console.refusals import Refused
 from console.runs import again
 from console.runs.detail import detail
 from console.runs.listing import listing
-from pipelines.cancellation import cancel_run
-from pipelines.exceptions import PipelineError
 from tenants.models import Role
-
-LONGEST_REASON = 2_000
 
 
 @page("runs")
@@ -32,17 +31,7 @@ def listed(request: HttpRequest, desk: Desk) -> HttpResponse:
 def one(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     """One run as it goes on. A POST cancels it."""
     if request.method == "POST":
-        _refuse_lookers(desk)
-        reason = request.POST.get("reason", "").replace("\x00", "")[:LONGEST_REASON]
-        try:
-            cancel_run(desk.tenant_id, run_id, actor=desk.who.actor, reason=reason)
-        except PipelineError as refusal:
-            if refusal.status == 404:
-                raise Http404 from refusal
-            messages.error(request, str(refusal))
-        else:
-            messages.success(request, "The run was cancelled.")
-        return redirect(f"{reverse('console:run', args=[run_id])}?{desk.query}")
+        return _cancelled(request, desk, run_id)
     found = detail(desk.who, run_id)
     return shown(request, desk, "console/runs/one.html", {"detail": found, "run": found.run})
 
@@ -54,12 +43,12 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     refusal = None
     if request.method == "POST":
         try:
-            run = again.replay(desk.who, run_id, request.POST)
+            new = again.replay(request, desk.who, run_id)
         except Refused as refused:
             refusal = refused
         else:
-            messages.success(request, "The run is done again from this step.")
-            return redirect(f"{reverse('console:run', args=[run.pk])}?{desk.query}")
+            words = "The run is done again from this step."
+            return telling.done(request, desk, reverse("console:run", args=[new]), words)
     step = request.POST.get("from_step") or request.GET.get("step", "")
     found = again.again(desk.tenant_id, run_id, step)
     context = {
@@ -72,6 +61,17 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     return shown(
         request, desk, "console/runs/replay.html", context, status=refusal.status if refusal else 200
     )
+
+
+def _cancelled(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
+    reply = ask(request, desk.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    address = reverse("console:run", args=[run_id])
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{desk.query}")
+    return telling.done(request, desk, address, "The run was cancelled.")
 
 
 def _refuse_lookers(desk: Desk) -> None:

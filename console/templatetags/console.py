@@ -18,7 +18,7 @@ from console.durations import in_words
 from console.navigation import address_of, groups
 from console.states import tone_of, words_of
 from console.wording import KINDS, named
-from tenants.events.kinds import KINDS
+from tenants.events import kinds
 
 register = template.Library()
 NOTHING = "\u2013"
@@ -37,20 +37,20 @@ def address(context: template.Context, name: str, *args: Any, **query: Any) -> s
 @register.simple_tag
 def event_kinds() -> str:
     """What a page can listen to."""
-    return " ".join(KINDS)
+    return " ".join(kinds.KINDS)
 
 
 @register.inclusion_tag("console/menu.html", takes_context=True)
 def menu(context: template.Context) -> dict[str, Any]:
     """The navigation, with the tenant chooser and the ways out."""
-    user, acting = context["request"].user, context.get("acting")
+    user, acting, here = context["request"].user, context.get("acting"), str(context.get("here") or "")
     return {
-        "groups": groups(context.get("here", "")),
+        "groups": groups(here),
         "acting": acting,
         "tenants": context.get("tenants") or [],
         "user": user,
-        "start": address_of(context.get("here", "")),
-        "for_all": user.is_superuser and context.get("here") == "home",
+        "start": address_of(here),
+        "for_all": user.is_superuser and here == "home",
         "csrf_token": context.get("csrf_token"),
         "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
     }

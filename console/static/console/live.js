@@ -152,5 +152,6 @@
     if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
   });
 
+  document.addEventListener("htmx:afterSettle", listen); // what was swapped in may be the first that is live
   listen();
 })();
