@@ -46,7 +46,7 @@ def test_bars_are_as_high_as_their_figures_and_what_is_said_of_them_is_escaped()
     drawn = bars([0, 5, 10], 'Work "per" hour')
 
     assert drawn.count("<rect") == 2
-    assert 'height="40"' in drawn
+    assert 'height="40.0"' in drawn
     assert 'height="20.0"' in drawn
     assert "&quot;per&quot;" in drawn
     assert "<rect" not in bars([], "nothing")
