@@ -83,7 +83,7 @@ def ask(
     match = resolve(inner.path)
     inner.resolver_match = match
     setattr(inner, _ASKER, who)
-    response = _view(match)(inner, *match.args, **match.kwargs)
+    response = _view(match, method)(inner, *match.args, **match.kwargs)
     data = getattr(response, "data", None)
     return Reply(
         response.status_code, data, _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
@@ -127,9 +127,11 @@ def _request(
     return inner
 
 
-def _view(match: ResolverMatch) -> Any:
+def _view(match: ResolverMatch, method: str) -> Any:
     """The view of the address, with its own permissions and another way to know who asks."""
     kind, given = match.func.cls, {**match.func.initkwargs, "authentication_classes": (_Known,)}
+    if method == "GET":
+        given["throttle_classes"] = ()  # a page that looks at several things is one request of one person
     actions = getattr(match.func, "actions", None)
     return kind.as_view(**given) if actions is None else kind.as_view(actions, **given)
 
