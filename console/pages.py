@@ -18,7 +18,7 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from console.acting import acting, own_tenants, tenants_that_ask
+from console.acting import acting, tenants_that_ask
 from console.containment import contained_with_scripts
 from tenants.models import Tenant
 from tenants.principals import Principal
@@ -71,8 +71,7 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
 def sit_down(request: HttpRequest, here: str) -> Desk | None:
     """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
-    tenants = own_tenants(user)
-    who = acting(user, request.GET.get("tenant") or (tenants[0].slug if tenants else ""))
+    who, tenants = acting(user, request.GET.get("tenant", ""))
     return None if who is None else Desk(who, tenants, here)
 
 

@@ -31,7 +31,7 @@ def stream(request: HttpRequest) -> HttpResponseBase:
     if not request.user.is_authenticated:
         return HttpResponse(status=401)
     user: User = request.user  # type: ignore[assignment]  # has just been looked at
-    who = acting(user, request.GET.get("tenant", ""))
+    who, _ = acting(user, request.GET.get("tenant", ""), first=False)
     if who is None:
         return HttpResponseBadRequest("Name a tenant.")
     try:

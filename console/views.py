@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from console import decisions
-from console.acting import acting, own_tenants
+from console.acting import acting
 from console.containment import contained_with_scripts
 from console.decisions import Result
 from console.inbox import inbox
@@ -40,15 +40,13 @@ REFRESH_SECONDS = 20  # for browsers without scripts
 def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
-    tenants = own_tenants(user)
     # Superusers begin with everything, others with the first of their tenants.
-    first = "" if user.is_superuser or not tenants else tenants[0].slug
-    who = acting(user, request.GET.get("tenant") or first)
+    who, own = acting(user, request.GET.get("tenant", ""), first=not user.is_superuser)
     may_look = who is not None or user.is_superuser
     context = {
         "page": overview(who.tenant_id if who else None) if may_look else None,
         "acting": who,
-        "tenants": tenants,
+        "tenants": own,
         "refresh_seconds": REFRESH_SECONDS,
         "here": "home",
         "pulse": pulse_of(who.tenant_id) if who else None,

@@ -17,6 +17,9 @@ from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 from django.test import Client
 
+from tenants.events import hub
+from tests.engine import eventually
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -36,8 +39,22 @@ def served() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
+        _end_streams()
         server.server_close()
         thread.join()
+
+
+def _end_streams() -> None:
+    """Pages of the console listen until their window is closed, and a server learns of that late. Here nobody needs them any more."""
+    carrying = hub.here()
+    if carrying.size():
+        eventually(lambda: not carrying._new)
+        for stream in carrying._streams():
+            stream.unwelcome = True
+        carrying._hurry.send(b"!")  # type: ignore[union-attr]  # there is one as long as there are streams
+        eventually(lambda: carrying.size() == 0)
+    busy = ("event-hub", "process_request_thread")
+    eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
 
 
 @contextmanager

@@ -171,5 +171,5 @@ def _entry(moment: Moment) -> Entry:
     words = next(
         (said[name] for name in ("reason", "message", "notes", "note") if isinstance(said.get(name), str)), ""
     )
-    source = "submitted it" if facts["verb"] == "submit" else f"{did(facts['verb'])} it"
-    return Entry(moment.at, f"{named(facts['actor'])} {source}", words)
+    what = "submitted it" if facts["verb"] == "submit" else did(facts["verb"])
+    return Entry(moment.at, f"{named(facts['actor'])} {what}", words)

@@ -57,6 +57,8 @@ def parse(text: str) -> list[Condition]:
     """The conditions in their order. Raises `QueryFault`."""
     if len(text) > LONGEST:
         raise QueryFault(f"A query has at most {LONGEST} characters.", LONGEST + 1)
+    if "\x00" in text:
+        raise QueryFault("This character cannot be looked for.", text.index("\x00") + 1)
     found = list(_conditions(text))
     if len(found) > MOST:
         raise QueryFault(f"A query has at most {MOST} conditions.", len(text))
@@ -69,8 +71,6 @@ def _conditions(text: str) -> Iterator[Condition]:
         if text[at].isspace():
             at += 1
             continue
-        if text[at] == "\x00":
-            raise QueryFault("This character cannot be looked for.", at + 1)
         token = _TOKEN.match(text, at)
         if token is None or token.end() == at:
             raise QueryFault(f"{text[at]!r} is not expected here.", at + 1)

@@ -88,5 +88,6 @@ def _joined(found: list[Segment], made: Segment) -> list[Segment]:
 def _why(step: Moment) -> str:
     detail: Mapping[str, Any] = step.facts["detail"]
     said = next((detail[name] for name in _REASONS if isinstance(detail.get(name), str) and detail[name]), "")
-    by = f"{named(step.facts['actor'])} {did(step.facts['verb'])} it"
+    verb = step.facts["verb"]
+    by = f"{named(step.facts['actor'])} {'submitted it' if verb == 'submit' else did(verb)}"
     return f"{by}: {said}"[:LONGEST_REASON] if said else by

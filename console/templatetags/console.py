@@ -17,7 +17,7 @@ from console.charts import bars as drawn_bars
 from console.durations import in_words
 from console.navigation import address_of, groups
 from console.states import tone_of, words_of
-from console.wording import named
+from console.wording import KINDS, named
 from tenants.events.kinds import KINDS
 
 register = template.Library()
@@ -103,3 +103,10 @@ def state_words(state: str) -> str:
 def actor(name: str) -> str:
     """Who did something, as people call them."""
     return named(name)
+
+
+@register.filter
+def link_words(link_kind: str | None) -> str:
+    """What an activity is to the one that it hangs on."""
+    known = KINDS.get(link_kind or "")
+    return known[0].lower() if known else words_of(link_kind or "part")
