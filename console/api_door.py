@@ -83,7 +83,7 @@ def ask(
     match = resolve(inner.path)
     inner.resolver_match = match
     setattr(inner, _ASKER, who)
-    response = _view(match)(inner, *match.args, **match.kwargs)
+    response = _view(match, method)(inner, *match.args, **match.kwargs)
     data = getattr(response, "data", None)
     return Reply(
         response.status_code, data, _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
@@ -123,14 +123,17 @@ def _request(
     if version is not None:
         environ["HTTP_IF_MATCH"] = f'"{version}"'
     inner = WSGIRequest(environ)
-    inner.request_id = getattr(outer, "request_id", None)
+    inner.request_id = getattr(outer, "request_id", None)  # type: ignore[attr-defined]  # as the middleware does
     return inner
 
 
-def _view(match: ResolverMatch) -> Any:
+def _view(match: ResolverMatch, method: str) -> Any:
     """The view of the address, with its own permissions and another way to know who asks."""
-    kind, given = match.func.cls, {**match.func.initkwargs, "authentication_classes": (_Known,)}
-    actions = getattr(match.func, "actions", None)
+    made: Any = match.func
+    kind, given = made.cls, {**made.initkwargs, "authentication_classes": (_Known,)}
+    if method == "GET":
+        given["throttle_classes"] = ()  # a page that looks at several things is one request of one person
+    actions = getattr(made, "actions", None)
     return kind.as_view(**given) if actions is None else kind.as_view(actions, **given)
 
 

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from tenants import audit, tokens
 from tenants.audit import origin
+from tenants.audit.redaction import redacted
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Role
@@ -86,5 +87,5 @@ def _note(who: Principal, operation: str, token: ApiToken, detail: dict[str, obj
             actor=audit.actor_of(who),
             tenant_id=who.tenant_id,
             about=(KIND, token.pk),
-            detail=detail,
+            detail=redacted("", detail),
         )

@@ -22,7 +22,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 @page("agents", (*LOOKING, *ACTING))
 def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
-    refusal = None
+    refusal: Refused | None = None
     if request.method == "POST":
         try:
             words = _act(request, desk, role)

@@ -29,7 +29,8 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 @page("dead_letters", (*LOOKING, *ACTING))
 def alike(request: HttpRequest, desk: Desk, fingerprint: str) -> HttpResponse:
     """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
-    refusal, counted = None, None
+    refusal: Refused | None = None
+    counted: Counted | None = None
     if request.method == "POST":
         try:
             counted = replaying.count(request, desk.who, fingerprint) if _counts(request) else None

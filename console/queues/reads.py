@@ -6,20 +6,18 @@ Figures come from PostgreSQL; what is granted and how providers stand is asked f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from activities import backlog, selectors
 from activities.models import TurnedAway
 from activities.selectors import Queue
-from agents.governor import overview
 from agents.governor.overview import ShownProvider
-from agents.models import Agent, AgentConfig
 from console.durations import in_words
+from console.queues.arranged import Arranged, Caps
 from console.queues.line import Waiter, head_of_line
 from tenants.context import tenant_scope
-from tenants.models import Tenant
 
 BREAKERS = {
     "ready": "",
@@ -28,17 +26,6 @@ BREAKERS = {
     "unknown": "state unknown",
 }
 AWAY = {"rejected": "refused", "shed": "dropped to make room", "expired": "given up, their time had passed"}
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """How many may run at once, from the narrowest bound to the widest. None: no bound."""
-
-    tenant_and_role: int
-    is_own: bool  # set by the tenant, not the registry's default
-    group: int
-    tenant: int | None
-    role: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,60 +108,10 @@ class OneQueue:
     backlog: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class _Settings:
-    """What the registry and the tenant have set, by role."""
-
-    tenant: Tenant
-    agents: dict[str, Agent]
-    own: dict[str, AgentConfig]
-    led_to: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, tenant_id: UUID, role: str | None = None) -> _Settings:
-        agents = Agent.objects.filter(enabled=True).order_by("role")
-        own = AgentConfig.objects.for_tenant(tenant_id)
-        if role is not None:
-            agents, own = agents.filter(role=role), own.filter(agent_id=role)
-        found = cls(
-            Tenant.objects.get(pk=tenant_id),
-            {agent.role: agent for agent in agents},
-            {config.agent_id: config for config in own},
-        )
-        found.led_to = overview.leading_to(tenant_id, found.agents.values(), found.own)
-        return found
-
-    def paused_by(self, role: str) -> str:
-        config = self.own.get(role)
-        if self.tenant.paused:
-            return "tenant"
-        if self.agents[role].paused:
-            return "platform"
-        return "role" if config is not None and (config.paused or not config.enabled) else ""
-
-    def caps(self, role: str) -> Caps:
-        agent, config = self.agents[role], self.own.get(role)
-        own = config.max_concurrency if config else None
-        group = config.max_concurrency_per_group if config else None
-        return Caps(
-            tenant_and_role=own or agent.tenant_concurrency,
-            is_own=own is not None,
-            group=group or 1,
-            tenant=self.tenant.max_concurrency,
-            role=agent.max_concurrency,
-        )
-
-    def providers(self) -> dict[str, ShownProvider]:
-        """By role. Asks Redis."""
-        own = {role for role, config in self.own.items() if config.auth_sealed}
-        standing = overview.standing_of(self.led_to, own=own)
-        return {role: provider for provider in standing for role in provider.roles}
-
-
 def queues(tenant_id: UUID) -> Queues:
     """All queues of the tenant."""
     with tenant_scope(tenant_id):
-        settings = _Settings.read(tenant_id)
+        settings = Arranged.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
     found = selectors.with_grants(tenant_id, found)
     providers = settings.providers()
@@ -185,7 +122,7 @@ def queues(tenant_id: UUID) -> Queues:
 def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     """One queue of the tenant, or None when there is no such role."""
     with tenant_scope(tenant_id):
-        settings = _Settings.read(tenant_id, role)
+        settings = Arranged.read(tenant_id, role)
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
@@ -203,7 +140,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     )
 
 
-def _row(queue: Queue, settings: _Settings, provider: ShownProvider | None) -> Row:
+def _row(queue: Queue, settings: Arranged, provider: ShownProvider | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
     return Row(queue, settings.caps(queue.role), _state(queue, paused_by), paused_by, oldest, provider)

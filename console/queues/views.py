@@ -32,7 +32,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 @page("queues", BOTH)
 def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
     """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
-    refusal = None
+    refusal: Refused | None = None
     if request.method == "POST":
         deed = request.POST.get("deed", "")
         if deed not in DEEDS:

@@ -41,7 +41,8 @@ def trial(request: HttpRequest, desk: Desk) -> HttpResponse:
 @page("schedules", (*LOOKING, *ACTING))
 def one(request: HttpRequest, desk: Desk, schedule_id: UUID) -> HttpResponse:
     """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
-    refusal, forecast = None, None
+    refusal: Refused | None = None
+    forecast: Any = None
     if request.method == "POST":
         try:
             forecast = _dry_run(request, desk, schedule_id)

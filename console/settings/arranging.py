@@ -52,7 +52,7 @@ class NewBudget(ChangedBudget):
     """A budget with what it counts."""
 
     agent_role = forms.CharField(label="Role", required=False, max_length=63, help_text="Empty: all roles.")
-    unit = forms.ChoiceField(choices=BudgetUnit.choices)
+    unit = forms.ChoiceField(choices=BudgetUnit.choices, initial=BudgetUnit.DOLLARS)
     period = forms.ChoiceField(choices=BudgetPeriod.choices, initial=BudgetPeriod.MONTH)
     field_order = ("name", "agent_role", "unit", "period", "cap", "warning_share", "estimate")
 
@@ -92,7 +92,7 @@ class ChangedNotification(Arranged):
 class NewNotification(ChangedNotification):
     """One more place."""
 
-    kind = forms.ChoiceField(choices=ChannelKind.choices)
+    kind = forms.ChoiceField(choices=ChannelKind.choices, initial=ChannelKind.EMAIL)
     target = forms.CharField(
         max_length=2_000, help_text="A URL for slack and webhook, addresses separated by commas for email."
     )

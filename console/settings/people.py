@@ -41,7 +41,8 @@ class NewMemberForm(RoleForm):
 @for_admins("Settings")
 def members(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Who acts for the tenant. A POST changes a role, ends a membership, or adds a person."""
-    refusal, form = None, NewMemberForm(initial={"role": Role.REVIEWER})
+    refusal: Refused | None = None
+    form = NewMemberForm(initial={"role": Role.REVIEWER})
     if request.method == "POST":
         try:
             return telling.done(request, desk, reverse("console:settings"), _act(request, desk))

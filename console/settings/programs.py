@@ -50,7 +50,8 @@ class TokenForm(forms.Form):
 @for_admins("Settings")
 def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
     """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
-    form, refusal, made = TokenForm(), None, None
+    refusal: Refused | None = None
+    form, made = TokenForm(), None
     if request.method == "POST":
         try:
             if request.POST.get("deed") == "make":

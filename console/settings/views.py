@@ -53,7 +53,8 @@ def item(request: HttpRequest, desk: Desk, key: str, item_id: UUID) -> HttpRespo
     """One of them. A POST changes it, does one of its deeds, sends a delivery again, or removes it."""
     what, address = _known(key), f"/{key}/{item_id}/"
     present = api_door.found(api_door.ask(request, desk.who, "GET", address))
-    form, refusal, secret = what.changed(present=present), None, ""
+    refusal: Refused | None = None
+    form, secret = what.changed(present=present), ""
     if request.method == "POST":
         try:
             if request.POST.get("deed") == "save":

@@ -33,7 +33,7 @@ def dollars(amount: Decimal | float | str | None) -> str:
     if amount is None:
         return "\u2013"
     value = Decimal(str(amount))
-    if value and abs(value) < 1:
+    if abs(value) < 1 and value != round(value, 2):
         return (
             f"${value.quantize(Decimal('0.0001')).normalize():f}"
             if abs(value) >= Decimal("0.0001")

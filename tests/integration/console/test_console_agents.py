@@ -70,7 +70,7 @@ def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann
         run = ActivityRun.objects.get()
         older = first_id_at(run.started_at - timedelta(hours=25))
         assert first_id_at(run.started_at) <= uuid7()
-        ActivityRun.objects.filter(pk=run.pk).update(pk=older)
+        ActivityRun.objects.filter(pk=run.pk).update(id=older)
 
     row = next(row for row in ann.get(AGENTS).context["agents"] if row.agent.role == "qa")
 
