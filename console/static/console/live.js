@@ -2,6 +2,7 @@
 //
 //   <section id="rows" data-live="activity pipeline_run">   fetched again after events of these kinds ("" for none)
 //   <section id="load" data-live="" data-every="5">          fetched again every 5 seconds
+//   <div id="texts" data-live="activity" data-version="3">    swapped only when its version is another
 //   <main-part data-live-only="pipeline_run=ID">             events of this run alone are listened to
 //
 // An event only says that something has changed: the parts are taken from the same address as the page itself, so they are never patched
@@ -83,6 +84,7 @@
   // What the person has opened, ticked or focused stays so. A part in which somebody writes waits until they have done.
   function swap(old, fresh) {
     if (!old || !fresh || old.isEqualNode(fresh)) return;
+    if (old.dataset.version && old.dataset.version === fresh.dataset.version) return; // what it loads by itself stays
     const focus = old.contains(document.activeElement) ? document.activeElement : null;
     if (focus && focus.matches("textarea, select, input:not([type=checkbox], [type=radio])")) {
       focus.addEventListener("blur", () => want([old]), { once: true });

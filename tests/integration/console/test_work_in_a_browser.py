@@ -10,6 +10,7 @@ import pytest
 from activities import bulk, relay
 from activities.models import Activity
 from activities.submission import NewActivity, submit
+from agents.contracts import Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tests import pages
@@ -143,12 +144,17 @@ def test_a_query_is_found_in_place_and_stands_in_the_address(asked: Questions, s
 
 
 def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> None:
-    gate = asked.gate("# Bees\n\nBees **fly**.")
-    screen.goto(f"/activities/{gate.parent_id}/")
+    asked.engine.agent.behaviour = lambda request: Completed(Output(content="# Bees\n\nBees **fly**."))
+    work(asked, "Bees")
+    with tenant_scope(asked.tenant.pk):
+        one = Activity.objects.get()
+    screen.goto(f"/activities/{one.pk}/")
+    screen.wait_for_selector("text=There is no output.")
 
-    screen.wait_for_selector("#texts .prose strong")
+    asked.engine.drain()
 
-    assert "# Summary" in screen.inner_text("#texts")
+    screen.wait_for_selector("#texts .prose strong", timeout=SECOND)
+    assert "# Bees" in screen.inner_text("#texts")
 
 
 def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, screen: Any) -> None:
