@@ -166,7 +166,16 @@ class Queue:
 
 
 def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """The queues of these roles, in seven statements whatever the number of roles. `granted` is added by `with_grants`."""
+    """The queues of these roles, in eight statements whatever the number of roles. `granted` is added by `with_grants`."""
+    found = {queue.role: queue for queue in figures_of_queues(tenant_id, roles)}
+    for role in _paused(tenant_id, found):
+        found[role].paused = True
+    _add_backlogs(tenant_id, found)
+    return list(found.values())
+
+
+def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
+    """What waits, runs and works for these roles, in three statements: for whoever knows already what is set for them."""
     found = {role: Queue(role) for role in roles}
     for row in _waiting_by_band(tenant_id, found):
         queue = found[row["activity__agent_role"]]
@@ -184,9 +193,6 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
     for role, count in workers_by_role().items():
         if role in found:
             found[role].workers = count
-    for role in _paused(tenant_id, found):
-        found[role].paused = True
-    _add_backlogs(tenant_id, found)
     return list(found.values())
 
 

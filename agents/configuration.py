@@ -6,7 +6,8 @@ Read from PostgreSQL at most once a second per process, so a change acts within 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,8 +16,8 @@ from django.conf import settings
 
 from agents import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
-from agents.exceptions import RoleNotFound
-from agents.models import Agent, AgentConfig
+from agents.exceptions import AgentError, RoleNotFound
+from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
 from tenants.context import tenant_scope
 from tenants.money import budgets
@@ -82,6 +83,21 @@ def known_roles() -> frozenset[str]:
     return _roles[1]
 
 
+def adapters_of(
+    tenant_id: UUID, agents: Iterable[Agent], own: Mapping[str, AgentConfig]
+) -> dict[str, AdapterSettings]:
+    """How each of these is reached for the tenant, whose own settings are given by role: for pages, in two statements however many there
+    are. One whose credentials nobody can open is left out. In the caller's `tenant_scope`."""
+    chosen, platform = {agent.role: agent for agent in agents}, scheduler_settings.current()
+    serving = {found.agent_id: found for found in deployments.serving(chosen)}
+    reached = {}
+    for role, agent in chosen.items():
+        config = own.get(role) or _nothing_own(tenant_id, role)
+        with suppress(AgentError):
+            reached[role] = _adapter(tenant_id, agent, config, serving.get(role), platform)
+    return reached
+
+
 def forget() -> None:
     """Drop what is kept, so that the next question sees the present rows."""
     global _roles
@@ -93,26 +109,13 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
     agent = Agent.objects.filter(role=role).first()
     if agent is None:
         raise RoleNotFound(f"There is no agent with the role {role!r}.")
-    config = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first() or AgentConfig(
-        tenant_id=tenant_id, agent_id=role
-    )
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first()
+    config = own or _nothing_own(tenant_id, role)
     platform = scheduler_settings.current()
-    production = deployments.in_production(role)
-    adapter, model = config.adapter or agent.adapter, config.model or agent.model or None
-    # What the registry says about the address is said for its own adapter.
-    places = [production.endpoint if production else "", agent.endpoint] if adapter == agent.adapter else []
-    instructions = config.instructions or agent.instructions
+    chosen = _adapter(tenant_id, agent, config, deployments.in_production(role), platform)
+    adapter, instructions = chosen.adapter, config.instructions or agent.instructions
     return RoleSettings(
-        adapter=AdapterSettings(
-            adapter=adapter,
-            endpoint=config.endpoint or next(filter(None, places), None),
-            auth=_auth(tenant_id, agent, config),
-            model=model,
-            signing_secrets=signing_secrets.in_force(config),
-            version=production.version if production else None,
-            options=agent.options,
-            http=platform.http,
-        ),
+        adapter=chosen,
         timeout_seconds=config.timeout_seconds or agent.timeout_seconds or _usual_timeout(adapter, platform),
         retry={**_usual_retry(adapter), **platform.retry, **agent.retry, **config.retry},
         rate=config.rate,
@@ -122,8 +125,34 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
         instructions=instructions,
         has_skills=skills.has_any(tenant_id, role),
         budgeted=budgets.has_any(tenant_id, role),
-        briefing=sessions.briefing_of(instructions, model, adapter),
+        briefing=sessions.briefing_of(instructions, chosen.model, adapter),
     )
+
+
+def _adapter(
+    tenant_id: UUID,
+    agent: Agent,
+    config: AgentConfig,
+    production: AgentVersionDeployment | None,
+    platform: SchedulerSettings,
+) -> AdapterSettings:
+    adapter = config.adapter or agent.adapter
+    # What the registry says about the address is said for its own adapter.
+    places = [production.endpoint if production else "", agent.endpoint] if adapter == agent.adapter else []
+    return AdapterSettings(
+        adapter=adapter,
+        endpoint=config.endpoint or next(filter(None, places), None),
+        auth=_auth(tenant_id, agent, config),
+        model=config.model or agent.model or None,
+        signing_secrets=signing_secrets.in_force(config),
+        version=production.version if production else None,
+        options=agent.options,
+        http=platform.http,
+    )
+
+
+def _nothing_own(tenant_id: UUID, role: str) -> AgentConfig:
+    return AgentConfig(tenant_id=tenant_id, agent_id=role)
 
 
 def _usual_timeout(adapter: str, platform: SchedulerSettings) -> int:

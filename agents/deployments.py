@@ -8,7 +8,7 @@ that must not continue the conversations of the one before is given other instru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -35,6 +35,11 @@ Environment = AgentVersionDeployment.Environment
 def in_production(role: str) -> AgentVersionDeployment | None:
     """The version that serves now."""
     return _current().filter(agent_id=role, environment=Environment.PRODUCTION).first()
+
+
+def serving(roles: Collection[str]) -> list[AgentVersionDeployment]:
+    """The versions that serve now, of those of these roles that have one."""
+    return list(_current().filter(agent_id__in=roles, environment=Environment.PRODUCTION))
 
 
 def history(role: str) -> list[AgentVersionDeployment]:

@@ -31,17 +31,19 @@ class Asked:
     items: int
 
 
-def own_tenants(user: User) -> list[Tenant]:
-    """The tenants that the person is a member of, by slug."""
-    return [membership.tenant for membership in members.memberships_of(user)]
+def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
+    """The person acting for the tenant of that name, and the tenants that they are a member of, by slug.
 
-
-def acting(user: User, slug: str) -> Principal | None:
-    """The person acting for the tenant of that name, None without one. Raises `Http404` when they may not, or there is none."""
-    if not slug:
-        return None
+    Without a name it is the first of their own, or nobody: when they have none, or with `first` unset. Raises `Http404` when they may not
+    act for the tenant, or there is none.
+    """
+    own = members.memberships_of(user)
+    tenants = [membership.tenant for membership in own]
+    wanted = slug or (tenants[0].slug if tenants and first else "")
+    if not wanted:
+        return None, tenants
     try:
-        return members.principal_of(user, slug)
+        return members.principal_of(user, wanted, own), tenants
     except MembershipRefused as refusal:
         raise Http404 from refusal
 

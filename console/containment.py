@@ -18,7 +18,7 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-POLICY_WITH_SCRIPTS = f"{POLICY}; script-src 'self'"
+POLICY_WITH_SCRIPTS = f"{POLICY}; script-src 'self'; connect-src 'self'"
 
 View = Callable[..., Any]
 
@@ -36,5 +36,5 @@ def contained(view: View, policy: str = POLICY) -> View:
 
 
 def contained_with_scripts(view: View) -> View:
-    """`contained`, for a page that has a script file of ours. Scripts inside the page stay forbidden."""
+    """`contained`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
     return contained(view, POLICY_WITH_SCRIPTS)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
-from django.urls import path, re_path
+from django.urls import include, path, re_path
 
 from console import views
-from console.containment import contained
+from console.containment import contained_with_scripts
 from console.signposts import Signpost
+from console.stream import stream
 
 app_name = "console"
 urlpatterns = [
     path("", views.home, name="home"),
+    path("tenants/", views.tenants, name="tenants"),
+    path("live/", stream, name="stream"),
+    # Areas: each is a package with addresses and views of its own.
+    path("activities/", include("console.activities.urls")),
+    path("runs/", include("console.runs.urls")),
     path("inbox/", views.inbox_list, name="inbox"),
-    path("inbox/tenants/", views.inbox_tenants, name="inbox_tenants"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
+    path("queues/", include("console.queues.urls")),
+    path("dead-letters/", include("console.dead_letters.urls")),
+    path("schedules/", include("console.schedules.urls")),
+    path("agents/", include("console.agents.urls")),
+    path("usage/", include("console.usage.urls")),
+    path("audit/", include("console.audit.urls")),
+    path("settings/", include("console.settings.urls")),
     path(
         "login/",
-        contained(
+        contained_with_scripts(
             LoginView.as_view(
                 template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home"
             )

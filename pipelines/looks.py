@@ -72,7 +72,9 @@ _RULES = """
 """
 _SCOPED = re.sub(r"(?m)(^|,|\} )(?=[.a])", r"\1.pipeline-picture ", _RULES.strip()).replace("\n", "")
 _TONED = "".join(f".pipeline-picture .{t}{{--tone:var(--{t});--tint:var(--{t}-tint)}}" for t in TONES)
+#: All but the colours, for pages that have them by the same names.
+RULES = f"{_TONED}{_SCOPED}"
 STYLE = (
     f".pipeline-picture{{{LIGHT};font:11.5px system-ui,sans-serif}}.pipeline-picture.dark{{{DARK}}}"
-    f"@media(prefers-color-scheme:dark){{.pipeline-picture{{{DARK}}}}}{_TONED}{_SCOPED}"
+    f"@media(prefers-color-scheme:dark){{.pipeline-picture{{{DARK}}}}}{RULES}"
 )

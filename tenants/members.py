@@ -7,6 +7,7 @@ and must name it, and have said why (`tenants.break_glass`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,12 @@ class TenantNotNamed(MembershipRefused):
     code = "tenant_not_named"
 
 
-def principal_of(user: User, slug: str | None = None) -> Principal:
-    """The person acting for the named tenant, or for their only one. Raises `MembershipRefused`."""
-    own = memberships_of(user)
+def principal_of(user: User, slug: str | None = None, own: Sequence[Membership] | None = None) -> Principal:
+    """The person acting for the named tenant, or for their only one. Raises `MembershipRefused`.
+
+    `own` are the person's memberships, for those who have just asked for them.
+    """
+    own = memberships_of(user) if own is None else own
     for membership in own:
         if membership.tenant.slug == slug or (slug is None and len(own) == 1):
             return _as_member(user, membership)
@@ -64,7 +68,7 @@ def memberships_of(user: User) -> list[Membership]:
         return list(rows.filter(user_id=user.pk, tenant__is_active=True).order_by("tenant__slug"))
 
 
-def _nothing_named(user: User, own: list[Membership]) -> MembershipRefused:
+def _nothing_named(user: User, own: Sequence[Membership]) -> MembershipRefused:
     if own:
         slugs = ", ".join(membership.tenant.slug for membership in own)
         return TenantNotNamed(

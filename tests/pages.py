@@ -17,6 +17,9 @@ from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 from django.test import Client
 
+from tenants.events import hub
+from tests.engine import eventually
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -36,8 +39,32 @@ def served() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
+        end_streams()
         server.server_close()
         thread.join()
+
+
+def cut_streams() -> bool:
+    """End every stream, as when a web process goes away; whether there were any."""
+    carrying = hub.here()
+    if not carrying.size():
+        return False
+    eventually(lambda: not carrying._new)
+    for stream in carrying._streams():
+        stream.unwelcome = True
+    if (hurry := carrying._hurry) is not None:
+        hurry.send(b"!")
+    eventually(lambda: carrying.size() == 0)
+    return True
+
+
+def end_streams() -> None:
+    """Pages of the console listen until their window is closed, and a server learns of that late. Here nobody needs them any more: their
+    threads end, and with them their connections to the database.
+    """
+    if cut_streams():
+        busy = ("event-hub", "process_request_thread")
+        eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
 
 
 @contextmanager

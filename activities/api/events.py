@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.conf import settings
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -21,14 +20,11 @@ from tenants.api.filters import refuse_unknown
 from tenants.api.pagination import LIMIT
 from tenants.api.renderers import JSONRenderer
 from tenants.api.views import TenantView
-from tenants.context import tenant_scope
-from tenants.events import hub, log, seats
+from tenants.events import log
 from tenants.events.bearers import Bearer
 from tenants.events.kinds import KINDS
 from tenants.events.log import Wanted
-from tenants.events.seats import TooManyStreams
 from tenants.events.shapes import shown
-from tenants.events.stream import Stream, reset
 
 AFTER = "after"
 LAST_SEEN = "Last-Event-ID"
@@ -125,23 +121,9 @@ class Events(TenantView):
         )
 
     def _stream(self, request: Request, wanted: Wanted, after: int | None) -> Any:
-        if hub.here().size() >= settings.ORCHESTRATOR_STREAMS_PER_PROCESS:
-            raise TooManyStreams("This server has as many streams open as it may. Come back in a moment.")
-        with tenant_scope(self.tenant_id):
-            log.follow(self.tenant_id)
-            log.number(self.tenant_id)
-            oldest, last = log.standing(self.tenant_id)
-        gone = after is not None and not oldest - 1 <= after <= last
         session = getattr(request._request, "session", None)
-        stream = Stream(
-            bearer=Bearer(
-                self.principal, session.session_key if session and self.principal.user_id else None
-            ),
-            wanted=wanted,
-            position=last if after is None or gone else after,
-            seat=seats.take(self.principal),
-        )
-        return event_stream.answer(request.META, stream, reset(oldest, last) if gone else b"")
+        key = session.session_key if session and self.principal.user_id else None
+        return event_stream.follow(request.META, Bearer(self.principal, key), wanted, after)
 
     def _read(self, request: Request) -> tuple[Wanted, int | None, int]:
         kinds = request.query_params.getlist("kind")

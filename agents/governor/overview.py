@@ -6,7 +6,7 @@ Figures are shown where the credential is the tenant's own. While Redis does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import redis
 
 from agents import configuration
+from agents.contracts import AdapterSettings
 from agents.exceptions import AgentError
 from agents.governor import known, providers
 from agents.governor.governor import Governor, Standing
@@ -52,13 +53,23 @@ def of_platform() -> list[ShownProvider]:
 def of_tenant(tenant_id: UUID) -> list[ShownProvider]:
     """Those that the tenant's enabled roles lead to."""
     with tenant_scope(tenant_id):
-        own = set(
-            AgentConfig.objects.for_tenant(tenant_id)
-            .exclude(auth_sealed="")
-            .values_list("agent_id", flat=True)
-        )
-        roles: Iterable[str] = list(_roles_of_models(tenant_id))
-        led_to = {role: provider for role in roles if (provider := _provider_of(tenant_id, role)) is not None}
+        configs = {each.agent_id: each for each in AgentConfig.objects.for_tenant(tenant_id)}
+        led_to = leading_to(tenant_id, Agent.objects.filter(enabled=True), configs)
+    return standing_of(led_to, own={role for role, config in configs.items() if config.auth_sealed})
+
+
+def leading_to(
+    tenant_id: UUID, agents: Iterable[Agent], own: Mapping[str, AgentConfig]
+) -> dict[str, providers.Provider]:
+    """To which provider each of these roles leads for the tenant, whose settings are given by role. In the caller's `tenant_scope`."""
+    chosen = [agent for agent in agents if _adapter_of(agent, own) in providers.NAMES]
+    reached = configuration.adapters_of(tenant_id, chosen, own) if chosen else {}
+    found = {role: _provider_of(adapter) for role, adapter in reached.items()}
+    return {role: provider for role, provider in found.items() if provider is not None}
+
+
+def standing_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) -> list[ShownProvider]:
+    """How these providers stand, each once. `own` are the roles with credentials of the tenant's. Asks Redis: not in a transaction."""
     by_key: dict[str, list[str]] = {}
     for role, provider in led_to.items():
         by_key.setdefault(provider.key, []).append(role)
@@ -68,25 +79,25 @@ def of_tenant(tenant_id: UUID) -> list[ShownProvider]:
         standing = _look(key, provider.profile)
         shown.append(
             _shown(
-                provider.adapter, provider.place, tuple(sorted(names)), standing, own=own.issuperset(names)
+                provider.adapter,
+                provider.place,
+                tuple(sorted(names)),
+                standing,
+                own=set(own).issuperset(names),
             )
         )
     return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))
 
 
-def _roles_of_models(tenant_id: UUID) -> Iterable[str]:
-    configs = {
-        each.agent_id: each.adapter for each in AgentConfig.objects.for_tenant(tenant_id).exclude(adapter="")
-    }
-    for role, adapter in Agent.objects.filter(enabled=True).values_list("role", "adapter"):
-        if configs.get(role, adapter) in providers.NAMES:
-            yield role
+def _adapter_of(agent: Agent, own: Mapping[str, AgentConfig]) -> str:
+    config = own.get(agent.role)
+    return (config and config.adapter) or agent.adapter
 
 
-def _provider_of(tenant_id: UUID, role: str) -> providers.Provider | None:
+def _provider_of(adapter: AdapterSettings) -> providers.Provider | None:
     """None for a role that cannot call any: it has no key, or settings that lead nowhere."""
     try:
-        return providers.provider_of(configuration.settings_for(tenant_id, role).adapter)
+        return providers.provider_of(adapter)
     except AgentError:
         return None
 

@@ -84,6 +84,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "django_filters",
+    "django_htmx",  # for its static files
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_celery_beat",

@@ -11,7 +11,7 @@ styles allows `STYLE` by its hash or puts it into its own style sheet.
 from __future__ import annotations
 
 from pipelines.definition import PipelineDefinition
-from pipelines.looks import DARK, LIGHT, LOOKS, STYLE, TONES
+from pipelines.looks import DARK, LIGHT, LOOKS, RULES, STYLE, TONES
 from pipelines.picture.arranging import MARGIN, arranged
 from pipelines.picture.cells import boxes_of
 from pipelines.picture.edges import drawn_edges
@@ -19,7 +19,7 @@ from pipelines.picture.lettering import safe
 from pipelines.picture.nodes import drawn_node
 from pipelines.picture.states import Counts, States, StepPicture
 
-__all__ = ("DARK", "LIGHT", "LOOKS", "STYLE", "TONES", "Counts", "States", "StepPicture", "draw")
+__all__ = ("DARK", "LIGHT", "LOOKS", "RULES", "STYLE", "TONES", "Counts", "States", "StepPicture", "draw")
 
 
 def draw(
@@ -29,8 +29,10 @@ def draw(
     title: str,
     dark: bool = False,
     counts: Counts | None = None,
+    styled: bool = True,
 ) -> str:
-    """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark.
+    """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark, and what is not `styled` is for
+    pages whose own style sheet has the `RULES`.
 
     A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
     and says how many are missing.
@@ -42,6 +44,6 @@ def draw(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture{" dark" * dark}" role="group"'
         f' aria-label="{safe(title)}" {size} viewBox="0 0 {width:.0f} {height:.0f}">'
-        f"<title>{safe(title)}</title><style>{STYLE}</style>"
+        f"<title>{safe(title)}</title>{f'<style>{STYLE}</style>' * styled}"
         f'<rect class="canvas" {size} rx="12"/>{"".join(drawn_edges(cells))}{"".join(map(drawn_node, cells))}</svg>'
     )

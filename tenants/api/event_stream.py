@@ -6,12 +6,17 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.conf import settings
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import BaseRenderer
 
 from tenants.api.renderers import dumps
-from tenants.events import hub
-from tenants.events.stream import Stream, opening
+from tenants.context import tenant_scope
+from tenants.events import hub, log, seats
+from tenants.events.bearers import Bearer
+from tenants.events.log import Wanted
+from tenants.events.seats import TooManyStreams
+from tenants.events.stream import Stream, opening, reset
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -35,6 +40,25 @@ class EventStreamRenderer(BaseRenderer):
         renderer_context: Mapping[str, Any] | None = None,
     ) -> bytes:
         return dumps(data)
+
+
+def follow(
+    environ: Mapping[str, Any], bearer: Bearer, wanted: Wanted, after: int | None
+) -> StreamingHttpResponse:
+    """The answer that carries what the bearer wants, from behind `after`, or with None from now on. One whose number is not kept any more
+    is told so, and gets what happens from now on. Raises `TooManyStreams`.
+    """
+    if hub.here().size() >= settings.ORCHESTRATOR_STREAMS_PER_PROCESS:
+        raise TooManyStreams("This server has as many streams open as it may. Come back in a moment.")
+    tenant_id = bearer.principal.tenant_id
+    with tenant_scope(tenant_id):
+        log.follow(tenant_id)
+        log.number(tenant_id)
+        oldest, last = log.standing(tenant_id)
+    gone = after is not None and not oldest - 1 <= after <= last
+    position = last if after is None or gone else after
+    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=seats.take(bearer.principal))
+    return answer(environ, stream, reset(oldest, last) if gone else b"")
 
 
 def answer(environ: Mapping[str, Any], stream: Stream, first: bytes = b"") -> StreamingHttpResponse:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 
-from tenants.context import tenant_scope
+from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
 from tests.glass import seeing_all
@@ -47,3 +49,19 @@ def ann(person: Callable[..., Person]) -> Person:
 def root(database: None) -> Person:
     """A superuser who is no member of any tenant."""
     return Person(seeing_all())
+
+
+@pytest.fixture
+def asked_queries() -> Callable[[Person, str], list[str]]:
+    """`asked_queries(ann, "/queues/")`: the statements with which the page reads tables."""
+
+    def asked(who: Person, address: str) -> list[str]:
+        with (
+            CaptureQueriesContext(connections[APP]) as own,
+            CaptureQueriesContext(connections[SYSTEM]) as wide,
+        ):
+            who.get(address)
+        found = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
+        return [sql for sql in found if " FROM " in sql]
+
+    return asked

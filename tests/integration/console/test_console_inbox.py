@@ -158,7 +158,8 @@ def test_only_superusers_learn_which_tenants_there_are(
 ) -> None:
     _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
 
-    assert other_tenant.slug not in words(ann.get("/inbox/tenants/"))
+    answer = ann.browser.get("/tenants/")
+    assert (answer.status_code, answer["Location"]) == (302, "/")
 
 
 def test_the_overview_leads_to_the_inbox(tenant: Tenant, ann: Person) -> None:
@@ -288,26 +289,30 @@ def test_other_methods_are_refused(method: str, ann: Person, asked: Questions) -
     assert ann.browser.get("/inbox/approve/").status_code == 405
 
 
-def test_the_page_may_load_our_script_and_nothing_from_outside(asked: Questions, ann: Person) -> None:
+def test_the_page_may_load_our_scripts_and_nothing_from_outside(asked: Questions, ann: Person) -> None:
     item = asked.gate("![x](https://evil.example/x.png)")
 
     for answer in (ann.get(), ann.look(item)):
         policy, text = answer["Content-Security-Policy"], answer.content.decode()
         assert "default-src 'none'" in policy
-        assert "script-src 'self'" in policy
+        assert "script-src 'self'; connect-src 'self'" in policy
         assert "unsafe" not in policy
-        assert re.findall(r"<script\b[^>]*>", text) == ['<script src="/static/console/inbox.js" defer>']
+        scripts = re.findall(r"<script\b([^>]*)>(.*?)</script>", text, flags=re.DOTALL)
+        assert 'src="/static/console/inbox.js" defer' in {tag.strip() for tag, _ in scripts}
+        assert all("src=" in tag and not inside for tag, inside in scripts), "no script stands in the page"
         assert not re.findall(r"\s(?:on\w+|style)=", re.sub(r">[^<]*<", "><", text))
         assert all(each.startswith("/static/") for each in re.findall(r'\ssrc="([^"]+)"', text))
-    assert "script-src" not in ann.get("/")["Content-Security-Policy"]
 
 
-def test_the_script_knows_no_address() -> None:
+def test_scripts_talk_to_the_address_of_their_page_alone() -> None:
     folder = Path(django_settings.BASE_DIR) / "console" / "static" / "console"
 
     for script in folder.glob("*.js"):
         text = script.read_text(encoding="utf-8")
-        assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import|eval|innerHTML|insertAdjacent", text)
+        assert not re.search(
+            r"https?:|fetch\((?!location\.href,)|XMLHttpRequest|import\b(?!Node)|eval\b|innerHTML|insertAdjacent",
+            text,
+        )
 
 
 def _only(tenant: Tenant) -> Activity:

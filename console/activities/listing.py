@@ -1,0 +1,103 @@
+"""The list of activities: a query, the views that people need most, and one page of rows with what each waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from activities import waiting
+from activities.models import Activity
+from console.activities.finding import found_by
+from console.activities.query_language import QueryFault, parse
+from console.places import Place, page_of
+from console.wording import band
+from tenants.context import tenant_scope
+
+PAGE = 50
+
+#: Views that are kept for everybody: what they are called, and their query.
+VIEWS: tuple[tuple[str, str], ...] = (
+    ("All", ""),
+    ("Open", "status:open"),
+    ("Running", "status:running"),
+    ("Failed", "status:failed,needs_review"),
+    ("Blocked", "status:blocked"),
+    ("For approval", "status:awaiting_approval"),
+    ("Stuck in the queue", "status:created for:agent age:>1h"),
+    ("Sent back", "wake:rejection status:open"),
+    ("Tried often", "attempts:>1 status:open"),
+    ("Last hour", "age:<1h"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One activity of the list."""
+
+    activity: Activity
+    reason: str
+
+    @property
+    def role(self) -> str:
+        return self.activity.agent_role or self.activity.human_role or ""
+
+    @property
+    def band(self) -> str:
+        return band(self.activity.priority)
+
+    @property
+    def lasted(self) -> timedelta | None:
+        begun = self.activity.started_at
+        return (self.activity.finished_at or datetime.now(UTC)) - begun if begun else None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the list shows. `fault` says what is wrong with the query; then there are no rows."""
+
+    query: str
+    rows: Sequence[Row]
+    after: Place | None
+    fault: QueryFault | None = None
+    is_first: bool = True
+
+    @property
+    def views(self) -> list[tuple[str, str, bool]]:
+        return [(words, query, query == self.query) for words, query in VIEWS]
+
+    @property
+    def may_be_all(self) -> bool:
+        """Whether the query narrows nothing, so that nothing is done to what it finds."""
+        return not self.query
+
+    @property
+    def before_fault(self) -> str:
+        return self.query[: self.fault.position - 1] if self.fault else ""
+
+    @property
+    def at_fault(self) -> str:
+        return self.query[self.fault.position - 1 :] if self.fault else ""
+
+
+def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
+    """One page of what the query finds, newest first."""
+    query = query.strip()
+    try:
+        conditions = parse(query)
+    except QueryFault as fault:
+        return Listing(query, (), None, fault)
+    place = Place.read(str(after)) if after else None
+    with tenant_scope(tenant_id):
+        rows = found_by(tenant_id, conditions).defer("input", "retry", "metadata")
+        page, following = page_of(rows, "created_at", place, PAGE)
+        reasons = waiting.briefly(tenant_id, page)
+    found = [Row(one, _said(reasons[one.pk])) for one in page]
+    return Listing(query, found, following, is_first=place is None)
+
+
+def _said(reason: waiting.Waiting) -> str:
+    """Why it does not go on; nothing for what goes on or has ended."""
+    return reason.detail if reason.code else ""

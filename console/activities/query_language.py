@@ -1,0 +1,194 @@
+"""The language in which people say which activities they look for: `status:failed role:seo age:<2h name:"home page"`.
+
+Conditions stand beside each other and all hold. A word without a field is looked for in names and descriptions; a minus before a condition
+turns it round; several values of one field stand between commas. Pure: text in, conditions out, or a fault that says where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+from uuid import UUID
+
+from activities import states
+from activities.states import BANDS, Status, WakeReason
+
+LONGEST = 500  # characters of a query
+MOST = 20  # conditions of a query
+MOST_DAYS = 3650  # of an age
+PRIORITIES = range(1, 21)
+
+#: Statuses that one word stands for.
+GROUPS: dict[str, frozenset[str]] = {
+    "open": frozenset(map(str, Status)) - states.SETTLED,
+    "ended": states.SETTLED,
+    "running": states.RUNNING,
+    "waiting": states.WAITING,
+}
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_TOKEN = re.compile(
+    r"""(?P<minus>-)?(?:(?P<field>[A-Za-z_]+):(?P<operator>[<>])?)?(?P<value>"[^"]*"|"[^"]*$|[^\s"]+|)"""
+)
+
+
+class QueryFault(ValueError):
+    """What is wrong with a query. `position` counts its characters from 1."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.message, self.position = message, position
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition. `value` is of the field's own type; a field with several values has a tuple of them."""
+
+    field: str
+    value: Any
+    operator: str = ""  # "<" or ">" where the field is compared
+    negated: bool = False
+
+
+def parse(text: str) -> list[Condition]:
+    """The conditions in their order. Raises `QueryFault`."""
+    if len(text) > LONGEST:
+        raise QueryFault(f"A query has at most {LONGEST} characters.", LONGEST + 1)
+    if "\x00" in text:
+        raise QueryFault("This character cannot be looked for.", text.index("\x00") + 1)
+    found = list(_conditions(text))
+    if len(found) > MOST:
+        raise QueryFault(f"A query has at most {MOST} conditions.", len(text))
+    return found
+
+
+def _conditions(text: str) -> Iterator[Condition]:
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        token = _TOKEN.match(text, at)
+        if token is None or token.end() == at:
+            raise QueryFault(f"{text[at]!r} is not expected here.", at + 1)
+        if token.end() < len(text) and not text[token.end()].isspace():
+            raise QueryFault("A space is missing here.", token.end() + 1)
+        yield _condition(token)
+        at = token.end()
+
+
+def _condition(token: re.Match[str]) -> Condition:
+    field, operator = (token["field"] or "").lower(), token["operator"] or ""
+    value = _unquoted(token)
+    negated = token["minus"] is not None
+    if not field:
+        if not value:
+            raise QueryFault("A word is missing here.", token.start("value") + 1)
+        return Condition("words", value, negated=negated)
+    reader = FIELDS.get(field)
+    if reader is None:
+        raise QueryFault(_unknown(field), token.start("field") + 1)
+    if not value:
+        raise QueryFault(f"{field}: needs a value.", token.start("value") + 1)
+    if operator and field not in COMPARED:
+        raise QueryFault(f"{field} cannot be compared with {operator}.", token.start("operator") + 1)
+    try:
+        read = reader(value)
+    except ValueError as fault:
+        raise QueryFault(f"{field}: {fault}", token.start("value") + 1) from fault
+    if field == "age" and not operator:
+        raise QueryFault("age: needs < for younger or > for older.", token.start("value") + 1)
+    return Condition(field, read, operator, negated)
+
+
+def _unquoted(token: re.Match[str]) -> str:
+    value = token["value"]
+    if not value.startswith('"'):
+        return value
+    if len(value) < 2 or not value.endswith('"'):
+        raise QueryFault("The closing quotation mark is missing.", token.start("value") + 1)
+    return value[1:-1]
+
+
+def _unknown(field: str) -> str:
+    near = get_close_matches(field, FIELDS, n=1)
+    meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(FIELDS)}."
+    return f"There is no field {field}.{meant}"
+
+
+def _several(known: Callable[[str], frozenset[str]]) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        return tuple(sorted({each for part in text.split(",") for each in known(part.strip().lower())}))
+
+    return read
+
+
+def _status(name: str) -> frozenset[str]:
+    if name in GROUPS:
+        return GROUPS[name]
+    return _among(name, tuple(map(str, Status)), (*GROUPS, *map(str, Status)))
+
+
+def _wake(name: str) -> frozenset[str]:
+    return _among(name, tuple(map(str, WakeReason)))
+
+
+def _assignee(name: str) -> frozenset[str]:
+    return _among(
+        {"agents": "agent", "people": "human", "person": "human"}.get(name, name), ("agent", "human")
+    )
+
+
+def _among(name: str, known: tuple[str, ...], offered: tuple[str, ...] | None = None) -> frozenset[str]:
+    if name in known:
+        return frozenset((name,))
+    near = get_close_matches(name, offered or known, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(offered or known)}."
+    raise ValueError(f"{name[:50] or 'nothing'} is not known; {meant}")
+
+
+def _roles(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def _age(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,6})([smhdw])", text.lower())
+    if found is None:
+        raise ValueError("write a number and s, m, h, d or w, such as 2h.")
+    seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds > MOST_DAYS * 86_400:
+        raise ValueError("nothing is that old.")
+    return timedelta(seconds=seconds)
+
+
+def _priority(text: str) -> int:
+    if text.lower() in BANDS:
+        return BANDS[text.lower()]
+    if text.isdecimal() and int(text[:3]) in PRIORITIES:
+        return int(text)
+    raise ValueError(f"write 1 to 20, or one of {', '.join(BANDS)}.")
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdecimal() and len(text) <= 4:
+        return int(text)
+    raise ValueError("write a whole number.")
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ValueError("write the id as it stands in an address.") from None
+
+
+#: What each field may be, and how its value is read.
+FIELDS: dict[str, Callable[[str], Any]] = {
+    "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(_assignee),
+    "priority": _priority, "attempts": _number, "step": _roles, "run": _id, "parent": _id, "schedule": _id, "deliverable": _id,
+    "key": str,
+}  # fmt: skip
+COMPARED = frozenset({"age", "priority", "attempts"})

@@ -1,0 +1,121 @@
+"""Pages of activities."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from activities.exceptions import ActivityError
+from console import telling
+from console.activities import acting
+from console.activities import many as bulk
+from console.activities.detail import detail
+from console.activities.listing import listing
+from console.activities.many import NotAsked
+from console.activities.query_language import QueryFault
+from console.activities.texts import texts
+from console.api_door import ask
+from console.pages import ACTING, LOOKING, Desk, page, shown
+from console.refusals import Refused
+from tenants.models import Role
+
+
+@page("activities")
+def listed(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """What a query finds, newest first."""
+    found = listing(desk.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
+    context = {"listing": found, "may_operate": _may_operate(desk)}
+    return shown(request, desk, "console/activities/list.html", context, status=400 if found.fault else 200)
+
+
+@page("activities", (*LOOKING, *ACTING))
+def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
+    """One activity. A POST cancels it, tries it again or hands it on."""
+    refusal = None
+    if request.method == "POST":
+        try:
+            changed, words = acting.act(request, desk.who, activity_id)
+        except Refused as refused:
+            refusal = refused
+        else:
+            return telling.done(request, desk, reverse("console:activity", args=[changed]), words)
+    found = detail(desk.who, activity_id)
+    context = {
+        "detail": found,
+        "activity": found.activity,
+        "refusal": refusal,
+        "roles": acting.roles() if "reassign" in found.deeds else (),
+    }
+    return shown(
+        request, desk, "console/activities/one.html", context, status=refusal.status if refusal else 200
+    )
+
+
+@page("activities")
+def both_texts(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
+    """What its agent was told and what it made of it."""
+    found = texts(desk.tenant_id, activity_id, request.GET.get("run", ""))
+    return shown(request, desk, "console/activities/texts.html", {"texts": found, "activity": found.activity})
+
+
+@page("activities", (*LOOKING, *ACTING))
+def many(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """What a query finds is counted and shown; a POST deals with all of it."""
+    if not _may_operate(desk):
+        raise Http404
+    query, fault, status = request.GET.get("q", "").strip(), "", 200
+    try:
+        if request.method == "POST":
+            started = bulk.start(desk.who, query, request.POST)
+            return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{desk.query}")
+    except (NotAsked, ActivityError) as refusal:
+        fault, status = str(refusal), getattr(refusal, "status", 400)
+    except QueryFault:
+        return _back_to_the_fault(desk, query)
+    try:
+        context = {
+            "preview": bulk.preview(desk.tenant_id, query),
+            "fault": fault,
+            "sent": request.POST if fault else {},
+        }
+    except (QueryFault, NotAsked):
+        return _back_to_the_fault(desk, query)
+    return shown(request, desk, "console/activities/many.html", context, status=status)
+
+
+@page("activities")
+def job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
+    """How a bulk job gets on."""
+    progress = bulk.progress(desk.tenant_id, job_id)
+    if progress is None:
+        raise Http404
+    context = {"progress": progress, "job": progress.job, "may_operate": _may_operate(desk)}
+    return shown(request, desk, "console/activities/job.html", context)
+
+
+@page("activities", ACTING)
+def stop_job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
+    """What is done stays done; the rest stays as it is."""
+    address = reverse("console:activities_bulk_job", args=[job_id])
+    reply = ask(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{desk.query}")
+    return telling.done(request, desk, address, "It was stopped.")
+
+
+def _may_operate(desk: Desk) -> bool:
+    return desk.who.role.includes(Role.OPERATOR)
+
+
+def _back_to_the_fault(desk: Desk, query: str) -> HttpResponse:
+    """The list says what is wrong with a query, and where."""
+    return redirect(f"{reverse('console:activities')}?{desk.query}&{urlencode({'q': query})}")

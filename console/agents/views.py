@@ -1,0 +1,54 @@
+"""The agents of the registry and their versions: looked at by everybody, brought into production by the platform's admins."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+
+from console import api_door, telling
+from console.agents import reads
+from console.pages import ACTING, LOOKING, Desk, page, shown
+from console.refusals import Refused
+
+NOT_OFFERED = "This page does not offer that."
+
+
+@page("agents")
+def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Every role, with how its runs went lately."""
+    return shown(request, desk, "console/agents/every.html", {"agents": reads.agents(desk.tenant_id)})
+
+
+@page("agents", (*LOOKING, *ACTING))
+def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
+    """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
+    refusal: Refused | None = None
+    if request.method == "POST":
+        try:
+            words = _act(request, desk, role)
+            return telling.done(request, desk, reverse("console:agent", args=[role]), words)
+        except Refused as refused:
+            refusal = refused
+    found = reads.agent(desk.tenant_id, role)
+    if found is None:
+        raise Http404
+    context = {"one": found, "may_deploy": desk.who.is_platform_admin, "refusal": refusal}
+    return shown(request, desk, "console/agents/one.html", context, refusal.status if refusal else 200)
+
+
+def _act(request: HttpRequest, desk: Desk, role: str) -> str:
+    deed, address = request.POST.get("deed", ""), f"/agents/{role}"
+    if deed == "roll_back":
+        reply, words = api_door.ask(request, desk.who, "POST", f"{address}/rollback/"), "Rolled back"
+    elif deed == "check":
+        reply = api_door.ask(request, desk.who, "POST", f"{address}/check/")
+        words = "A worker looks at its endpoint within seconds"
+    elif deed.startswith("promote:"):
+        wanted = reads.deployment_id(deed.removeprefix("promote:"))
+        reply = api_door.ask(request, desk.who, "POST", f"{address}/deployments/{wanted}/promote/")
+        words = "In production now"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if not reply.ok:
+        raise telling.refusal_of(reply)
+    return words

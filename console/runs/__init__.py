@@ -1,0 +1,1 @@
+"""Runs of pipelines: listed, drawn as they go on, cancelled, and done again from one of their steps."""

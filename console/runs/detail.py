@@ -1,0 +1,164 @@
+"""One pipeline run as its page shows it: the picture of its steps as they stand, and each of them in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.http import Http404
+from django.urls import reverse
+from django.utils.safestring import SafeString, mark_safe
+
+from activities.models import Activity
+from pipelines import picture, selectors, versions
+from pipelines.definition import DefinitionError
+from pipelines.models import PipelineRun
+from pipelines.models.run import RunState, StepReason, StepState
+from pipelines.picture import Counts, StepPicture
+from pipelines.selectors import BranchShown, StepShown
+from tenants.context import tenant_scope
+from tenants.models import Role
+from tenants.principals import Principal
+
+MOST_BRANCHES = 50  # of a step that are listed
+MOST_REPLAYS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the run."""
+
+    shown: StepShown
+    begun: datetime | None
+    ended: datetime | None
+    who: str
+
+    @property
+    def status(self) -> str:
+        run = self.shown.run
+        if run.status == StepState.SKIPPED and run.reason == StepReason.CONDITION:
+            return "condition_unmet"
+        return self.shown.activity_status or run.status
+
+    @property
+    def why(self) -> str:
+        """Why it was left out, or failed before it came to its activity."""
+        run = self.shown.run
+        return str((run.error or {}).get("message") or (run.get_reason_display() if run.reason else ""))
+
+    @property
+    def lasted(self) -> timedelta | None:
+        return (self.ended or datetime.now(UTC)) - self.begun if self.begun else None
+
+    @property
+    def branches(self) -> Sequence[BranchShown]:
+        return self.shown.branches
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What the page shows."""
+
+    run: PipelineRun
+    steps: Sequence[Step]
+    picture: SafeString
+    replays: Sequence[PipelineRun]
+    may_cancel: bool
+    may_replay: bool
+
+    @property
+    def pipeline(self) -> str:
+        return self.run.version.pipeline.name or self.run.version.pipeline.key
+
+    @property
+    def lasted(self) -> timedelta:
+        return (self.run.finished_at or datetime.now(UTC)) - self.run.started_at
+
+
+def detail(who: Principal, run_id: UUID) -> Detail:
+    """Raises `Http404`."""
+    with tenant_scope(who.tenant_id):
+        run = found(who.tenant_id, run_id)
+        shown = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
+        steps = _steps(who.tenant_id, shown)
+        drawn = _drawn(run, steps, who.tenant)
+        again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
+        replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
+    operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
+    return Detail(run, steps, drawn, replays, operates and running, operates and not running)
+
+
+def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
+    """Raises `Http404`. In the caller's `tenant_scope`."""
+    run = selectors.runs(tenant_id).filter(pk=run_id).first()
+    if run is None:
+        raise Http404
+    return run
+
+
+def _steps(tenant_id: UUID, shown: Sequence[StepShown]) -> list[Step]:
+    ids = {step.run.activity_id for step in shown if step.run.activity_id}
+    done_by: Mapping[UUID, Any] = (
+        Activity.objects.for_tenant(tenant_id)
+        .only("id", "tenant_id", "started_at", "finished_at", "agent_role", "human_role")
+        .in_bulk(ids)
+        if ids
+        else {}
+    )
+    return [
+        _step(step, done_by.get(step.run.activity_id) if step.run.activity_id else None) for step in shown
+    ]
+
+
+def _step(step: StepShown, activity: Any) -> Step:
+    if activity is None:
+        return Step(step, None, step.run.settled_at, "")
+    who = activity.agent_role or activity.human_role or ""
+    return Step(step, activity.started_at, activity.finished_at, who)
+
+
+def _drawn(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
+    try:
+        definition = versions.compiled(run.version_id).definition
+    except DefinitionError:
+        return SafeString("")  # An old version that the present program cannot read; the steps are listed.
+    svg = picture.draw(
+        definition,
+        {step.shown.run.step: _pictured(step, tenant) for step in steps},
+        title=f"{definition.name}: {run.status}",
+        counts=_counts(steps),
+        styled=False,
+    )
+    return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link
+
+
+def _pictured(step: Step, tenant: str) -> StepPicture:
+    run = step.shown.run
+    href = reverse("console:activity", args=[run.activity_id]) if run.activity_id else _branches_of(step)
+    ended = step.begun and step.ended
+    return StepPicture(
+        status=step.status,
+        detail=f"{step.lasted.total_seconds():.1f} s" if ended and step.lasted else "",
+        href=f"{href}{'&' if '?' in href else '?'}{urlencode({'tenant': tenant})}" if href else None,
+        round=run.round,
+    )
+
+
+def _branches_of(step: Step) -> str:
+    """The list of the activities of a step that was fanned out."""
+    run = step.shown.run
+    if not run.branches:
+        return ""
+    return f"{reverse('console:activities')}?{urlencode({'q': f'run:{run.run_id} step:{run.step}'})}"
+
+
+def _counts(steps: Sequence[Step]) -> Counts:
+    return {
+        step.shown.run.step: {"failed": counts.failed, "active": counts.active, "done": counts.done}
+        for step in steps
+        if (counts := step.shown.counts) is not None
+    }

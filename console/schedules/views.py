@@ -1,0 +1,99 @@
+"""Schedules: looked at by everybody, run by operators, switched by admins; and times that somebody wants to try out first."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+
+from console import api_door, telling
+from console.pages import ACTING, LOOKING, Desk, page, shown
+from console.refusals import Refused
+from console.schedules import reads
+from console.schedules.trial import TrialForm
+from tenants.models import Role
+
+NOT_OFFERED = "This page does not offer that."
+TIMES = 10
+
+
+@page("schedules")
+def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """The schedules, and what they will do in the coming weeks."""
+    search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
+    found = reads.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
+    may_try = desk.who.role.includes(Role.OPERATOR)
+    return shown(request, desk, "console/schedules/every.html", {"listing": found, "may_try": may_try})
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def trial(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
+    form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, desk))
+    reply = form.send(request, desk.who, "POST", "/schedules/preview/") if request.method == "POST" else None
+    context = {"form": form, "forecast": reply.data if reply else None}
+    status = form.status if request.method == "POST" and reply is None else 200
+    return shown(request, desk, "console/schedules/try.html", context, status)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def one(request: HttpRequest, desk: Desk, schedule_id: UUID) -> HttpResponse:
+    """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
+    refusal: Refused | None = None
+    forecast: Any = None
+    if request.method == "POST":
+        try:
+            forecast = _dry_run(request, desk, schedule_id)
+            if forecast is None:
+                words = _act(request, desk, schedule_id)
+                return telling.done(request, desk, reverse("console:schedule", args=[schedule_id]), words)
+        except Refused as refused:
+            refusal = refused
+    found = reads.one(desk.tenant_id, schedule_id)
+    if found is None:
+        raise Http404
+    context = {
+        "one": found,
+        "may_run": desk.who.role.includes(Role.OPERATOR),
+        "may_switch": desk.who.role.includes(Role.ADMIN),
+        "forecast": forecast,
+        "refusal": refusal,
+    }
+    return shown(request, desk, "console/schedules/one.html", context, refusal.status if refusal else 200)
+
+
+def _dry_run(request: HttpRequest, desk: Desk, schedule_id: UUID) -> Any:
+    if request.POST.get("deed") != "dry_run":
+        return None
+    address = f"/schedules/{schedule_id}/preview/"
+    reply = api_door.ask(request, desk.who, "GET", address, query={"count": TIMES})
+    if not reply.ok:
+        raise telling.refusal_of(reply)
+    return reply.data
+
+
+def _act(request: HttpRequest, desk: Desk, schedule_id: UUID) -> str:
+    deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
+    if deed == "run":
+        reply = api_door.ask(request, desk.who, "POST", f"{address}run/")
+        words = "Begun: see its executions"
+    elif deed in ("on", "off"):
+        reply = api_door.ask(request, desk.who, "PATCH", address, {"enabled": deed == "on"})
+        words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if not reply.ok:
+        raise telling.refusal_of(reply)
+    return words
+
+
+def _given(request: HttpRequest, desk: Desk) -> dict[str, Any]:
+    """What the form begins with: the schedule that the address names, or nothing."""
+    named = request.GET.get("schedule", "")
+    try:
+        found = reads.one(desk.tenant_id, UUID(named)) if named else None
+    except ValueError:
+        found = None
+    return TrialForm.members_of(found.schedule) if found else {}

@@ -1,0 +1,107 @@
+"""API tokens: made and revoked by admins of the tenant. A secret is on the page that answers its making, and on no other."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from console import telling
+from console.api_forms import WordsField
+from console.for_admins import for_admins
+from console.pages import ACTING, LOOKING, Desk, page, shown
+from console.refusals import Refused
+from console.settings.tabs import tabs
+from tenants import minting
+from tenants.context import tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Role
+from tenants.tokens import InvalidScope
+
+NOT_OFFERED = "This page does not offer that."
+LONGEST_DAYS = 3650
+
+
+class TokenForm(forms.Form):
+    """What a token may do, and for how long."""
+
+    name = forms.CharField(max_length=100, help_text="To recognise it by.")
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR)
+    days = forms.IntegerField(
+        label="Ends after days",
+        required=False,
+        min_value=1,
+        max_value=LONGEST_DAYS,
+        help_text="Never, if empty.",
+    )
+    scopes = WordsField(
+        required=False,
+        max_length=500,
+        help_text="Empty: everything that the role may do. Else read, write, or such as activities:read.",
+    )
+
+
+@page("settings", (*LOOKING, *ACTING))
+@for_admins("Settings")
+def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
+    refusal: Refused | None = None
+    form, made = TokenForm(), None
+    if request.method == "POST":
+        try:
+            if request.POST.get("deed") == "make":
+                form = TokenForm(request.POST)
+                made = _make(desk, form)
+            else:
+                return telling.done(request, desk, reverse("console:settings_tokens"), _revoke(request, desk))
+        except Refused as refused:
+            refusal = refused
+    with tenant_scope(desk.tenant_id):
+        found = minting.tokens_of(desk.tenant_id)
+    context: dict[str, Any] = {
+        "tokens": found,
+        "now": timezone.now(),
+        "form": TokenForm() if made else form,
+        "made": made,
+        "refusal": refusal,
+        "tabs": tabs("tokens"),
+    }
+    status = refusal.status if refusal else 201 if made else 400 if form.errors else 200
+    return shown(request, desk, "console/settings/tokens.html", context, status)
+
+
+def _make(desk: Desk, form: TokenForm) -> Any:
+    if not form.is_valid():
+        return None
+    given = form.cleaned_data
+    lasting = timedelta(days=given["days"]) if given["days"] else None
+    try:
+        token, secret = minting.make(
+            desk.who, given["name"], Role(given["role"]), lasting=lasting, scopes=given["scopes"]
+        )
+    except InvalidScope as error:
+        form.add_error("scopes", str(error))
+        return None
+    except TenantError as error:
+        raise Refused(str(error), status=error.status) from error
+    return {"token": token, "secret": secret}
+
+
+def _revoke(request: HttpRequest, desk: Desk) -> str:
+    deed, _, token = request.POST.get("deed", "").partition(":")
+    if deed != "revoke":
+        raise Refused(NOT_OFFERED, status=400)
+    if refusal := telling.refuse_unsure(request):
+        raise refusal
+    try:
+        revoked = minting.revoke(desk.who, UUID(token))
+    except ValueError as error:
+        raise Http404 from error
+    except TenantError as error:
+        raise Refused(str(error), status=error.status) from error
+    return f"Revoked: {revoked.name}. Within a second nobody can use it"

@@ -1,0 +1,1 @@
+"""Words of templates: tags and filters of the console."""

@@ -1,0 +1,112 @@
+"""What templates of the console say in one word: addresses that stay with the tenant, states, times, small pictures of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django import template
+from django.conf import settings
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from console.charts import bars as drawn_bars
+from console.durations import in_words
+from console.navigation import address_of, groups
+from console.states import tone_of, words_of
+from console.wording import KINDS, named
+from tenants.events import kinds
+
+register = template.Library()
+NOTHING = "\u2013"
+
+
+@register.simple_tag(takes_context=True)
+def address(context: template.Context, name: str, *args: Any, **query: Any) -> str:
+    """The address of a page of the console for the tenant that is looked at; further words go into its query."""
+    acting = context.get("acting")
+    given = {"tenant": acting.tenant} if acting else {}
+    given |= {key: value for key, value in query.items() if value not in (None, "")}
+    found = reverse(f"console:{name}", args=args)
+    return f"{found}?{urlencode(given)}" if given else found
+
+
+@register.simple_tag
+def event_kinds() -> str:
+    """What a page can listen to."""
+    return " ".join(kinds.KINDS)
+
+
+@register.inclusion_tag("console/menu.html", takes_context=True)
+def menu(context: template.Context) -> dict[str, Any]:
+    """The navigation, with the tenant chooser and the ways out."""
+    user, acting, here = context["request"].user, context.get("acting"), str(context.get("here") or "")
+    return {
+        "groups": groups(here),
+        "acting": acting,
+        "tenants": context.get("tenants") or [],
+        "user": user,
+        "start": address_of(here),
+        "for_all": user.is_superuser and here == "home",
+        "csrf_token": context.get("csrf_token"),
+        "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
+    }
+
+
+@register.filter
+def badge(status: str) -> SafeString:
+    """A state as a coloured word."""
+    return format_html('<span class="tag {}">{}</span>', tone_of(status), words_of(status))
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString | str:
+    """How long ago something was; pointing at it shows when."""
+    if moment is None:
+        return NOTHING
+    passed = (datetime.now(UTC) - moment).total_seconds()
+    words = f"in {in_words(-passed)}" if passed < -1 else in_words(max(passed, 0))
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
+
+
+@register.filter
+def exactly(moment: datetime | None) -> str:
+    """A moment to the second, in UTC."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
+
+
+@register.filter
+def lasting(length: timedelta | float | None) -> str:
+    """A duration in words; numbers are seconds."""
+    if length is None:
+        return NOTHING
+    seconds = length.total_seconds() if isinstance(length, timedelta) else float(length)
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else in_words(seconds)
+
+
+@register.simple_tag
+def bars(values: Sequence[float], words: str) -> SafeString:
+    """A row of bars for figures in their order. `words` say what they are to those who do not see them."""
+    return drawn_bars(values, words)
+
+
+@register.filter
+def state_words(state: str) -> str:
+    """A state or a reason as words."""
+    return words_of(state)
+
+
+@register.filter
+def actor(name: str) -> str:
+    """Who did something, as people call them."""
+    return named(name)
+
+
+@register.filter
+def link_words(link_kind: str | None) -> str:
+    """What an activity is to the one that it hangs on."""
+    known = KINDS.get(link_kind or "")
+    return known[0].lower() if known else words_of(link_kind or "part")

@@ -1,0 +1,113 @@
+"""What was consumed, from the ledger: by day, role and pipeline, and against the budgets. However it is grouped, it adds up to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from console.usage.standing import BudgetLine, budgets_of
+from console.usage.wanted import Wanted
+from pipelines.models import PipelineRun
+from tenants.context import tenant_scope
+from tenants.money import ledger
+
+MOST_LINES = 100
+NO_PIPELINE = "no pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The figures of one day, role or pipeline. `share` is that of the most expensive line."""
+
+    name: str
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+    unpriced: int
+    share: float = 0.0
+
+    @property
+    def figures(self) -> tuple[Any, ...]:
+        return (self.runs, self.input_tokens, self.output_tokens, self.cost, self.unpriced)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the page shows. `days` holds every day, the others what is most expensive first."""
+
+    wanted: Wanted
+    total: Line
+    days: Sequence[Line]
+    roles: Sequence[Line]
+    pipelines: Sequence[Line]
+    budgets: Sequence[BudgetLine]
+
+    @property
+    def costs(self) -> list[float]:
+        return [float(day.cost) for day in self.days]
+
+    @property
+    def runs(self) -> list[float]:
+        return [float(day.runs) for day in self.days]
+
+    @property
+    def dearest(self) -> Line | None:
+        return max(self.days, key=lambda day: day.cost, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.total.runs or self.total.cost or self.total.input_tokens)
+
+
+def usage(tenant_id: UUID, wanted: Wanted) -> Usage:
+    """What the tenant has consumed in these days."""
+    with tenant_scope(tenant_id):
+        rows = _narrowed(ledger.entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
+        by_day = {
+            group["day"]: group for group in rows.values("day").annotate(**ledger.FIGURES).order_by("day")
+        }
+        roles = _lines(rows, "agent_role")
+        pipelines = _lines(rows, "pipeline")
+        budgets = budgets_of(tenant_id)
+    days = [_line(str(day), by_day.get(day, {})) for day in wanted.days]
+    return Usage(wanted, _sum(days), _with_shares(days), roles, pipelines, budgets)
+
+
+def _narrowed(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
+    runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
+    rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
+    if wanted.role:
+        rows = rows.filter(agent_role=wanted.role)
+    return rows.filter(pipeline=wanted.pipeline) if wanted.pipeline else rows
+
+
+def _lines(rows: QuerySet[Any], column: str) -> list[Line]:
+    groups = rows.values(column).annotate(**ledger.FIGURES).order_by("-sum_cost_usd", column)[:MOST_LINES]
+    return _with_shares([_line(group[column] or NO_PIPELINE, group) for group in groups])
+
+
+def _line(name: str, group: dict[str, Any]) -> Line:
+    return Line(
+        name=name,
+        runs=group.get("sum_runs", 0),
+        input_tokens=group.get("sum_input_tokens", 0),
+        output_tokens=group.get("sum_output_tokens", 0),
+        cost=Decimal(group.get("sum_cost_usd", 0)).normalize() + 0,
+        unpriced=group.get("sum_unpriced_tokens", 0),
+    )
+
+
+def _sum(lines: Sequence[Line]) -> Line:
+    sums = [sum(figures) for figures in zip(*(line.figures for line in lines), strict=True)]
+    return Line("total", *sums)
+
+
+def _with_shares(lines: Sequence[Line]) -> list[Line]:
+    most = max((line.cost for line in lines), default=Decimal(0)) or Decimal(1)
+    return [Line(line.name, *line.figures, share=float(line.cost / most)) for line in lines]

@@ -1,0 +1,144 @@
+"""Who acts for a tenant, as its admins arrange it: roles changed, memberships ended, and by superusers people added.
+
+Each change stands in the tenant's audit trail, in the transaction of the change, and acts on the person's next request. A tenant keeps an
+admin: the last one neither leaves nor becomes less, unless a superuser says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.contrib.auth import get_user_model
+
+from tenants import audit
+from tenants.audit import origin
+from tenants.audit.changes import between
+from tenants.context import tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Membership, Role
+from tenants.principals import Principal
+
+KIND = "members"
+
+
+class MembershipForbidden(TenantError):
+    """Only admins of the tenant arrange who acts for it, and only superusers choose among all people."""
+
+    code = "forbidden"
+    status = 403
+
+
+class MemberNotFound(TenantError):
+    """The tenant has no such member, or the platform no such person."""
+
+    code = "not_found"
+    status = 404
+
+
+class LastAdmin(TenantError):
+    """Without its last admin nobody could arrange anything for the tenant any more."""
+
+    code = "last_admin"
+    status = 409
+
+
+class AlreadyMember(TenantError):
+    """The person is a member already: change their role instead."""
+
+    code = "already_exists"
+    status = 409
+
+
+def members_of(tenant_id: UUID) -> list[Membership]:
+    """All members with the people that they are, by name. In the caller's `tenant_scope`."""
+    rows = Membership.objects.for_tenant(tenant_id).select_related("user")
+    return list(rows.order_by("user__username"))
+
+
+def change(who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str]) -> Membership:
+    """Give a member another role. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+    _refuse_others(who)
+    with tenant_scope(who.tenant_id):
+        member = _locked(who, membership_id)
+        if role != Role.ADMIN:
+            _refuse_last_admin(who, member)
+        before = _shown(member)
+        member.role, member.human_roles = role, list(human_roles)
+        member.save(update_fields=["role", "human_roles"])
+        _note(who, "membership.changed", member, before, _shown(member))
+    return member
+
+
+def end(who: Principal, membership_id: UUID) -> str:
+    """End a membership; whose it was. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+    _refuse_others(who)
+    with tenant_scope(who.tenant_id):
+        member = _locked(who, membership_id)
+        _refuse_last_admin(who, member)
+        _note(who, "membership.ended", member, _shown(member), None)
+        name = str(member.user)
+        member.delete()
+    return name
+
+
+def add(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
+    """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
+    _refuse_others(who)
+    if not who.is_platform_admin:
+        raise MembershipForbidden("Superusers add people: whoever may choose among all learns who they are.")
+    user = get_user_model().objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise MemberNotFound(f"There is no person {username!r}.")
+    with tenant_scope(who.tenant_id):
+        if Membership.objects.for_tenant(who.tenant_id).filter(user=user).exists():
+            raise AlreadyMember(f"{username} is a member already.")
+        member = Membership(tenant_id=who.tenant_id, user=user, role=role, human_roles=list(human_roles))
+        member.save(force_insert=True)
+        _note(who, "membership.begun", member, None, _shown(member))
+    return member
+
+
+def _refuse_others(who: Principal) -> None:
+    if not who.role.includes(Role.ADMIN):
+        raise MembershipForbidden(f"This needs the role admin; you act as {who.role.value}.")
+
+
+def _locked(who: Principal, membership_id: UUID) -> Membership:
+    """With all admins of the tenant: of two who make each other less, the second finds that nobody else is left."""
+    rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(of=("self",)).order_by("pk")
+    list(rows.filter(role=Role.ADMIN).values_list("pk"))
+    member: Membership | None = rows.select_related("user").filter(pk=membership_id).first()
+    if member is None:
+        raise MemberNotFound(f"There is no member {membership_id}.")
+    return member
+
+
+def _refuse_last_admin(who: Principal, member: Membership) -> None:
+    if member.role != Role.ADMIN or who.is_platform_admin:
+        return
+    others = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN).exclude(pk=member.pk)
+    if not others.exists():
+        raise LastAdmin(f"{member.user} is the only admin. Make somebody else one first.")
+
+
+def _shown(member: Membership) -> dict[str, object]:
+    return {"user": str(member.user), "role": str(member.role), "human_roles": member.human_roles}
+
+
+def _note(
+    who: Principal,
+    operation: str,
+    member: Membership,
+    before: dict[str, object] | None,
+    after: dict[str, object] | None,
+) -> None:
+    glass = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    with origin.through_glass(glass):
+        audit.record(
+            operation,
+            actor=audit.actor_of(who),
+            tenant_id=who.tenant_id,
+            about=(KIND, member.pk),
+            changes=between(before, after),
+        )

@@ -1,0 +1,280 @@
+"""The pages of activities: found by a query, looked at one by one, dealt with one by one and many at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import bulk, outputs
+from activities.models import Activity, BulkJob
+from activities.submission import NewActivity, submit
+from agents.contracts import Completed, Output
+from console.activities.listing import PAGE
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.forms import forms_of
+from tests.looking import MOST, statements
+from tests.questions import Questions
+from tests.visiting import Person
+
+LIST, MANY = "/activities/", "/activities/bulk/"
+
+
+def names(answer: Any) -> list[str]:
+    """The activities of the list, in their order."""
+    return re.findall(r'<th scope="row"><a [^>]*><bdi>(.*?)</bdi>', answer.content.decode())
+
+
+def submitted(tenant: Tenant, *items: NewActivity) -> list[UUID]:
+    with tenant_scope(tenant.pk):
+        return [one.id for one in submit(list(items), actor="token:planner")]
+
+
+def work(name: str, role: str = "strategy-writer", **fields: Any) -> NewActivity:
+    return NewActivity(name=name, agent_role=role, **fields)
+
+
+# The list
+
+
+def test_a_query_finds_what_it_says_newest_first(asked: Questions, ann: Person) -> None:
+    asked.escalation("No page.")
+    submitted(asked.tenant, work("Bees", priority=1), work("Wasps", "blog-writer"), work("Ants"))
+
+    def found(query: str) -> list[str]:
+        return names(ann.get(f"{LIST}?q={query}"))
+
+    assert found("")[:3] == ["Ants", "Wasps", "Bees"]
+    assert found("role:strategy-writer") == ["Ants", "Bees"]
+    assert found("role:strategy-writer+priority:urgent") == ["Bees"]
+    assert found("status:needs_review") == ["Audit"]
+    assert found("for:agents+-status:ended") == ["Ants", "Wasps", "Bees"]
+    assert found("age:%3E1h") == []
+    assert found('name:"as"+age:%3C1h') == ["Wasps"]
+    assert found("wake:new_task") == ["Audit"]
+
+
+def test_each_says_why_it_waits(asked: Questions, ann: Person) -> None:
+    asked.blocker()
+    submitted(asked.tenant, work("Bees"))
+
+    text = words(ann.get(f"{LIST}?q=status:open"))
+
+    assert "Somebody removes the blocker." in text
+    assert "It is ready and will start when its turn comes." in text
+
+
+def test_a_fault_is_shown_at_its_place_and_finds_nothing(asked: Questions, ann: Person) -> None:
+    submitted(asked.tenant, work("Bees"))
+
+    answer = ann.browser.get(f"{LIST}?q=status:open+roel:<b>")
+
+    assert answer.status_code == 400
+    assert "There is no field roel. Did you mean role? At character 13:" in words(answer)
+    assert "<mark>roel:&lt;b&gt;</mark>" in answer.content.decode()
+    assert names(answer) == []
+
+
+def test_pages_go_on_where_the_last_one_ended(asked: Questions, ann: Person) -> None:
+    submitted(asked.tenant, *(work(f"Part {number}") for number in range(PAGE + 3)))
+
+    first = ann.get(f"{LIST}?q=role:strategy-writer")
+    older = re.search(r'rel="next" href="([^"]+)"', first.content.decode())
+    assert older
+    second = ann.get(older[1].replace("&amp;", "&"))
+
+    assert len(names(first)) == PAGE
+    assert {*names(first), *names(second)} == {f"Part {number}" for number in range(PAGE + 3)}
+    assert len(names(second)) == 3
+    assert 'rel="next"' not in second.content.decode()
+    assert names(ann.get(f"{LIST}?after=nonsense")) == names(ann.get(LIST)), "no place is the first page"
+
+
+def test_nothing_of_another_tenant_is_shown(asked: Questions, other_tenant: Tenant, ann: Person) -> None:
+    (theirs,) = submitted(other_tenant, work("Their secret"))
+
+    assert "Their secret" not in words(ann.get(LIST))
+    for address in (f"{LIST}{theirs}/", f"{LIST}{theirs}/texts/", f"{LIST}?tenant={other_tenant.slug}"):
+        assert ann.browser.get(address).status_code == 404
+    assert ann.browser.get(f"{LIST}?q=parent:{theirs}").status_code == 200
+
+
+def test_looking_costs_few_statements_however_much_there_is(asked: Questions, ann: Person) -> None:
+    gate = asked.gate_of_step()
+    one = asked.get(gate.parent_id)
+    addresses = (LIST, f"{LIST}{one.pk}/", f"{MANY}?q=status:open")
+    few = [statements(lambda at=each: ann.get(at)) for each in addresses]
+
+    asked.next_round(gate, "Shorter.", "Short.")
+    asked.blocker(), asked.review(), asked.escalation()
+    submitted(asked.tenant, *(work(f"Part {number}") for number in range(20)))
+    many = [statements(lambda at=each: ann.get(at)) for each in addresses]
+
+    assert [len(each) <= MOST for each in (*few, *many)] == [True] * 6, [len(each) for each in (*few, *many)]
+
+
+# One activity
+
+
+def test_its_page_tells_its_time_its_attempts_and_what_it_waits_for(asked: Questions, ann: Person) -> None:
+    gate = asked.gate(name="Bees")
+    asked.next_round(gate, "Shorter, please.", "Short.")
+    revision = asked.get(asked.newest(link_kind="gate").parent_id)
+
+    answer = ann.get(f"{LIST}{revision.pk}/")
+    text = words(answer)
+
+    assert "Somebody decides about the result." in text
+    assert "Answer it in the inbox" in text
+    assert "rejection" in text
+    assert "Waits for an approval" in text
+    assert answer.content.count(b'class="stretch"') == 3
+    assert "style=" not in answer.content.decode()
+
+
+def test_prompt_and_output_stand_side_by_side_and_do_no_harm(asked: Questions, ann: Person) -> None:
+    gate = asked.gate("# Bees\n\n<script>alert(1)</script> **fly**", name="On <b>bees</b>")
+    outputs.copy_waiting()
+
+    page = ann.get(f"{LIST}{gate.parent_id}/texts/").content.decode()
+
+    assert "# On &lt;b&gt;bees&lt;/b&gt;" in page, "what the agent was told"
+    assert "<strong>fly</strong>" in page
+    assert "<script>alert" not in page
+
+
+def test_an_operator_cancels_and_tries_again(
+    asked: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    failed = asked.get(asked.escalation().parent_id)
+    (waiting,) = submitted(asked.tenant, work("Bees"))
+
+    def press(who: Person, activity_id: UUID, deed: str) -> Any:
+        form = forms_of(who.get(f"{LIST}{activity_id}/"))["operate"]
+        return form.send(who.browser, ("deed", deed))
+
+    assert press(ann, failed.pk, "retry").status_code == 302
+    assert press(ann, waiting, "cancel").status_code == 302
+
+    assert (asked.get(failed.pk).status, asked.get(waiting).status) == ("created", "cancelled")
+    viewer = person("vic", role="viewer")
+    assert "operate" not in forms_of(viewer.get(f"{LIST}{failed.pk}/"))
+
+
+def test_what_has_changed_since_it_was_shown_is_left_alone(asked: Questions, ann: Person) -> None:
+    failed = asked.get(asked.escalation().parent_id)
+    shown = forms_of(ann.get(f"{LIST}{failed.pk}/"))["operate"]
+    shown.send(ann.browser, ("deed", "retry"))
+
+    answer = shown.send(ann.browser, ("deed", "cancel"))
+
+    assert answer.status_code == 409
+    assert "It has changed since you looked." in words(answer)
+    assert asked.get(failed.pk).status == "created"
+
+
+def test_work_is_handed_to_another_role_with_a_reason(asked: Questions, ann: Person) -> None:
+    (given,) = submitted(asked.tenant, work("Bees"))
+    form = forms_of(ann.get(f"{LIST}{given}/"))["hand-on"]
+
+    refused = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason=" ")
+    answer = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason="She knows bees.")
+
+    assert refused.status_code == 400
+    assert asked.get(given).status == "reassigned"
+    heir = asked.get(UUID(answer["Location"].split("/")[2]))
+    assert (heir.agent_role, heir.parent_id) == ("qa", given)
+
+
+# Many at a time
+
+
+def test_what_matches_is_counted_done_and_reported(asked: Questions, ann: Person) -> None:
+    ids = submitted(asked.tenant, *(work(f"Part {number}") for number in range(3)))
+    page = ann.get(f"{MANY}?q=role:strategy-writer")
+    assert "3 activities match" in words(page)
+
+    answer = forms_of(page)["many"].send(ann.browser, action="cancel", reason="Not now.")
+    assert answer.status_code == 302
+    assert "0 of 3" in words(ann.get(answer["Location"]))
+    bulk.work()
+
+    assert {asked.get(one).status for one in ids} == {"cancelled"}
+    text = words(ann.get(answer["Location"]))
+    assert "3 of 3 3 done 0 skipped 0 failed" in text
+    assert "Not now." in text
+    assert "Stop" not in text
+
+
+def test_nothing_is_done_when_others_match_by_now(asked: Questions, ann: Person) -> None:
+    submitted(asked.tenant, work("Bees"))
+    form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"]
+    submitted(asked.tenant, work("Wasps"))
+
+    answer = form.send(ann.browser, action="cancel")
+
+    assert answer.status_code == 409
+    assert "The filter finds 2 activities by now, not 1." in words(answer)
+    with tenant_scope(asked.tenant.pk):
+        assert not BulkJob.objects.exists()
+        assert set(Activity.objects.values_list("status", flat=True)) == {"created"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({}, "Choose what is to be done."),
+        ({"action": "priority"}, "Choose a priority."),
+        ({"action": "reassign", "agent_role": "nobody"}, "Choose the role that takes over."),
+        ({"action": "reassign", "agent_role": "qa"}, "Say why: who takes over reads it."),
+    ],
+    ids=("nothing", "no priority", "no such role", "no reason"),
+)
+def test_what_is_missing_is_said(sent: dict[str, str], told: str, asked: Questions, ann: Person) -> None:
+    submitted(asked.tenant, work("Bees"))
+    form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"]
+
+    answer = form.send(ann.browser, **sent)
+
+    assert (answer.status_code, told in words(answer)) == (400, True)
+
+
+def test_a_job_is_stopped_and_belongs_to_its_tenant(
+    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+) -> None:
+    submitted(asked.tenant, work("Bees"))
+    begun = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"].send(ann.browser, action="cancel")
+    job = begun["Location"].partition("?")[0]
+    stranger = person("eve", other_tenant)
+
+    assert stranger.browser.get(job).status_code == 404
+    assert forms_of(ann.get(job))["stop"].send(ann.browser).status_code == 302
+
+    assert "cancelled" in words(ann.get(job))
+
+
+def test_without_a_condition_or_the_role_nothing_is_offered(
+    asked: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    submitted(asked.tenant, work("Bees"))
+
+    assert ann.browser.get(MANY).status_code == 302
+    assert ann.browser.get(f"{MANY}?q=colour:red")["Location"].endswith("q=colour%3Ared")
+    assert person("vic", role="reviewer").browser.get(f"{MANY}?q=role:qa").status_code == 404
+
+
+def test_an_agents_words_are_escaped_everywhere(asked: Questions, ann: Person) -> None:
+    asked.engine.agent.behaviour = lambda request: Completed(Output(content="<img src=x>", data={"a": "<b>"}))
+    submitted(asked.tenant, work("<i>Bees</i>", "qa", description="<u>"))
+    asked.engine.drain()
+    with tenant_scope(asked.tenant.pk):
+        one = Activity.objects.get(name="<i>Bees</i>")
+
+    for address in (LIST, f"{LIST}{one.pk}/", f"{LIST}{one.pk}/texts/", f"{MANY}?q=role:qa"):
+        page = ann.get(address).content.decode()
+        assert not re.search(r"<(?:i|u|b)>(?:Bees|<)|<img src=x", page), address

@@ -1,0 +1,150 @@
+"""The pages of agents: which version serves, how the tenant's runs went, and versions brought into production by the platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from activities.models import ActivityRun
+from agents import deployments
+from agents.exceptions import PermanentAgentError
+from agents.models import Agent
+from console.agents.lately import Lately, first_id_at
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import AuditEntry, Tenant
+from tests.browsing import words
+from tests.burying import failed
+from tests.engine import Engine
+from tests.forms import forms_of
+from tests.registry import registered
+from tests.visiting import Person, refused, sent_by
+
+AGENTS = "/agents/"
+
+
+@pytest.fixture
+def scribe(database: None) -> Iterator[Agent]:
+    """An agent with two versions that were in production one after the other."""
+    with registered(endpoint="https://scribe.example") as agent:
+        deployments.deploy("scribe", "1.0.0", "production", actor="mia")
+        deployments.deploy("scribe", "1.1.0", "production", actor="noa")
+        yield agent
+
+
+def test_each_role_shows_how_the_tenants_own_runs_went(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, ann: Person
+) -> None:
+    engine.serve(tenant)
+    engine.serve(other_tenant)
+    engine.submit(tenant, "qa", count=3)
+    engine.drain()
+    failed(engine, tenant, "qa")
+    engine.submit(other_tenant, "qa", count=5)
+    engine.drain()
+
+    row = next(row for row in ann.get(AGENTS).context["agents"] if row.agent.role == "qa")
+
+    assert (row.runs.completed, row.runs.failed, row.runs.failure_percent) == (3, 1, "25%")
+    assert row.runs.p50 is not None
+    assert "25%" in words(ann.get(AGENTS))
+
+
+def test_half_and_nearly_all_of_the_runs_took_at_most_so_long() -> None:
+    runs = Lately()
+    for seconds in range(1, 101):
+        runs.count("completed", float(seconds))
+    runs.count("stalled", 1_000.0)
+
+    assert (runs.p50, round(runs.p95 or 0), runs.failed) == (50.5, 95, 1)
+    assert (Lately().p50, Lately().p95, Lately().failure_rate) == (None, None, None)
+
+
+def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant, "qa")
+    engine.drain()
+    with tenant_scope(tenant.pk):
+        run = ActivityRun.objects.get()
+        older = first_id_at(run.started_at - timedelta(hours=25))
+        assert first_id_at(run.started_at) <= uuid7()
+        ActivityRun.objects.filter(pk=run.pk).update(id=older)
+
+    row = next(row for row in ann.get(AGENTS).context["agents"] if row.agent.role == "qa")
+
+    assert row.runs.ended == 0
+
+
+def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Person) -> None:
+    page = ann.get(f"{AGENTS}scribe/")
+
+    history = page.context["one"].history
+    assert [each.version for each in history] == ["1.1.0", "1.0.0"]
+    assert "by noa" in words(page)
+    assert "versions" in forms_of(page)
+    assert forms_of(page)["versions"].buttons == [], "only the platform deploys"
+    assert "scribe.example" not in page.content.decode(), "addresses are the platform's"
+
+
+def test_a_superuser_rolls_back_and_promotes_and_the_trail_says_so(
+    scribe: Agent, tenant: Tenant, root: Person
+) -> None:
+    page = root.get(f"{AGENTS}scribe/?tenant=acme")
+
+    answer = forms_of(page)["deeds"].send(root.browser, ("deed", "roll_back"))
+    page = root.get(answer["Location"])
+    assert page.context["one"].row.version == "1.0.0"
+    newest = page.context["one"].history[1]
+    forms_of(page)["versions"].send(root.browser, ("deed", f"promote:{newest.pk}"))
+
+    serving = deployments.in_production("scribe")
+    assert serving is not None
+    assert serving.version == "1.1.0"
+    with tenant_scope(tenant.pk):
+        operations = (
+            AuditEntry.objects.for_tenant(tenant).order_by("number").values_list("operation", flat=True)
+        )
+        assert [each for each in operations if "agents" in each] == [
+            "POST /agents/{agent_role}/rollback/",
+            "POST /agents/{agent_role}/deployments/{id}/promote/",
+        ]
+
+
+def test_an_admin_of_a_tenant_does_not_deploy_for_all(
+    scribe: Agent, root: Person, person: Callable[..., Person]
+) -> None:
+    boss = person("boss", role="admin")
+    form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
+
+    answer = sent_by(boss, form, deed="roll_back")
+
+    assert "needs a token of a platform admin" in refused(answer, 403)
+    serving = deployments.in_production("scribe")
+    assert serving is not None
+    assert serving.version == "1.1.0"
+
+
+def test_what_cannot_be_done_says_why(scribe: Agent, root: Person) -> None:
+    form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
+    form.send(root.browser, ("deed", "roll_back"))
+
+    assert "was in production before" in refused(form.send(root.browser, ("deed", "roll_back")), 409)
+    assert root.browser.get(f"{AGENTS}no-such/?tenant=acme").status_code == 404
+
+
+def test_a_failure_is_seen_on_the_page(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    engine.serve(tenant)
+    failed(engine, tenant, "dev", 2, error=PermanentAgentError("No.", code="no"))
+
+    assert "100% failed" in words(ann.get(f"{AGENTS}dev/"))
+
+
+@pytest.mark.parametrize("address", [AGENTS, f"{AGENTS}qa/"])
+def test_a_page_costs_the_same_for_all_roles(
+    address: str, engine: Engine, ann: Person, asked_queries: Callable[..., list[str]]
+) -> None:
+    asked = asked_queries(ann, address)
+
+    assert len(asked) <= 12, asked

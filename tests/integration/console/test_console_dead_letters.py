@@ -1,0 +1,184 @@
+"""The pages of dead letters: alike failures together, replayed after a count, with what was done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from activities.models import Activity, DeadLetter
+from agents.exceptions import PermanentAgentError
+from tenants.context import tenant_scope
+from tenants.models import AuditEntry, Tenant
+from tests.browsing import words
+from tests.burying import failed, failed_many, letters_of
+from tests.engine import Engine
+from tests.forms import forms_of
+from tests.visiting import Person, refused, sent_by
+
+LETTERS = "/dead-letters/"
+
+
+@pytest.fixture
+def broken(engine: Engine, tenant: Tenant) -> list[UUID]:
+    """Three activities that failed alike."""
+    engine.serve(tenant)
+    return failed(engine, tenant, count=3)
+
+
+@pytest.fixture
+def address(tenant: Tenant, broken: list[UUID]) -> str:
+    """The page of what failed like these."""
+    return f"{LETTERS}{letters_of(tenant, *broken)[0].fingerprint}/"
+
+
+def states(tenant: Tenant, ids: list[UUID]) -> list[str]:
+    return [letter.state for letter in letters_of(tenant, *ids)]
+
+
+def test_failures_that_look_alike_stand_together_with_a_sample(
+    engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
+) -> None:
+    failed(engine, tenant, "dev", error=PermanentAgentError("Page 7 is <b>empty</b>.", code="empty_page"))
+
+    page = ann.get(LETTERS)
+
+    assert [
+        (group.code, group.role, group.count, group.open) for group in page.context["letters"].groups
+    ] == [
+        ("broken", "qa", 3, 3),
+        ("empty_page", "dev", 1, 1),
+    ]
+    assert "Page 7 is &lt;b&gt;empty&lt;/b&gt;." in page.content.decode()
+
+
+def test_the_list_is_narrowed_by_role_and_shows_what_is_dealt_with_on_demand(
+    engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
+) -> None:
+    assert "No failure is open." in words(ann.get(f"{LETTERS}?role=dev"))
+    with tenant_scope(tenant.pk):
+        DeadLetter.objects.update(state="closed")
+
+    assert "No failure is open." in words(ann.get(LETTERS))
+    assert "broken It broke." in words(ann.get(f"{LETTERS}?state=all"))
+
+
+def test_a_replay_is_counted_first_and_does_what_was_counted(
+    engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
+) -> None:
+    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="2")
+
+    assert "3 would start again" in words(counted)
+    assert "At 2 a second the last of them starts after 1 s." in words(counted)
+    assert states(tenant, broken) == ["open"] * 3, "counting starts nothing"
+
+    later = failed(engine, tenant)  # fails alike, after the count
+    answer = forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
+    page = ann.get(answer["Location"])
+
+    assert "Started anew: 3" in words(page)
+    assert states(tenant, broken) == ["replayed"] * 3
+    assert states(tenant, later) == ["open"], "what was not counted is not replayed"
+    (dealing,) = page.context["alike"].history
+    assert (dealing.by, dealing.state, dealing.count, dealing.live) == ("user:ann", "replayed", 3, 3)
+    with tenant_scope(tenant.pk):
+        entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
+    assert (entry.operation, entry.actor_name) == ("POST /dead-letters/replay/", "ann")
+
+
+def test_the_history_says_what_became_of_a_replay(
+    engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
+) -> None:
+    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"))
+    forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
+    engine.drain()
+
+    assert "3 succeeded" in words(ann.get(address))
+    assert "user:ann replayed 3 3 succeeded" in words(ann.get(LETTERS))
+
+
+def test_one_failure_is_tried_again_and_not_twice(
+    engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
+) -> None:
+    form, letter = forms_of(ann.get(address))["single"], letters_of(tenant, *broken)[0]
+
+    answer = form.send(ann.browser, ("letter", str(letter.pk)))
+    assert "Started anew: work" in words(ann.get(answer["Location"]))
+    assert sorted(states(tenant, broken)) == ["open", "open", "replayed"]
+
+    assert "This failure is replayed by user:ann" in refused(
+        form.send(ann.browser, ("letter", str(letter.pk))), 409
+    )
+
+
+def test_giving_up_needs_a_reason_and_a_confirmation(
+    engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
+) -> None:
+    form = forms_of(ann.get(address))["dismiss"]
+
+    unsaid = form.send(ann.browser, ("deed", "count_dismiss"))
+    assert "reason" in refused(unsaid, 400)
+    assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in unsaid.content.decode()
+
+    counted = form.send(ann.browser, ("deed", "count_dismiss"), reason="Nobody needs it.")
+    assert "3 would be given up" in words(counted)
+    forms_of(counted)["confirmation"].send(ann.browser, ("deed", "dismiss"))
+    with tenant_scope(tenant.pk):
+        found = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
+        assert set(found) == {("cancelled", "Nobody needs it.")}
+
+
+def test_what_was_typed_is_kept_when_it_makes_no_sense(
+    engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
+) -> None:
+    answer = forms_of(ann.get(address))["replay"].send(
+        ann.browser, ("deed", "count_replay"), per_second="quick"
+    )
+
+    assert "must be a number above 0" in refused(answer, 400)
+    assert 'value="quick" aria-invalid="true"' in answer.content.decode()
+    assert (
+        "nan"
+        in forms_of(
+            forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="nan")
+        )["replay"].fields["per_second"]
+    )
+
+
+def test_a_viewer_looks_and_changes_nothing(
+    tenant: Tenant, broken: list[UUID], address: str, ann: Person, person: Callable[..., Person]
+) -> None:
+    vic = person("vic", role="viewer")
+    page = vic.get(address)
+    assert "You may look: trying again is for operators." in words(page)
+    assert {"replay", "dismiss"}.isdisjoint(forms_of(page))
+
+    answer = sent_by(vic, forms_of(ann.get(address))["replay"], deed="count_replay")
+
+    assert "This needs the role operator" in refused(answer, 403)
+    assert states(tenant, broken) == ["open"] * 3
+
+
+def test_others_failures_are_not_there(
+    tenant: Tenant, other_tenant: Tenant, address: str, person: Callable[..., Person]
+) -> None:
+    otto = person("otto", other_tenant)
+
+    assert otto.browser.get(address).status_code == 404
+    assert otto.browser.get(f"{address}?tenant=acme").status_code == 404
+    assert "No failure is open." in words(otto.get(LETTERS))
+
+
+def test_the_pages_cost_the_same_for_thousands_of_failures(
+    tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+) -> None:
+    ids = failed_many(tenant, 1_000)
+    address = f"{LETTERS}{letters_of(tenant, ids[0])[0].fingerprint}/"
+
+    for each in (LETTERS, address):
+        asked = asked_queries(ann, each)
+        assert len(asked) <= 12, asked
+    assert "Older" in words(ann.get(address))
+    assert len(ann.get(f"{address}?page=20").context["alike"].letters) == 50
+    assert ann.browser.get(f"{address}?page=0").status_code == 404

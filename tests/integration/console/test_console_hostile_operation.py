@@ -1,0 +1,75 @@
+"""Hostile text on the pages about operation: whatever agents and people wrote, a page has the elements that it has with harmless text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+from activities.models import Activity, DeadLetter
+from agents.exceptions import PermanentAgentError
+from pipelines.models import Firing
+from tenants.context import tenant_scope
+from tenants.events.models import WebhookDelivery, WebhookEndpoint
+from tenants.models import Channel, Tenant
+from tests.burying import failed
+from tests.engine import Engine
+from tests.scheduling import NOON, make_schedule
+from tests.spending import capped
+from tests.visiting import Person
+
+HARMLESS = "plain words"
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)></td>{% debug %}"
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes' names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[str, ...]] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add((tag, *sorted(name for name, _ in attrs)))
+
+
+def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
+    """One of everything that has a text; the pages that show it."""
+    engine.serve(tenant)
+    failed(engine, tenant, "qa", error=PermanentAgentError(text, code="broken"))
+    engine.submit(tenant, "dev", group_key=text[:60])
+    schedule = make_schedule(tenant, text, description=text, params={text: text})
+    budget = capped(tenant, name=text)
+    with tenant_scope(tenant.pk):
+        letter = DeadLetter.objects.get()
+        Activity.objects.update(name=text)
+        Firing.objects.create(
+            tenant=tenant, schedule=schedule, nominal_at=NOON, state="skipped", reason=text[:200]
+        )
+        Channel.objects.create(tenant=tenant, kind="ads", name=text, details={"note": text})
+        webhook = WebhookEndpoint.objects.create(
+            tenant=tenant, url="https://example.com/", description=text, secret_sealed="", enabled=False
+        )
+        WebhookDelivery.objects.create(
+            tenant=tenant, endpoint=webhook, kind="alert.raised", state="failed", error=text
+        )
+    return [
+        "/queues/", "/queues/dev/", "/dead-letters/", f"/dead-letters/{letter.fingerprint}/", "/schedules/", f"/schedules/{schedule.pk}/",
+        f"/schedules/try/?schedule={schedule.pk}", "/usage/", "/audit/", "/settings/budgets/", f"/settings/budgets/{budget.pk}/",
+        "/settings/channels/", "/settings/webhooks/", f"/settings/webhooks/{webhook.pk}/",
+    ]  # fmt: skip
+
+
+def elements(who: Person, address: str) -> set[tuple[str, ...]]:
+    reader = Elements()
+    reader.feed(who.get(address).content.decode())
+    return reader.found
+
+
+def test_hostile_text_adds_no_element_and_no_attribute(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person]
+) -> None:
+    plain, hostile = person("ann", tenant, role="admin"), person("eve", other_tenant, role="admin")
+    pages = zip(arrange(engine, tenant, HARMLESS), arrange(engine, other_tenant, HOSTILE), strict=True)
+
+    for harmless, suspect in pages:
+        assert elements(hostile, suspect) - elements(plain, harmless) == set(), suspect

@@ -1,0 +1,68 @@
+"""The pulse on the overview: what ended in each hour, what today has cost, how far budgets are used. Of one tenant alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from activities.models import ActivityRun
+from console.pulse import pulse_of
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.burying import failed
+from tests.engine import Engine
+from tests.spending import capped, costing
+from tests.visiting import Person
+
+
+def test_runs_are_counted_in_the_hour_in_which_they_ended(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    for each in (tenant, other_tenant):
+        engine.serve(each)
+        engine.submit(each, "qa", count=3)
+    engine.drain()
+    failed(engine, tenant, "dev")
+    with tenant_scope(tenant.pk):
+        early = ActivityRun.objects.filter(activity__agent_role="qa").order_by("pk")[0]
+        ActivityRun.objects.filter(pk=early.pk).update(ended_at=datetime.now(UTC) - timedelta(hours=2))
+
+    pulse = pulse_of(tenant.pk)
+
+    assert pulse is not None
+    assert (pulse.total, pulse.failed, len(pulse.ended)) == (4, 1, 24)
+    assert pulse.ended[-3] + pulse.ended[-4] >= 1
+
+
+def test_the_overview_shows_throughput_and_spend_against_budgets(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    engine.serve(tenant)
+    engine.agent.behaviour = costing("0.25")
+    engine.submit(tenant, "qa", count=2)
+    engine.drain()
+    capped(tenant, "1.00", name="March")
+
+    page = ann.get("/")
+
+    text = words(page)
+    assert "2 in 24 hours" in text
+    assert "$0.50 today" in text
+    assert "March 50% $0.50" in text
+    assert page.context["pulse"].today == Decimal("0.5")
+    assert "Runs that ended in each of the last 24 hours: 0, 0" in page.content.decode()
+
+
+def test_everybodys_overview_has_none(engine: Engine, root: Person) -> None:
+    assert "Throughput" not in words(root.get("/"))
+
+
+def test_it_asks_once_for_each_of_its_figures(
+    engine: Engine, tenant: Tenant, asked_queries: Callable[..., list[str]], ann: Person
+) -> None:
+    asked = asked_queries(ann, "/")
+
+    assert sum("activities_activityrun" in sql and "ended_at" in sql for sql in asked) == 1
+    assert sum("tenants_budget" in sql for sql in asked) == 1

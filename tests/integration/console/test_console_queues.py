@@ -1,0 +1,175 @@
+"""The page of the queues: what waits, runs and is held up, for one tenant alone; stopped and let go on by those who may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from activities.models import WorkerProcess
+from agents.models import Agent, AgentConfig
+from tenants.context import SYSTEM, tenant_scope
+from tenants.models import AuditEntry, Tenant
+from tests.browsing import words
+from tests.engine import Engine
+from tests.forms import forms_of
+from tests.visiting import Person, refused, sent_by
+
+QUEUES = "/queues/"
+
+
+def test_each_role_shows_what_waits_by_band_and_what_it_may_run(
+    engine: Engine, tenant: Tenant, ann: Person, other_tenant: Tenant
+) -> None:
+    engine.submit(tenant, "qa", count=3)
+    engine.submit(tenant, "qa", count=2, priority=1)
+    engine.submit(other_tenant, "qa", count=7)
+
+    text = words(ann.get(QUEUES))
+
+    assert "qa 2 urgent 3 normal" in text
+    assert "5 waiting" in text
+    assert "7" not in text.split("qa")[1].split("dev")[0]
+
+
+def test_the_head_of_the_line_stands_in_the_order_of_admission(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    engine.submit(tenant, "qa", priority=20, group_key="slow")
+    engine.submit(tenant, "qa", priority=12)
+    engine.submit(tenant, "qa", priority=11)
+    engine.submit(tenant, "qa", priority=1)
+
+    page = ann.get(f"{QUEUES}qa/")
+
+    line = page.context["queue"].line
+    assert [(waiter.place, waiter.priority) for waiter in line] == [(1, 1), (2, 11), (3, 12), (4, 20)]
+    assert "group slow" in words(page)
+
+
+def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    engine.submit(tenant, "qa", not_before=datetime.now(UTC) + timedelta(hours=1))
+
+    page = ann.get(f"{QUEUES}qa/")
+
+    assert page.context["queue"].line == []
+    assert "1 put off" in words(page)
+
+
+def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    assert "This tenant, this role 5 the registry's" in words(ann.get(f"{QUEUES}qa/"))
+
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant=tenant, agent_id="qa", max_concurrency=2)
+
+    assert "This tenant, this role 2 the tenant's own" in words(ann.get(f"{QUEUES}qa/"))
+
+
+def test_a_role_without_workers_says_that_it_waits_for_one(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    engine.submit(tenant, "strategy-writer")
+
+    assert "No worker serves this role" in words(ann.get(f"{QUEUES}strategy-writer/"))
+    assert "no worker" in words(ann.get(QUEUES))
+
+
+def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    address = f"{QUEUES}qa/"
+
+    answer = forms_of(ann.get(address))["switch"].send(ann.browser, ("deed", "pause"))
+    assert answer.status_code == 302
+    page = ann.get(answer["Location"])
+    assert "Paused: qa" in words(page)
+    assert "Paused for this tenant: nothing new starts." in words(page)
+    with tenant_scope(tenant.pk):
+        assert AgentConfig.objects.get(agent_id="qa").paused
+        entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
+    assert (entry.operation, entry.object_id, entry.actor_name) == ("POST /queues/{role}/pause/", "qa", "ann")
+
+    forms_of(page)["switch"].send(ann.browser, ("deed", "resume"))
+    with tenant_scope(tenant.pk):
+        assert not AgentConfig.objects.get(agent_id="qa").paused
+
+
+def test_a_viewer_sees_no_button_and_is_refused_when_asking_all_the_same(
+    engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
+) -> None:
+    vic = person("vic", role="viewer")
+    assert "switch" not in forms_of(vic.get(f"{QUEUES}qa/"))
+
+    answer = sent_by(vic, forms_of(ann.get(f"{QUEUES}qa/"))["switch"], deed="pause")
+
+    assert "This needs the role operator; you act as viewer." in refused(answer, 403)
+    with tenant_scope(tenant.pk):
+        assert not AgentConfig.objects.filter(agent_id="qa", paused=True).exists()
+
+
+def test_only_an_admin_pauses_everything_of_the_tenant(
+    engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
+) -> None:
+    boss = person("boss", role="admin")
+    form = forms_of(boss.get(QUEUES))["tenant-switch"]
+
+    assert "needs the role admin" in refused(sent_by(ann, form, deed="pause"), 403)
+    tenant.refresh_from_db(using=SYSTEM)
+    assert not tenant.paused
+
+    answer = form.send(boss.browser, ("deed", "pause"))
+    page = boss.get(answer["Location"])
+    tenant.refresh_from_db(using=SYSTEM)
+    assert tenant.paused
+    assert "All work of this tenant is paused" in words(page)
+    with tenant_scope(tenant.pk):
+        entries = AuditEntry.objects.for_tenant(tenant).filter(object_kind="tenants").order_by("number")
+        assert list(entries.values_list("operation", "outcome", "actor_name")) == [
+            ("tenant.paused", "refused", "ann"),
+            ("tenant.paused", "done", "boss"),
+        ]
+
+    forms_of(page)["tenant-switch"].send(boss.browser, ("deed", "resume"))
+    tenant.refresh_from_db(using=SYSTEM)
+    assert not tenant.paused
+
+
+def test_others_queues_and_unknown_roles_are_not_there(
+    engine: Engine, other_tenant: Tenant, ann: Person
+) -> None:
+    assert ann.browser.get(f"{QUEUES}?tenant={other_tenant.slug}").status_code == 404
+    assert ann.browser.get(f"{QUEUES}no-such-role/").status_code == 404
+
+
+def test_a_superuser_acts_through_the_glass_which_the_trail_names(
+    engine: Engine, tenant: Tenant, root: Person
+) -> None:
+    page = root.get(f"{QUEUES}qa/?tenant=acme")
+    forms_of(page)["switch"].send(root.browser, ("deed", "pause"))
+
+    with tenant_scope(tenant.pk):
+        entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
+    assert entry.operation == "POST /queues/{role}/pause/"
+    assert entry.break_glass_id is not None
+
+
+@pytest.mark.parametrize("address", [QUEUES, f"{QUEUES}qa/"])
+def test_a_page_costs_the_same_however_much_waits(
+    address: str, engine: Engine, tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+) -> None:
+    few = asked_queries(ann, address)
+    with tenant_scope(tenant.pk):
+        for agent in Agent.objects.exclude(role="qa")[:5]:
+            AgentConfig.objects.create(tenant=tenant, agent=agent, adapter="openai", auth_sealed="")
+    for role in ("qa", "dev", "seo"):
+        engine.submit(tenant, role, count=20)
+
+    many = asked_queries(ann, address)
+
+    assert len(many) <= 12, many
+    assert len(many) <= len(few) + 2, many  # of models, which version serves
+
+
+def test_a_worker_that_serves_a_role_is_counted(engine: Engine, ann: Person) -> None:
+    assert WorkerProcess.objects.filter(ended_at=None).count() == 1
+    assert "1 worker" in words(ann.get(f"{QUEUES}qa/"))

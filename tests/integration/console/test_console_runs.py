@@ -1,0 +1,174 @@
+"""The pages of pipeline runs: listed, drawn as they stand, cancelled, and done again with other input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from activities import outputs
+from console.containment import POLICY_WITH_SCRIPTS
+from pipelines import submission, versions
+from pipelines.looks import RULES
+from pipelines.models import PipelineRun
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.forms import forms_of
+from tests.looking import MOST, statements
+from tests.questions import Questions
+from tests.visiting import Person
+
+LIST = "/runs/"
+
+#: Two steps in a row; nobody has to approve anything.
+NOTE = {
+    "key": "note",
+    "name": "Note",
+    "steps": [
+        {"id": "research", "name": "Research", "agent_role": "qa"},
+        {"id": "write", "name": "Write", "agent_role": "dev", "depends_on": ["research"]},
+    ],
+}
+
+
+def started(asked: Questions, **fields: Any) -> PipelineRun:
+    if not asked.__dict__.get("note"):
+        versions.save(asked.tenant.pk, NOTE, actor="test")
+        asked.__dict__["note"] = True
+    return submission.start_run(asked.tenant.pk, "note", submission.NewRun(**fields), actor="token:planner")
+
+
+def status_of(run: PipelineRun) -> str:
+    with tenant_scope(run.tenant_id):
+        run.refresh_from_db()
+    return run.status
+
+
+def test_runs_are_listed_with_how_far_they_are(asked: Questions, ann: Person) -> None:
+    done = started(asked, name="Bees")
+    asked.engine.drain()
+    begun = started(asked, name="Wasps")
+
+    text = words(ann.get(LIST))
+
+    assert text.index("Wasps") < text.index("Bees")
+    assert "completed 2 of 2 planner (token)" in text
+    assert "running 0 of 2" in text
+    assert "Wasps" not in words(ann.get(f"{LIST}?status=completed"))
+    assert "No run is like that." in words(ann.get(f"{LIST}?pipeline=other"))
+    assert ann.browser.get(f"{LIST}?status=odd").status_code == 404
+    assert {status_of(done), status_of(begun)} == {"completed", "running"}
+
+
+def test_the_picture_follows_the_run_and_leads_to_its_activities(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    before = ann.get(f"{LIST}{run.pk}/").content.decode()
+    asked.engine.drain()
+
+    answer = ann.get(f"{LIST}{run.pk}/")
+    page = answer.content.decode()
+
+    assert (before.count('class="good"'), page.count('class="good"')) == (0, 2)
+    links = re.findall(r'<a href="(/activities/[^"]+)"><g', page)
+    assert [ann.browser.get(each.replace("&amp;", "&")).status_code for each in links] == [200, 200]
+    assert answer["Content-Security-Policy"] == POLICY_WITH_SCRIPTS
+    assert "<style" not in page
+    assert "style=" not in page
+
+
+def test_pictures_are_drawn_by_the_rules_that_they_bring_along_elsewhere() -> None:
+    from pathlib import Path
+
+    from django.conf import settings
+
+    sheet = Path(settings.BASE_DIR) / "console/static/console/picture.css"
+
+    assert RULES in sheet.read_text(encoding="utf-8").replace("\n", "")
+
+
+def test_looking_costs_few_statements_however_many_runs_there_are(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    few = len(statements(lambda: ann.get(LIST)))
+    for _ in range(4):
+        started(asked)
+    asked.engine.drain()
+
+    many, one = statements(lambda: ann.get(LIST)), statements(lambda: ann.get(f"{LIST}{run.pk}/"))
+
+    assert few <= len(many) <= few + 1, "statuses are asked for as soon as there are activities"
+    assert (len(many) <= MOST, len(one) <= MOST) == (True, True), (len(many), len(one))
+
+
+def test_an_operator_cancels_a_run_once(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    form = forms_of(ann.get(f"{LIST}{run.pk}/"))["operate"]
+
+    answer = form.send(ann.browser)
+
+    assert "The run was cancelled." in words(ann.get(answer["Location"]))
+    assert status_of(run) == "cancelled"
+    assert "operate" not in forms_of(ann.get(f"{LIST}{run.pk}/"))
+
+
+def test_a_run_is_done_again_from_a_step_with_other_input(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    asked.engine.drain()
+    outputs.copy_waiting()
+    form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
+    assert "Research: done" in str(form.fields["content"])
+
+    answer = form.send(ann.browser, content="Bees sleep.", data="")
+    again = PipelineRun(pk=answer["Location"].split("/")[2])
+    asked.engine.drain()
+
+    assert asked.engine.agent.calls[-1].input["content"] == "Bees sleep."
+    with tenant_scope(asked.tenant.pk):
+        found = PipelineRun.objects.get(pk=again.pk)
+        assert (found.replay_of, found.replay_from, found.status) == (run.pk, "write", "completed")
+    assert "Again from write" in words(ann.get(f"{LIST}{run.pk}/"))
+
+
+def test_input_that_was_left_alone_stays_where_it_is(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    asked.engine.drain()
+    outputs.copy_waiting()
+    form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
+    # A browser leaves out the line end behind the tag, and sends others as they are on paper.
+    as_sent = {
+        name: form.fields[name][0].removeprefix("\n").replace("\n", "\r\n") for name in ("content", "data")
+    }
+
+    answer = form.send(ann.browser, **as_sent)
+
+    with tenant_scope(asked.tenant.pk):
+        assert PipelineRun.objects.get(pk=answer["Location"].split("/")[2]).replay_input is None
+
+
+def test_what_cannot_be_done_again_says_so(
+    asked: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    run = started(asked)
+    asked.engine.drain()
+    form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
+
+    refused = form.send(ann.browser, content="x", data="{no json")
+
+    assert refused.status_code == 400
+    assert "The data is not JSON" in words(refused)
+    assert "{no json" in refused.content.decode(), "what was written is not lost"
+    assert ann.browser.get(f"{LIST}{run.pk}/replay/?step=none").status_code == 404
+    assert person("vic", role="viewer").browser.get(f"{LIST}{run.pk}/replay/?step=write").status_code == 404
+
+
+def test_nothing_of_another_tenant_is_shown(
+    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+) -> None:
+    run = started(asked, name="Secret bees")
+    eve = person("eve", other_tenant)
+
+    assert "Secret bees" not in words(eve.get(LIST))
+    for address in (f"{LIST}{run.pk}/", f"{LIST}{run.pk}/replay/?step=write"):
+        assert eve.browser.get(address).status_code == 404
+        assert eve.browser.post(address).status_code in (403, 404)
+    assert status_of(run) == "running"

@@ -1,0 +1,259 @@
+"""The settings of a tenant, for its admins: members, tokens, budgets, channels and webhooks, with the rules and the trail of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tenants import tokens
+from tenants.context import tenant_scope
+from tenants.events.models import WebhookDelivery, WebhookEndpoint
+from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
+from tests.browsing import words
+from tests.forms import forms_of
+from tests.receivers import HttpReceiver, http_receiver
+from tests.visiting import Person, refused, sent_by
+
+SETTINGS = "/settings/"
+PARTS = ["", "tokens/", "budgets/", "channels/", "notification-channels/", "webhooks/"]
+
+
+@pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    """The admin of `acme`."""
+    return person("boss", role="admin")
+
+
+@pytest.fixture
+def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+
+
+def entries(tenant: Tenant) -> list[str]:
+    with tenant_scope(tenant.pk):
+        rows = AuditEntry.objects.for_tenant(tenant).order_by("number")
+        return [f"{row.actor_name} {row.operation} {row.outcome}" for row in rows]
+
+
+def member(tenant: Tenant, who: Person) -> Membership:
+    with tenant_scope(tenant.pk):
+        return Membership.objects.get(user=who.user)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_only_admins_of_the_tenant_see_settings(
+    part: str, ann: Person, boss: Person, person: Callable[..., Person], other_tenant: Tenant
+) -> None:
+    assert "Only admins of acme see this" in words(ann.browser.get(f"{SETTINGS}{part}"))
+    assert ann.browser.get(f"{SETTINGS}{part}").status_code == 403
+    assert boss.get(f"{SETTINGS}{part}").status_code == 200
+    otto = person("otto", other_tenant, role="admin")
+    assert otto.browser.get(f"{SETTINGS}{part}?tenant=acme").status_code == 404
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_costs_few_queries(part: str, boss: Person, asked_queries: Callable[..., list[str]]) -> None:
+    asked = asked_queries(boss, f"{SETTINGS}{part}")
+
+    assert len(asked) <= 12, asked
+
+
+def test_a_role_is_changed_and_the_trail_holds_before_and_after(
+    tenant: Tenant, ann: Person, boss: Person
+) -> None:
+    row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
+
+    changed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": "editor, legal"}
+    answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed)
+
+    assert "ann acts as viewer now" in words(boss.get(answer["Location"]))
+    row = member(tenant, ann)
+    assert (row.role, row.human_roles) == ("viewer", ["editor", "legal"])
+    with tenant_scope(tenant.pk):
+        entry = AuditEntry.objects.for_tenant(tenant).get(operation="membership.changed")
+    assert entry.changes == {"role": ["operator", "viewer"], "human_roles": [[], ["editor", "legal"]]}
+
+
+def test_a_membership_ends_only_when_one_is_sure(tenant: Tenant, ann: Person, boss: Person) -> None:
+    row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
+
+    assert "Say that you are sure" in refused(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
+    form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
+
+    assert "You are not a member of any tenant." in words(ann.get("/queues/"))
+    assert entries(tenant) == ["boss membership.ended done"]
+
+
+def test_the_last_admin_stays(tenant: Tenant, boss: Person) -> None:
+    row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
+
+    assert "boss is the only admin" in refused(
+        form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes"), 409
+    )
+    changed = {f"role:{row.pk}": "viewer"}
+    assert "the only admin" in refused(form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409)
+    assert member(tenant, boss).role == "admin"
+
+
+def test_a_superuser_adds_a_person_and_an_admin_does_not(
+    tenant: Tenant, other_tenant: Tenant, root: Person, boss: Person, person: Callable[..., Person]
+) -> None:
+    person("otto", other_tenant)
+    form = forms_of(root.get(f"{SETTINGS}?tenant=acme"))["new"]
+    assert "new" not in forms_of(boss.get(SETTINGS))
+
+    assert "Superusers add people" in refused(sent_by(boss, form, deed="add", username="otto"), 403)
+    answer = form.send(root.browser, ("deed", "add"), username="nobody")
+    assert "There is no person" in refused(answer, 404)
+    assert 'value="nobody"' in answer.content.decode()
+    form.send(root.browser, ("deed", "add"), username="otto", role="viewer")
+
+    with tenant_scope(tenant.pk):
+        assert Membership.objects.get(user__username="otto").role == "viewer"
+
+
+def test_a_token_is_shown_once_and_opens_what_it_should(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
+
+    page = form.send(boss.browser, ("deed", "make"), name="nightly", role="viewer", days="7", scopes="read")
+
+    assert page.status_code == 201
+    secret = page.context["made"]["secret"]
+    assert secret in page.content.decode()
+    principal = tokens.principal_of(secret)
+    assert (principal.tenant, principal.role, principal.scopes) == ("acme", "viewer", ("read",))
+    assert secret not in boss.get(f"{SETTINGS}tokens/").content.decode()
+    with tenant_scope(tenant.pk):
+        entry = AuditEntry.objects.for_tenant(tenant).get(operation="token.created")
+        assert [token.platform for token in ApiToken.objects.all()] == [False]
+    assert secret not in str(entry.detail)
+
+
+def test_what_is_wrong_with_a_token_stands_at_its_field(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
+
+    page = form.send(boss.browser, ("deed", "make"), name="nightly", days="0", scopes="everything")
+    assert page.status_code == 400
+    assert page.context["form"].errors.keys() == {"days"}
+    page = form.send(boss.browser, ("deed", "make"), name="nightly", scopes="everything")
+    assert page.context["form"].errors.keys() == {"scopes"}
+    assert 'value="everything"' in page.content.decode()
+    with tenant_scope(tenant.pk):
+        assert not ApiToken.objects.exists()
+
+
+def test_a_revoked_token_opens_nothing(tenant: Tenant, boss: Person) -> None:
+    token, secret = tokens.create(tenant, "viewer", "old")
+    form = forms_of(boss.get(f"{SETTINGS}tokens/"))["tokens"]
+
+    assert "Say that you are sure" in refused(form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400)
+    form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
+
+    with pytest.raises(tokens.TokenRefused):
+        tokens.principal_of(secret)
+    assert "revoked" in words(boss.get(f"{SETTINGS}tokens/"))
+    assert entries(tenant) == ["boss token.revoked done"]
+
+
+def test_a_budget_is_made_changed_and_removed(tenant: Tenant, boss: Person) -> None:
+    place = f"{SETTINGS}budgets/"
+    answer = forms_of(boss.get(place))["new"].send(boss.browser, name="March", cap="5", period="month")
+    assert "Made: budget March" in words(boss.get(answer["Location"]))
+    with tenant_scope(tenant.pk):
+        budget = Budget.objects.get()
+
+    page = boss.get(f"{place}{budget.pk}/")
+    stale = forms_of(page)["change"]
+    stale.send(boss.browser, ("deed", "save"), cap="8.5")
+    with tenant_scope(tenant.pk):
+        budget.refresh_from_db()
+    assert (str(budget.cap.normalize()), budget.period) == ("8.5", "month")
+
+    late = stale.send(boss.browser, ("deed", "save"), cap="1")
+    assert late.status_code == 412
+    assert "Read it again and decide anew." in words(late)
+
+    forms_of(boss.get(f"{place}{budget.pk}/"))["remove"].send(boss.browser, ("deed", "remove"), sure="yes")
+    assert "There are none." in words(boss.get(place))
+    assert entries(tenant) == [
+        "boss POST /budgets/ done", "boss PUT /budgets/{id}/ done", "boss DELETE /budgets/{id}/ done",
+    ]  # fmt: skip
+
+
+def test_what_the_api_finds_wrong_stands_at_its_field_and_is_kept(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}budgets/"))["new"]
+
+    page = form.send(boss.browser, name="March", cap="plenty", agent_role="no-such-role")
+
+    assert page.status_code == 400
+    assert page.context["form"].errors.keys() == {"cap", "agent_role"}
+    assert 'value="plenty"' in page.content.decode()
+    with tenant_scope(tenant.pk):
+        assert not Budget.objects.exists()
+
+
+def test_a_channel_is_switched_off_and_works_again(tenant: Tenant, boss: Person) -> None:
+    place = f"{SETTINGS}channels/"
+    form = forms_of(boss.get(place))["new"]
+    form.send(boss.browser, kind="google-ads", name="Main", details='{"account": "1"}')
+    with tenant_scope(tenant.pk):
+        channel = Channel.objects.get()
+
+    forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "disable"))
+    assert "disabled" in words(boss.get(place))
+    forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "reactivate"))
+    assert "active" in words(boss.get(place))
+
+    again = form.send(boss.browser, kind="google-ads", name="Main", details="{}")
+    assert again.status_code == 409
+    assert "already" in words(again)
+
+
+def test_a_webhook_shows_its_secret_once_and_its_deliveries(
+    tenant: Tenant, boss: Person, receiver: HttpReceiver
+) -> None:
+    place = f"{SETTINGS}webhooks/"
+    form = forms_of(boss.get(place))["new"]
+
+    made = form.send(boss.browser, url=receiver.url, kinds=["alert.raised"], enabled="on")
+
+    assert made.status_code == 201
+    assert made.context["secret"].startswith("whsec_")
+    assert made.context["secret"] not in boss.get(place).content.decode()
+    with tenant_scope(tenant.pk):
+        webhook = WebhookEndpoint.objects.get()
+        assert (webhook.kinds, webhook.enabled) == (["alert.raised"], True)
+
+    one = f"{place}{webhook.pk}/"
+    forms_of(boss.get(one))["deeds"].send(boss.browser, ("deed", "test"))
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.update(state="failed", error="<i>boom</i>", response_status=500)
+        delivery = WebhookDelivery.objects.get()
+    page = boss.get(one)
+    assert "webhook.test failed" in words(page)
+    assert "&lt;i&gt;boom&lt;/i&gt;" in page.content.decode()
+
+    forms_of(page)["again"].send(boss.browser, ("deed", f"again:{delivery.pk}"))
+    with tenant_scope(tenant.pk):
+        assert WebhookDelivery.objects.get().state == "pending"
+    rotated = forms_of(boss.get(one))["deeds"].send(boss.browser, ("deed", "rotate"))
+    assert rotated.context["secret"] not in ("", made.context["secret"])
+
+
+def test_a_webhook_leads_nowhere_inside(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}webhooks/"))["new"]
+
+    page = form.send(boss.browser, url="http://169.254.169.254/latest/", enabled="on")
+
+    assert page.status_code == 400
+    assert page.context["form"].errors.keys() == {"url"}
+
+
+def test_what_is_not_there_is_not_found(boss: Person) -> None:
+    assert boss.browser.get(f"{SETTINGS}secrets/").status_code == 404
+    missing = "0198c0de-0000-7000-8000-000000000000"
+    assert boss.browser.get(f"{SETTINGS}budgets/{missing}/").status_code == 404

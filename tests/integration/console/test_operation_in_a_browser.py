@@ -1,0 +1,100 @@
+"""The pages about operation in a real browser: many failures replayed, times tried out, and everything within reach on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tenants.models import Tenant
+from tests import pages
+from tests.burying import failed_many, letters_of
+from tests.engine import Engine
+from tests.scheduling import executions, make_schedule, tickers
+from tests.visiting import Person
+
+pytestmark = pytest.mark.ui
+
+PAGES = (
+    "/queues/", "/queues/qa/", "/dead-letters/", "/schedules/", "/schedules/try/", "/agents/", "/agents/qa/", "/usage/", "/audit/",
+    "/settings/", "/settings/tokens/", "/settings/budgets/", "/settings/webhooks/",
+)  # fmt: skip
+
+
+@pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    """The admin of `acme`."""
+    return person("boss", role="admin")
+
+
+@pytest.fixture
+def screen(boss: Person) -> Iterator[Any]:
+    """A window in which `boss` has signed in. Whatever its console complains of fails the test."""
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
+        window.add_cookies([pages.signed_in(boss.user, address)])
+        page = window.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        window.close()
+    assert complaints == []
+
+
+def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant, screen: Any) -> None:
+    ids = failed_many(tenant, 120)
+    screen.goto("/dead-letters/")
+
+    screen.get_by_role("link", name="broken").click()
+    screen.get_by_label("So many a second").fill("60")
+    screen.get_by_role("button", name="Count what would start").click()
+    assert "120 would start again" in screen.inner_text("#confirm")
+    assert "starts after 1 s" in screen.inner_text("#confirm")
+    screen.get_by_role("button", name="Try 120 again").click()
+
+    screen.get_by_text("Started anew: 120").wait_for()
+    assert {letter.state for letter in letters_of(tenant, *ids)} == {"replayed"}
+
+
+def test_a_schedule_is_looked_ahead_at_and_nothing_begins(
+    engine: Engine, tenant: Tenant, screen: Any
+) -> None:
+    tickers(tenant, 12)
+    schedule = make_schedule(tenant, "prices", params={"ticker": "db:ticker:all:id?enabled=true"})
+    screen.goto(f"/schedules/{schedule.pk}/")
+
+    screen.get_by_role("button", name="Dry run").click()
+    assert "12\njobs each time" in screen.inner_text("#forecast").replace(" jobs", "\njobs")
+    screen.get_by_role("link", name="Try other times").click()
+    screen.get_by_label("Cron").fill("0 9 * * 1-5")
+    screen.get_by_role("button", name="Look ahead").click()
+
+    assert "Monday through Friday" in screen.inner_text("#forecast")
+    assert screen.get_by_label("Cron").input_value() == "0 9 * * 1-5", "what was typed is kept"
+    assert executions(tenant) == []
+
+
+def test_a_deed_that_cannot_be_undone_asks_and_no_is_no(tenant: Tenant, screen: Any) -> None:
+    screen.goto("/queues/")
+    screen.get_by_text("Pause all work").click()
+
+    screen.once("dialog", lambda dialog: dialog.dismiss())
+    screen.get_by_role("button", name="Pause everything").click()
+
+    assert "All work of this tenant is paused" not in screen.inner_text("main")
+
+
+def test_every_page_fits_on_a_phone(engine: Engine, tenant: Tenant, screen: Any) -> None:
+    failed_many(tenant, 2)
+    make_schedule(tenant, "a-schedule-with-a-rather-long-name-that-nobody-breaks")
+    engine.submit(tenant, "qa", count=3)
+    screen.set_viewport_size({"width": 390, "height": 844})
+
+    wide = {}
+    for address in PAGES:
+        screen.goto(address)
+        wide[address] = screen.evaluate("document.documentElement.scrollWidth")
+
+    assert {address: width for address, width in wide.items() if width > 390} == {}

@@ -1,0 +1,206 @@
+"""The pages about work in a real browser: they follow what happens, in every light and at every width, and nothing is complained of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from activities import bulk, relay
+from activities.models import Activity
+from activities.submission import NewActivity, submit
+from agents.contracts import Completed, Output
+from pipelines import submission, versions
+from tenants.context import tenant_scope
+from tests import pages
+from tests.questions import ARTICLE, Questions
+from tests.visiting import Person
+
+pytestmark = pytest.mark.ui
+
+SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
+
+
+@pytest.fixture
+def screen(ann: Person) -> Iterator[Any]:
+    """A window in which `ann` has signed in. Whatever the browser complains of, its policy among it, fails the test."""
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
+        window.add_cookies([pages.signed_in(ann.user, address)])
+        page = window.new_page()
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        window.close()
+    assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
+
+
+def work(asked: Questions, *names: str, role: str = "qa") -> None:
+    with tenant_scope(asked.tenant.pk):
+        submit([NewActivity(name=name, agent_role=role) for name in names], actor="token:planner")
+    relay.flush()
+
+
+def article(asked: Questions) -> Any:
+    versions.save(asked.tenant.pk, ARTICLE, actor="test")
+    return submission.start_run(asked.tenant.pk, "article", submission.NewRun(), actor="token:planner")
+
+
+def test_a_list_follows_what_happens_within_a_second(asked: Questions, screen: Any) -> None:
+    work(asked, "Bees")
+    screen.goto("/activities/")
+    with screen.expect_response(lambda answer: "/live/" in answer.url):
+        screen.reload()
+    screen.wait_for_selector("text=created")
+
+    work(asked, "Wasps")
+    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    asked.engine.drain()
+
+    screen.wait_for_function("document.querySelectorAll('#rows .tag.good').length === 2", timeout=SECOND)
+    assert not screen.is_visible("#connection")
+
+
+def test_what_is_opened_and_focused_stays_so_while_a_page_follows(asked: Questions, screen: Any) -> None:
+    work(asked, "Bees")
+    with tenant_scope(asked.tenant.pk):
+        one = Activity.objects.get()
+    screen.goto(f"/activities/{one.pk}/")
+    screen.click("#stretches summary")
+    screen.focus("button[value=cancel]")
+    screen.wait_for_selector("#state .tag.idle")
+
+    asked.engine.drain()
+
+    screen.wait_for_selector("#state .tag.good", timeout=SECOND)
+    assert screen.evaluate("document.querySelector('#stretches').open")
+    assert "done" in screen.inner_text("h1")
+
+
+def test_a_lost_connection_is_said_and_made_good(asked: Questions, screen: Any) -> None:
+    screen.goto("/activities/")
+    screen.wait_for_selector("text=There are no activities yet.")
+    screen.context.set_offline(True)
+    pages.cut_streams()
+    screen.wait_for_selector("#connection:visible")
+    assert "Reconnecting" in screen.inner_text("#connection")
+    assert screen.evaluate("document.body.classList.contains('stale')")
+
+    work(asked, "Bees")
+    screen.context.set_offline(False)
+
+    screen.wait_for_selector("text=Bees", timeout=10_000)
+    screen.wait_for_selector("#connection", state="hidden", timeout=10_000)
+
+
+def test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities(asked: Questions, screen: Any) -> None:
+    run = article(asked)
+    screen.goto(f"/runs/{run.pk}/")
+    screen.wait_for_selector("#dag svg")
+    assert screen.locator("#dag g.good").count() == 0
+
+    asked.engine.drain()
+
+    screen.wait_for_selector("#dag g.ask", timeout=SECOND)
+    assert "Needs approval" in screen.inner_text("#dag")
+    assert (
+        screen.evaluate("getComputedStyle(document.querySelector('#dag g.good .box')).fill") != "rgb(0, 0, 0)"
+    )
+    screen.click("#dag a >> nth=0")
+    screen.wait_for_url("**/activities/**")
+    assert "Research" in screen.inner_text("h1")
+
+
+def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, screen: Any) -> None:
+    work(asked, "One", "Two", "Three", role="strategy-writer")
+    screen.on("dialog", lambda dialog: dialog.accept())
+    screen.goto("/activities/?q=role:strategy-writer")
+    screen.click("text=Do something with all that match")
+    screen.check("input[value=cancel]")
+    screen.click("text=Do it with all 3")
+    screen.wait_for_url("**/bulk/*-*/**")
+    assert "0\nof 3" in screen.inner_text(".figures")
+
+    bulk.work()
+
+    screen.wait_for_selector("text=completed", timeout=4_000)
+    assert "3\ndone" in screen.inner_text(".figures")
+
+
+def test_a_query_is_found_in_place_and_stands_in_the_address(asked: Questions, screen: Any) -> None:
+    work(asked, "Bees", "Wasps")
+    screen.goto("/activities/")
+    screen.fill("#query", "name:bees")
+    screen.press("#query", "Enter")
+
+    screen.wait_for_function("document.querySelectorAll('#rows tbody tr').length === 1")
+
+    assert "q=name%3Abees" in screen.url
+    screen.wait_for_selector("text=Bees")
+
+
+def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> None:
+    asked.engine.agent.behaviour = lambda request: Completed(Output(content="# Bees\n\nBees **fly**."))
+    work(asked, "Bees")
+    with tenant_scope(asked.tenant.pk):
+        one = Activity.objects.get()
+    screen.goto(f"/activities/{one.pk}/")
+    screen.wait_for_selector("text=There is no output.")
+
+    asked.engine.drain()
+
+    screen.wait_for_selector("#texts .prose strong", timeout=SECOND)
+    assert "# Bees" in screen.inner_text("#texts")
+
+
+def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, screen: Any) -> None:
+    def paper() -> str:
+        return str(screen.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    screen.emulate_media(color_scheme="light")
+    screen.goto("/activities/")
+    light = paper()
+    screen.emulate_media(color_scheme="dark")
+    dark = paper()
+    screen.click("#theme")
+    chosen = paper()
+    screen.goto("/runs/")
+
+    assert light != dark
+    assert (chosen, paper()) == (light, light), "the choice is kept"
+    assert screen.inner_text("#theme") == "Dark colours"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_is_wider_than_the_screen(width: int, scheme: str, asked: Questions, screen: Any) -> None:
+    screen.set_viewport_size({"width": width, "height": 800})
+    screen.emulate_media(color_scheme=scheme)
+    work(asked, "x" * 190, "A name of several words")
+    run = article(asked)
+    asked.engine.drain()
+    gate = asked.newest(link_kind="gate")
+
+    for address in (
+        "/", "/activities/", "/activities/?q=roel:" + "y" * 200, f"/activities/{gate.parent_id}/", "/activities/bulk/?q=role:qa", "/runs/",
+        f"/runs/{run.pk}/", f"/activities/{gate.parent_id}/texts/",
+    ):  # fmt: skip
+        screen.goto(address)
+        assert screen.evaluate("document.documentElement.scrollWidth") <= width, address
+
+
+def test_the_menu_opens_on_a_phone_by_keyboard_too(screen: Any) -> None:
+    screen.set_viewport_size({"width": 390, "height": 800})
+    screen.goto("/activities/")
+    assert not screen.is_visible(".places")
+
+    screen.focus(".opens")
+    screen.keyboard.press("Enter")
+    assert screen.is_visible("text=Runs")
+    screen.keyboard.press("Escape")
+
+    assert not screen.is_visible(".places")

@@ -1,0 +1,20 @@
+"""What looking at a page costs: statements that read or write, without those that only begin and end transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+#: At most so many for any page of the console.
+MOST = 12
+_AROUND = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SELECT SET_CONFIG")
+
+
+def statements(look: Callable[[], Any]) -> list[str]:
+    """The statements that a look at something takes."""
+    with CaptureQueriesContext(connections["default"]) as captured:
+        look()
+    return [each["sql"] for each in captured if not each["sql"].upper().startswith(_AROUND)]

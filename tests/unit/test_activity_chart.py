@@ -1,0 +1,89 @@
+"""What an activity spent its time with, as stretches and as a picture."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activities.selectors import Moment
+from console.activities.chart import drawn
+from console.activities.segments import segments
+
+BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def moved(seconds: float, verb: str, target: str, actor: str = "worker", **detail: Any) -> Moment:
+    facts = {"verb": verb, "source": None, "target": target, "actor": actor, "run": None, "detail": detail}
+    return Moment(BEGIN + timedelta(seconds=seconds), f"1:{seconds}", "transition", facts)
+
+
+STORY = [
+    moved(0, "submit", "created", "user:ann"),
+    moved(2, "claim", "assigned"),
+    moved(3, "start", "in_progress"),
+    moved(10, "block", "blocked", "run:1", message="No login."),
+    moved(70, "wake", "created", "user:bob", note="Signed in."),
+    moved(71, "claim", "assigned"),
+    moved(72, "complete", "done"),
+]
+
+
+def test_waiting_agents_and_people_are_told_apart_each_with_its_reason() -> None:
+    found = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
+
+    assert [(each.lane, each.lasted.total_seconds(), each.why) for each in found] == [
+        ("waits", 2, "ann submitted it"),
+        ("agent", 8, "a worker claimed"),
+        ("people", 60, "its agent reported a blocker: No login."),
+        ("waits", 1, "bob woke: Signed in."),
+        ("agent", 1, "a worker claimed"),
+    ]
+    assert not any(each.goes_on for each in found)
+
+
+def test_what_goes_on_lasts_until_now_for_the_reason_of_now() -> None:
+    (only,) = segments(
+        STORY[:1], by_person=False, now=BEGIN + timedelta(seconds=30), reason_now="Paused by ann."
+    )
+
+    assert (only.goes_on, only.lasted, only.why) == (True, timedelta(seconds=30), "Paused by ann.")
+
+
+def test_work_for_people_is_theirs_from_the_beginning() -> None:
+    story = [
+        moved(0, "submit", "created"),
+        moved(5, "take_up", "in_progress", "user:ann"),
+        moved(9, "finish", "done"),
+    ]
+
+    found = segments(story, by_person=True, now=BEGIN)
+
+    assert [(each.lane, each.words) for each in found] == [
+        ("people", "Waits for a person"),
+        ("people", "A person works"),
+    ]
+
+
+def test_the_picture_has_a_bar_for_each_stretch_and_escapes_what_agents_write() -> None:
+    story = [*STORY[:3], moved(10, "block", "blocked", "run:1", message='<script>"x"</script>')]
+    found = segments(story, by_person=False, now=BEGIN + timedelta(seconds=12))
+
+    picture = drawn(found, [(BEGIN, "<b>woken</b>")])
+
+    assert picture.count('class="stretch"') == 3
+    assert "<script>" not in picture
+    assert "<b>" not in picture
+    assert "style=" not in picture
+
+
+def test_stretches_too_short_to_be_seen_and_very_long_ones_are_drawn() -> None:
+    story = [moved(0, "submit", "created"), moved(0.000001, "claim", "assigned")]
+
+    for hours in (0, 1, 24 * 400):
+        picture = drawn(segments(story, by_person=False, now=BEGIN + timedelta(hours=hours)))
+        assert picture.count('class="stretch"') == 2
+        assert 2 <= picture.count("<text") <= 3 + 9
+
+
+def test_without_a_history_there_is_no_picture() -> None:
+    assert drawn([]) == ""

@@ -1,0 +1,72 @@
+"""What pages of the console are made of: places in lists, states as people read them, bars, the menu."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from activities.states import RunStatus, Status
+from console import navigation
+from console.charts import bars
+from console.places import Place
+from console.states import tone_of, words_of
+from pipelines.looks import TONES
+from pipelines.models.run import RunState
+
+ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
+
+
+@pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
+def test_a_place_survives_its_address(microsecond: int) -> None:
+    place = Place(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
+
+    assert Place.read(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1.x", f"x.{ID.hex}", f"9999999999999999999999.{ID.hex}", "1.", "."]
+)
+def test_what_is_no_place_is_none(text: str) -> None:
+    assert Place.read(text) is None
+
+
+def test_every_state_has_a_tone_that_the_style_sheet_knows() -> None:
+    states = {*map(str, Status), *map(str, RunStatus), *map(str, RunState)}
+
+    assert {tone_of(state) for state in states} <= set(TONES)
+    assert [tone_of(state) for state in ("done", "needs_review", "blocked", "running", "created", "unheard of")] == [
+        "good", "bad", "ask", "live", "idle", "off",
+    ]  # fmt: skip
+    assert words_of("awaiting_approval") == "awaiting approval"
+
+
+def test_bars_are_as_high_as_their_figures_and_what_is_said_of_them_is_escaped() -> None:
+    drawn = bars([0, 5, 10], 'Work "per" hour')
+
+    assert drawn.count("<rect") == 2
+    assert 'height="40.0"' in drawn
+    assert 'height="20.0"' in drawn
+    assert "&quot;per&quot;" in drawn
+    assert "<rect" not in bars([], "nothing")
+    assert "<rect" not in bars([0, 0], "nothing")
+
+
+def test_the_menu_names_pages_that_there_are_and_marks_this_one() -> None:
+    found = navigation.groups("runs")
+    entries = {entry.words: entry for group in found for entry in group.entries}
+
+    assert {"Overview", "Inbox", "Activities", "Runs"} <= entries.keys()
+    assert [entry.address for entry in entries.values() if entry.is_here] == ["/runs/"]
+    assert navigation.address_of("runs") == "/runs/"
+    assert navigation.address_of("nowhere") == "/"
+
+
+def test_a_page_without_an_address_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = (("Work", (("runs", "Runs"), ("planned", "Planned"))), ("Later", (("later", "Later"),)))
+    monkeypatch.setattr(navigation, "PAGES", planned)
+
+    assert [(group.words, [entry.words for entry in group.entries]) for group in navigation.groups("")] == [
+        ("Work", ["Runs"])
+    ]

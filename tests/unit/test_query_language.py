@@ -1,0 +1,112 @@
+"""The language of the activities' list: what it understands, and where it says that something is wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.states import SETTLED, Status
+from console.activities.finding import _FILTERS
+from console.activities.query_language import FIELDS, Condition, QueryFault, parse
+
+ID = "01a20146-3c77-704b-9279-1d37fd515cc4"
+
+
+def fault(text: str) -> QueryFault:
+    with pytest.raises(QueryFault) as raised:
+        parse(text)
+    return raised.value
+
+
+def test_nothing_finds_everything() -> None:
+    assert parse("") == parse("   ") == []
+
+
+def test_conditions_stand_beside_each_other() -> None:
+    assert parse('status:failed role:seo wake:rejection age:<2h name:"home page" bees') == [
+        Condition("status", ("failed",)),
+        Condition("role", ("seo",)),
+        Condition("wake", ("rejection",)),
+        Condition("age", timedelta(hours=2), "<"),
+        Condition("name", "home page"),
+        Condition("words", "bees"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("status:failed,blocked", Condition("status", ("blocked", "failed"))),
+        ("status:ended", Condition("status", tuple(sorted(SETTLED)))),
+        ("-status:done", Condition("status", ("done",), negated=True)),
+        ("STATUS:Done", Condition("status", ("done",))),
+        ("for:people", Condition("for", ("human",))),
+        ("role:seo,qa", Condition("role", ("seo", "qa"))),
+        ("priority:urgent", Condition("priority", 1)),
+        ("priority:<5", Condition("priority", 5, "<")),
+        ("attempts:>1", Condition("attempts", 1, ">")),
+        ("age:>3d", Condition("age", timedelta(days=3), ">")),
+        (f"run:{ID}", Condition("run", UUID(ID))),
+        ('"status:done"', Condition("words", "status:done")),
+        ('-"not this"', Condition("words", "not this", negated=True)),
+        ("well-known", Condition("words", "well-known")),
+        ("name:a:b", Condition("name", "a:b")),
+    ],
+)
+def test_each_field_is_read_in_its_own_way(text: str, found: Condition) -> None:
+    assert parse(text) == [found]
+
+
+def test_open_and_ended_are_all_statuses() -> None:
+    (open_ones,), (ended,) = parse("status:open"), parse("status:ended")
+
+    assert sorted((*open_ones.value, *ended.value)) == sorted(map(str, Status))
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "words"),
+    [
+        ("status:open roel:seo", 13, "There is no field roel. Did you mean role?"),
+        ("colour:red", 1, "There is no field colour. There are: status, role"),
+        ("status:faild", 8, "did you mean failed?"),
+        ("status:", 8, "status: needs a value."),
+        ('name:"home', 6, "The closing quotation mark is missing."),
+        ('name:"a"b', 9, "A space is missing here."),
+        ("age:2h", 5, "needs < for younger or > for older"),
+        ("age:<2 h", 6, "write a number and s, m, h, d or w"),
+        ("age:<999999w", 6, "nothing is that old"),
+        ("status:<done", 8, "status cannot be compared with <."),
+        ("priority:99", 10, "write 1 to 20"),
+        ("attempts:many", 10, "write a whole number"),
+        ("run:42", 5, "write the id"),
+        ("bees -", 7, "A word is missing here."),
+        ("a\x00", 2, "cannot be looked for"),
+        ("x" * 501, 501, "at most 500 characters"),
+        ("a " * 21, 42, "at most 20 conditions"),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_a_fault_says_what_is_wrong_and_where(text: str, position: int, words: str) -> None:
+    found = fault(text)
+
+    assert (found.position, words in found.message) == (position, True), found.message
+
+
+@given(st.text(max_size=80))
+def test_whatever_is_typed_is_understood_or_faulted_within_the_text(text: str) -> None:
+    position, found = 1, []
+    try:
+        found = parse(text)
+    except QueryFault as refused:
+        position = refused.position
+
+    assert 1 <= position <= len(text) + 1
+    assert all(condition.field in {*FIELDS, "words"} for condition in found)
+
+
+def test_every_field_can_be_looked_for() -> None:
+    assert set(_FILTERS) == {*FIELDS, "words"}
