@@ -20,6 +20,7 @@ from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
 
 from activities import (
+    conditions,
     counters,
     deadletters,
     deadlines,
@@ -75,6 +76,7 @@ class Keeper:
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     reminder: errands.Reminder = field(default_factory=errands.Reminder)
+    lookout: conditions.Lookout = field(default_factory=conditions.Lookout)
     leads: bool = False
     lead_session: int = 0
     closed_since: float | None = None
@@ -124,6 +126,7 @@ class Keeper:
             _try(self.reminder.remind)
         if self.count_due.due(now):
             _try(counters.count_fresh)
+        _try(self.lookout.look)
         if self.letters_due.due(now):
             _try(self._tell_of_dead_letters)
         if self.channels_due.due(now):

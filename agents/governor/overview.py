@@ -74,6 +74,17 @@ def of_tenant(tenant_id: UUID) -> list[ShownProvider]:
     return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))
 
 
+def failing() -> list[known.KnownProvider]:
+    """Those whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
+    return [row for row in known.providers() if Governor(row.key, row.profile).look().breaker != "closed"]
+
+
+def leads_to(tenant_id: UUID, role: str, key: str) -> bool:
+    """Whether the role's settings for the tenant lead to the provider of this key."""
+    found = _provider_of(tenant_id, role)
+    return found is not None and found.key == key
+
+
 def _roles_of_models(tenant_id: UUID) -> Iterable[str]:
     configs = {
         each.agent_id: each.adapter for each in AgentConfig.objects.for_tenant(tenant_id).exclude(adapter="")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
-from activities import counters, invariants, standing
-from activities.admission import scripts
+from activities import counters, idleness, invariants, standing
 from activities.standing import Standing
 from agents.governor import overview
 from agents.models import Agent
@@ -16,25 +14,9 @@ from tenants import redis
 from tenants.context import system_scope
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """What was granted to workers of one role and not taken up yet."""
-
-    count: int
-    oldest_seconds: float
-
-
 def _standing_of_all() -> Standing:
     with system_scope():
         return standing.standing()
-
-
-def _granted() -> dict[str, Granted]:
-    """By role. Raises `RedisError`, `scripts.Closed`."""
-    ages: dict[str, list[float]] = {}
-    for grant in scripts.unstarted():
-        ages.setdefault(grant.role, []).append(grant.age_seconds)
-    return {role: Granted(len(found), max(found)) for role, found in ages.items()}
 
 
 def _messages() -> dict[str, int]:
@@ -59,7 +41,7 @@ def _providers() -> dict[tuple[str, str], int]:
 PROBES = (
     Probe("standing", _standing_of_all),
     Probe("counters", counters.read),
-    Probe("granted", _granted),
+    Probe("granted", idleness.granted),
     Probe("messages", _messages),
     Probe("providers", _providers),
     Probe("admission-open", standing.admission_is_open),

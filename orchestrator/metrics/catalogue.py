@@ -37,7 +37,7 @@ CATALOGUE = {
         Declared("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
         Declared("counters_timestamp_seconds", "gauge", "When a keeper last brought the counters up to date."),
         # What came, how long it waited, how long it took, what became of it.
-        Declared("activities_submitted", "counter", "Activities that were submitted. An empty role stands for people's work.", _ROLE),
+        Declared("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
         Declared(
             "activities_ended", "counter", "Arrivals of activities in a status in which they are settled.", ("role", "status")
         ),
@@ -46,11 +46,11 @@ CATALOGUE = {
         Declared("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
         Declared(
             "repeated_submissions", "counter",
-            "Submissions answered with an equal activity that was under way. An empty role stands for people's work.", _ROLE,
+            "Submissions answered with an equal activity that was under way.", _ROLE,
         ),
         Declared(
             "turned_away", "counter",
-            "Work refused because too much was waiting (rejected), dropped to make room (shed), or given up after its time (expired).",
+            "Work that was refused (rejected), dropped to make room (shed), or given up after its time (expired).",
             ("role", "reason"),
         ),
         # Queues.

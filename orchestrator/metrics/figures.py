@@ -10,9 +10,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from activities.counters import ATTEMPTS, DURATIONS, Reading
+from activities.idleness import Granted
 from activities.standing import Standing
 from console.probes import Answer
-from orchestrator.metrics.asking import Granted
 from orchestrator.metrics.families import family, histogram, single
 
 

@@ -95,6 +95,7 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
         "redis": "ok",
         "admission": "open",
         "mongodb": "ok",
+        "workers": "ok",
     }
     assert all(check["milliseconds"] >= 0 for check in body["checks"].values())
 
