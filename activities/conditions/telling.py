@@ -16,6 +16,7 @@ from activities.conditions.noticing import Noticed
 from activities.models import Condition
 from activities.models.alert import AlertKind, Severity
 from tenants.context import SYSTEM, system_scope
+from tenants.models import Tenant
 from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
@@ -77,8 +78,9 @@ def _end(name: str) -> None:
 def _tell(
     tenants: Iterable[UUID], kind: AlertKind, title: str, *, key: str, severity: Severity, facts: Mapping[str, Any], body: str = ""
 ) -> None:  # fmt: skip
-    """Every tenant that is concerned, and the platform's channels once."""
-    for number, tenant_id in enumerate(tenants):
+    """Every tenant that is concerned and still there, and the platform's channels once."""
+    present = Tenant.objects.filter(pk__in=list(tenants)).order_by("pk").values_list("pk", flat=True)
+    for number, tenant_id in enumerate(present):
         raise_alert(
             tenant_id, kind, title, body=body, severity=severity, facts=facts, dedup_key=key, platform=number == 0
         )  # fmt: skip

@@ -153,6 +153,24 @@ def test_the_platform_is_told_once_however_many_tenants_are_concerned(
         assert Alert.objects.count() == 2
 
 
+def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    seen = noticing.Noticed(
+        "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
+    )
+    telling.follow(AlertKind.IDLE_WORKER, [seen])
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM activities_alert WHERE tenant_id = %s", [other_tenant.pk])
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("DELETE FROM tenants_tenant WHERE id = %s", [other_tenant.pk])
+        cursor.execute("RESET session_replication_role")
+
+    telling.follow(AlertKind.IDLE_WORKER, [])
+
+    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
+
+
 def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
 ) -> None:
