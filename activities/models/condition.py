@@ -16,5 +16,8 @@ class Condition(models.Model):
     since = models.DateTimeField(db_default=Now())
     tenants = models.JSONField(default=list, help_text="Ids of the tenants that were told.")
 
+    class Meta:
+        verbose_name = "platform condition"
+
     def __str__(self) -> str:
         return self.name
