@@ -10,10 +10,21 @@ BEGIN = migrations.RunSQL(
     migrations.RunSQL.noop,
 )
 
+# They tell of all tenants together: requests and workers have no part in them, the admin shows them.
+TABLES = "activities_condition, activities_counter, activities_countingmark"
+KEPT_FROM_TENANTS = migrations.RunSQL(
+    [
+        f"REVOKE ALL ON {TABLES} FROM orchestrator_app",
+        f"GRANT SELECT ON {TABLES} TO orchestrator_admin",
+    ],
+    migrations.RunSQL.noop,
+)
+
 
 class Migration(migrations.Migration):
     dependencies = [
         ("activities", "0010_bulk"),
+        ("tenants", "0008_audit"),
     ]
 
     operations = [
@@ -100,4 +111,5 @@ class Migration(migrations.Migration):
             },
         ),
         BEGIN,
+        KEPT_FROM_TENANTS,
     ]

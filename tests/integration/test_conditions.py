@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
 from activities import conditions, invariants
@@ -16,7 +16,7 @@ from activities.models.alert import AlertKind
 from agents.configuration import settings_for
 from agents.governor import known, providers
 from agents.governor.governor import Call, Outcome
-from tenants.context import OWNER, system_scope, tenant_scope
+from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 
@@ -288,3 +288,9 @@ def test_a_question_is_asked_no_more_often_than_it_should_be(
 
     assert asked.count(AlertKind.IDLE_WORKER) == 7
     assert asked.count(AlertKind.QUEUE_OLD) == 2
+
+
+def test_the_role_of_tenants_sees_nothing_of_it(database: None, tenant: Tenant) -> None:
+    for table in ("activities_condition", "activities_counter", "activities_countingmark"):
+        with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(tenant.pk):
+            connections[APP].cursor().execute(f"SELECT FROM {table}")
