@@ -17,6 +17,7 @@ from agents.configuration import settings_for
 from agents.governor import known, providers
 from agents.governor.governor import Call, Outcome
 from tenants.context import APP, OWNER, system_scope, tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 
@@ -95,11 +96,13 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
     engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
-    with connections[OWNER].cursor() as cursor:
-        cursor.execute("UPDATE activities_workerprocess SET active = concurrency")
-        _look(lookout, clock)
-        cursor.execute('UPDATE activities_workerprocess SET active = 0, closed = \'{"qa": "starts"}\'')
-        _look(lookout, clock)
+    engine.lease.runs |= {uuid7() for _ in range(engine.lease.concurrency)}
+    engine.lease.beat()
+    _look(lookout, clock)
+    engine.lease.runs.clear()
+    engine.lease.close("starts", role="qa")
+    engine.lease.beat()
+    _look(lookout, clock)
 
     assert _told(tenant, AlertKind.IDLE_WORKER) == []
 
@@ -219,7 +222,7 @@ def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: 
 def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
 ) -> None:
-    place = "http://127.0.0.1:9/v1"
+    place = "http://127.0.0.1:7/v1"
     engine.serve(tenant, "qa", adapter="openai", endpoint=place)
     engine.serve(other_tenant, "qa")
     for needs in (tenant, other_tenant):
@@ -236,7 +239,7 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
     _look(lookout, clock)
 
     assert [severity for severity, _ in _told(tenant, AlertKind.BREAKER_OPEN)] == ["warning"]
-    assert "127.0.0.1:9" in _told(tenant, AlertKind.BREAKER_OPEN)[0][1]
+    assert "127.0.0.1:7" in _told(tenant, AlertKind.BREAKER_OPEN)[0][1]
     assert _told(other_tenant, AlertKind.BREAKER_OPEN) == []
 
 

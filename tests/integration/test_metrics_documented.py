@@ -48,7 +48,7 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
         submit([twice], actor="test")
         submit([twice], actor="test")
         turned_away.count(tenant.pk, turned_away.Reason.SHED, {"dev": 1})
-    engine.serve(tenant, "blog-writer", adapter="openai", endpoint="http://127.0.0.1:9/v1")
+    engine.serve(tenant, "blog-writer", adapter="openai", endpoint="http://127.0.0.1:13/v1")
     known.note(providers.provider_of(settings_for(tenant.pk, "blog-writer").adapter))
     with system_scope():
         lost = WorkerProcess.objects.create(
