@@ -20,6 +20,8 @@ from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
 
 from activities import (
+    conditions,
+    counters,
     deadletters,
     deadlines,
     errands,
@@ -43,6 +45,7 @@ AUDIT_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
 COPY_SECONDS = 1.0
 REMIND_SECONDS = 1.0
+COUNT_SECONDS = 2.0
 CHANNEL_SECONDS = 60.0
 TIDY_SECONDS = 600.0
 LETTER_SECONDS = 5.0
@@ -73,6 +76,7 @@ class Keeper:
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     reminder: errands.Reminder = field(default_factory=errands.Reminder)
+    lookout: conditions.Lookout = field(default_factory=conditions.Lookout)
     leads: bool = False
     lead_session: int = 0
     closed_since: float | None = None
@@ -82,6 +86,7 @@ class Keeper:
     silence_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
     copy_due: Every = field(default_factory=lambda: Every(COPY_SECONDS))
     remind_due: Every = field(default_factory=lambda: Every(REMIND_SECONDS))
+    count_due: Every = field(default_factory=lambda: Every(COUNT_SECONDS))
     letters_due: Every = field(default_factory=lambda: Every(LETTER_SECONDS))
     channels_due: Every = field(default_factory=lambda: Every(CHANNEL_SECONDS))
     tidy_due: Every = field(default_factory=lambda: Every(TIDY_SECONDS))
@@ -119,6 +124,9 @@ class Keeper:
             _try(self._copy_outputs)
         if self.remind_due.due(now):
             _try(self.reminder.remind)
+        if self.count_due.due(now):
+            _try(counters.count_fresh)
+        _try(self.lookout.look)
         if self.letters_due.due(now):
             _try(self._tell_of_dead_letters)
         if self.channels_due.due(now):

@@ -16,16 +16,17 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import cancellation, leases, relay, results, turned_away
+from activities import cancellation, counters, leases, relay, results, turned_away
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from activities.run_tokens import RunToken
-from tenants.context import system_scope, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +102,12 @@ def forget_ended_workers() -> int:
 
 def declare_lost(worker: WorkerProcess) -> bool:
     """End the worker's lease unless it has beaten again since it was looked at."""
-    with system_scope():
+    with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
             ended_at=Now(), end_reason="lost"
         )
+        if ended:
+            counters.note("workers_lost")
     if ended:
         logger.warning(
             "Worker lost",

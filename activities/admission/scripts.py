@@ -78,6 +78,22 @@ def audit(*, withdraw_orphans: bool) -> list[Slot]:
     ]
 
 
+class Unstarted(NamedTuple):
+    """A grant that no worker has taken up yet."""
+
+    role: str
+    tenant_id: UUID
+    age_seconds: float
+
+
+def unstarted() -> list[Unstarted]:
+    """All grants that no worker has taken up yet. Changes nothing. Raises `Closed`."""
+    answer = run("unstarted")
+    if answer == b"closed":
+        raise Closed
+    return [Unstarted(role, UUID(tenant), age / 1000) for role, tenant, age in orjson.loads(answer)]
+
+
 def inspect(activity_id: UUID) -> dict[str, Any]:
     """Where the activity stands: see lua/inspect.lua for the shape."""
     answer: dict[str, Any] = orjson.loads(run("inspect", str(activity_id)))

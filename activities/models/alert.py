@@ -23,7 +23,10 @@ class AlertKind(models.TextChoices):
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
-    IDLE_WORKER = "idle_worker"
+    IDLE_WORKER = "idle_worker"  # workers beat and take nothing
+    QUEUE_OLD = "queue_old"  # work waits for longer than the target
+    BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
+    INVARIANT_BROKEN = "invariant_broken"
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     BUDGET_WARNING = "budget_warning"
     WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off

@@ -41,6 +41,11 @@ ORCHESTRATOR_CONTINUE_SECONDS = _env.float("ORCHESTRATOR_CONTINUE_SECONDS", defa
 # Agents' work that may be under way at the same time, over all roles, tenants and workers. 0: as much as there are seats.
 ORCHESTRATOR_MAX_CONCURRENCY = _env.int("ORCHESTRATOR_MAX_CONCURRENCY", default=0)
 
+# People are told when workers do not take up what was granted so long ago. Smaller: a busy broker alarms. Must stay above REPUBLISH.
+ORCHESTRATOR_IDLE_SECONDS = _env.float("ORCHESTRATOR_IDLE_SECONDS", default=30.0)
+# People are told when work that could begin has waited so long. 0: never. Smaller: every burst alarms. Larger: a standstill shows late.
+ORCHESTRATOR_QUEUE_TARGET_SECONDS = _env.float("ORCHESTRATOR_QUEUE_TARGET_SECONDS", default=3_600.0)
+
 # A tenant's backlog per role: submissions beyond it are answered 429.
 ORCHESTRATOR_MAX_BACKLOG = _env.int("ORCHESTRATOR_MAX_BACKLOG", default=200_000)
 
