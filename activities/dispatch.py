@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -44,6 +45,7 @@ from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
 from agents.skills import Knowledge
+from tenants import provenance
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
@@ -128,7 +130,8 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             _give_back_unless_used(grant)
             return False
         try:
-            _call(claimed)
+            with _on_record(claimed):
+                _call(claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
             logger.info(
@@ -215,6 +218,15 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
             grant.tenant_id, row.id, run_id, row.fence, briefing, conversations.continued(row), signs
         )
     return _Claimed(row, run, role, knowledge, grant)
+
+
+def _on_record(claimed: _Claimed) -> AbstractContextManager[None]:
+    """Log lines of the run, those of libraries too, name it and the request that it goes back to."""
+    row = claimed.row
+    return provenance.of_work(
+        [wake["provenance"] for wake in row.wakes],
+        tenant=str(row.tenant_id), activity=str(row.id), run=str(claimed.run.run_id), role=row.agent_role,
+    )  # fmt: skip
 
 
 def _call(claimed: _Claimed) -> None:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import redis
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
@@ -74,6 +75,7 @@ class Keeper:
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     reminder: errands.Reminder = field(default_factory=errands.Reminder)
     leads: bool = False
+    passes: int = 0
     lead_session: int = 0
     closed_since: float | None = None
     sweep_from: UUID | None = None
@@ -92,7 +94,9 @@ class Keeper:
                 close_old_connections()
                 self.leads = self._take_lead()
                 if self.leads:
-                    self.tick()
+                    self.passes += 1
+                    with structlog.contextvars.bound_contextvars(keeper_pass=self.passes):
+                        self.tick()
             except DatabaseError as error:
                 self.leads = False
                 logger.warning(
