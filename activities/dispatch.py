@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,6 +23,7 @@ from activities import (
     conversations,
     leases,
     messages,
+    on_record,
     pacing,
     relay,
     requests,
@@ -45,7 +45,7 @@ from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
 from agents.skills import Knowledge
-from tenants import provenance
+from tenants import tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
@@ -106,7 +106,7 @@ def _still_granted(grant: Grant) -> bool:
 
 def _run(grant: Grant, lease: leases.Lease) -> bool:
     """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
-    run_id = uuid7()
+    run_id, began = uuid7(), time.time_ns()
     with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
         claimed = start = None
         try:
@@ -130,7 +130,7 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             _give_back_unless_used(grant)
             return False
         try:
-            with _on_record(claimed):
+            with on_record.run_of(claimed.row, run_id, began=began):
                 _call(claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
@@ -220,15 +220,6 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
     return _Claimed(row, run, role, knowledge, grant)
 
 
-def _on_record(claimed: _Claimed) -> AbstractContextManager[None]:
-    """Log lines of the run, those of libraries too, name it and the request that it goes back to."""
-    row = claimed.row
-    return provenance.of_work(
-        [wake["provenance"] for wake in row.wakes],
-        tenant=str(row.tenant_id), activity=str(row.id), run=str(claimed.run.run_id), role=row.agent_role,
-    )  # fmt: skip
-
-
 def _call(claimed: _Claimed) -> None:
     """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
     run = claimed.run
@@ -247,6 +238,7 @@ def _call(claimed: _Claimed) -> None:
         fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
     else:
         return
+    tracing.fail(fault.error_code)
     results.persistently(lambda: results.failed(run, fault))
 
 

@@ -17,6 +17,7 @@ import structlog
 from celery import Celery, signals
 
 from orchestrator import broker, flower_door
+from tenants import tracing
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 
@@ -155,6 +156,7 @@ def name_task(task_id: str, task: Any, **kwargs: Any) -> None:
     """Lines that are written while a message is worked on name its task."""
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
+    tracing.arrived(task.request.get("traceparent"))
 
 
 @_after.connect

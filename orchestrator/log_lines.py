@@ -14,7 +14,7 @@ from typing import Any
 
 from structlog import tracebacks
 
-from tenants import context
+from tenants import context, tracing
 
 LONGEST_MESSAGE = 300  # characters of an exception's message
 LONGEST_VALUE = 2_000
@@ -55,8 +55,14 @@ FORMS = re.compile(
 Line = dict[str, Any]
 
 
-def add_tenant(logger: Any, method: str, line: Line) -> Line:
-    """The tenant in whose scope the line was written, unless the line names one."""
+def add_ids(logger: Any, method: str, line: Line) -> Line:
+    """The tenant in whose scope the line was written, unless it names one; the trace; the request that Django's own lines are about."""
+    request = line.pop("request", None)
+    if request is not None:
+        line |= {"method": getattr(request, "method", None), "path": getattr(request, "path", None)}
+        line.setdefault("request_id", getattr(request, "request_id", None))
+    if traceparent := tracing.told().get("traceparent"):
+        line["trace_id"] = traceparent.split("-")[1]
     if "tenant" not in line and (tenant_id := context.current_tenant()) is not None:
         line["tenant"] = str(tenant_id)
     return line

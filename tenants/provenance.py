@@ -14,15 +14,20 @@ from typing import Any
 import orjson
 import structlog
 
+from tenants import tracing
+
 REQUEST = "request"
 
 _request: ContextVar[str] = ContextVar("set_going_by", default="")
 
 
 def current() -> dict[str, Any]:
-    """What is to be kept with work that is made here; empty when nobody asked for it, such as a schedule's."""
+    """What is to be kept with work that is made here; empty when nobody asked for it, such as a schedule's.
+
+    While tracing is on, it names the open span as well.
+    """
     request_id = _request.get()
-    return {REQUEST: request_id} if request_id else {}
+    return ({REQUEST: request_id} if request_id else {}) | tracing.told()
 
 
 def written() -> str | None:

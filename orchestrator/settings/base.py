@@ -98,6 +98,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "tenants.middleware.RequestIdMiddleware",
+    "tenants.tracing.requests.TracingMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "orchestrator.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -29,7 +29,7 @@ _shared = [
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.ExtraAdder(),
-    log_lines.add_tenant,
+    log_lines.add_ids,
     log_lines.short_exceptions,
     log_lines.without_secrets,
 ]

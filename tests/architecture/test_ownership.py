@@ -84,6 +84,7 @@ CONNECTS_SIGNALS = {
     "activities.apps": "calls it when Django is ready",
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
+    "tenants.tracing.statements": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
 }
 
 SENDS_SIGNALS = {
