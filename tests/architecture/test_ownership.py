@@ -53,6 +53,7 @@ SEES_EVERY_TENANT = {
     "console.acting": "a superuser chooses among the tenants in which people are asked for something",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.departure.erasing": "tombstones belong to nobody any more",
+    "orchestrator.terminal.owners": "commands of the platform: all tenants, and the one that an id belongs to",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.demo.opening": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
