@@ -40,6 +40,7 @@ SEES_EVERY_TENANT = {
     "activities.outputs": "the copier empties the spool of all tenants",
     "activities.bulk.working": "jobs that have something to do, whosever they are",
     "activities.alerts.delivery": "deliveries of all tenants are claimed in the order in which they are due",
+    "activities.digests.composing": "channels whose digest is due, whosever they are",
     "activities.errands": "one question for what waits, whosever it is",
     "activities.admission.limits": "the caps of all tenants are put in force together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
