@@ -15,6 +15,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import redis
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
@@ -78,6 +79,7 @@ class Keeper:
     reminder: errands.Reminder = field(default_factory=errands.Reminder)
     lookout: conditions.Lookout = field(default_factory=conditions.Lookout)
     leads: bool = False
+    passes: int = 0
     lead_session: int = 0
     closed_since: float | None = None
     sweep_from: UUID | None = None
@@ -97,7 +99,9 @@ class Keeper:
                 close_old_connections()
                 self.leads = self._take_lead()
                 if self.leads:
-                    self.tick()
+                    self.passes += 1
+                    with structlog.contextvars.bound_contextvars(keeper_pass=self.passes):
+                        self.tick()
             except DatabaseError as error:
                 self.leads = False
                 logger.warning(

@@ -11,8 +11,10 @@ import orjson
 import redis
 
 from activities.admission import keys
+from tenants import tracing
 from tenants.redis import client
 
+_FACTS = {"db.system.name": "redis", "db.operation.name": "EVALSHA"}
 FOLDER = Path(__file__).parent / "lua"
 
 
@@ -33,10 +35,11 @@ def _sha(name: str) -> str:
 def run(name: str, *arguments: str | bytes | int) -> Any:
     """Run one script by its digest, sending its text only when the server does not have it."""
     connection = client()
-    try:
-        return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
-    except redis.exceptions.NoScriptError:
-        return connection.eval(_source(name), 1, keys.pointer(), *arguments)
+    with tracing.part(f"redis {name}", tracing.CLIENT, **_FACTS):
+        try:
+            return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
+        except redis.exceptions.NoScriptError:
+            return connection.eval(_source(name), 1, keys.pointer(), *arguments)
 
 
 def start(activity_id: UUID, grant: str) -> bool:

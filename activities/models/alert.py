@@ -31,6 +31,7 @@ class AlertKind(models.TextChoices):
     BUDGET_WARNING = "budget_warning"
     WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off
     TEST = "test"  # somebody tries a channel
+    DIGEST = "digest"  # what happened in a day or a week, for one channel that wants it
 
 
 class Severity(models.TextChoices):
@@ -45,6 +46,14 @@ class ChannelKind(models.TextChoices):
     SLACK = "slack"
     EMAIL = "email"
     WEBHOOK = "webhook"
+
+
+class Digest(models.TextChoices):
+    """How often a channel of mail is told how things stand."""
+
+    OFF = "off"
+    DAILY = "daily"
+    WEEKLY = "weekly"
 
 
 class DeliveryState(models.TextChoices):
@@ -113,12 +122,33 @@ class NotificationChannel(TenantOwned):
     )
     kinds = models.JSONField(default=list, blank=True, help_text="Kinds of alerts. Empty: all.")
     enabled = models.BooleanField(default=True)
+    digest = models.CharField(
+        max_length=6,
+        choices=Digest.choices,
+        default=Digest.OFF,
+        db_default="off",
+        help_text="For mail: a summary at seven in the tenant's time zone, each day or each Monday.",
+    )
+    digest_roles = models.JSONField(
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Human roles whose waiting items the digest tells of. Empty: all.",
+    )
+    digest_due_at = models.DateTimeField(null=True, editable=False)
     version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "name"), name="notification_channel_named_once"),
+        )
+        indexes = (
+            models.Index(
+                fields=("digest_due_at",),
+                condition=models.Q(digest_due_at__isnull=False),
+                name="digests_due",
+            ),
         )
 
     def __str__(self) -> str:

@@ -96,7 +96,11 @@ def failing() -> list[known.KnownProvider]:
 
 def leads_to(tenant_id: UUID, role: str, key: str) -> bool:
     """Whether the role's settings for the tenant lead to the provider of this key."""
-    found = _provider_of(configuration.settings_for(tenant_id, role).adapter)
+    try:
+        adapter = configuration.settings_for(tenant_id, role).adapter
+    except AgentError:
+        return False
+    found = _provider_of(adapter)
     return found is not None and found.key == key
 
 

@@ -17,6 +17,9 @@ ORCHESTRATOR_WATCHDOG_SECONDS = _env.float("ORCHESTRATOR_WATCHDOG_SECONDS", defa
 # An accepted run whose agent has sent heartbeats and then none for this long is lost. Too small: a slow agent runs twice.
 ORCHESTRATOR_AGENT_SILENT_SECONDS = _env.float("ORCHESTRATOR_AGENT_SILENT_SECONDS", default=60.0)
 
+# How old a trace may be when work continues it. What begins later has a trace of its own, linked; 0 gives every run one.
+ORCHESTRATOR_TRACE_SECONDS = _env.float("ORCHESTRATOR_TRACE_SECONDS", default=60.0)
+
 # How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass

@@ -102,6 +102,10 @@ class TenantView(GenericAPIView):
     def _handled(self, handler: Handler) -> Any:
         if caller_of(self.request) is None:
             return self._answer(handler)
+        with structlog.contextvars.bound_contextvars(tenant=str(self.tenant_id)):
+            return self._handled_for_caller(handler)
+
+    def _handled_for_caller(self, handler: Handler) -> Any:
         if not self.in_one_transaction:
             return idempotency.over_several(
                 self.request,
@@ -109,8 +113,7 @@ class TenantView(GenericAPIView):
                 answer=lambda: self._answer(handler),
                 keep=self._body_to_keep,
             )
-        with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
-            return tried_again(lambda: self._in_scope(handler))
+        return tried_again(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):

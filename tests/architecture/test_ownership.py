@@ -46,6 +46,7 @@ SEES_EVERY_TENANT = {
     "activities.outputs": "the copier empties the spool of all tenants",
     "activities.bulk.working": "jobs that have something to do, whosever they are",
     "activities.alerts.delivery": "deliveries of all tenants are claimed in the order in which they are due",
+    "activities.digests.composing": "channels whose digest is due, whosever they are",
     "activities.errands": "one question for what waits, whosever it is",
     "activities.admission.limits": "the caps of all tenants are put in force together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
@@ -61,6 +62,7 @@ SEES_EVERY_TENANT = {
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.departure.erasing": "tombstones belong to nobody any more",
     "orchestrator.metrics.asking": "figures of the whole platform, without naming tenants",
+    "orchestrator.terminal.owners": "commands of the platform: all tenants, and the one that an id belongs to",
     "orchestrator.demo.opening": "looks up the tenants that it may have made before",
     "pipelines.monthly": "the monthly jobs of all tenants are kept together",
     "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
@@ -91,6 +93,7 @@ CONNECTS_SIGNALS = {
     "activities.apps": "calls it when Django is ready",
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
+    "tenants.tracing.statements": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
 }
 
 SENDS_SIGNALS = {

@@ -26,21 +26,23 @@ from activities.admission.exchange import LEVEL_MS, band_of
 from activities.models import Activity, Wake
 from activities.selectors import BAND_NAMES
 from activities.states import BANDS, Status, WakeState
-from console.durations import in_words
 
 SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Work that waits. `place` counts from 1; of two groups, one that is at its bound lets others pass."""
+    """Work that waits. `place` counts from 1; of two groups, one that is at its bound lets others pass.
+
+    `waited_seconds` began when it was submitted.
+    """
 
     place: int
     id: UUID
     name: str
     band: str
     priority: int
-    waited: str
+    waited_seconds: float
     group: str
     attempts: int
 
@@ -60,7 +62,7 @@ def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
     return [
         Waiter(
             place, row.pk, row.name, BAND_NAMES[band_of(row.priority) - 1], row.priority,
-            in_words((now - row.created_at).total_seconds()), row.group_key or "", row.attempts,
+            (now - row.created_at).total_seconds(), row.group_key or "", row.attempts,
         )
         for place, row in enumerate(rows.only(*shown)[:SHOWN], start=1)
     ]  # fmt: skip

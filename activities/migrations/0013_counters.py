@@ -23,7 +23,7 @@ KEPT_FROM_TENANTS = migrations.RunSQL(
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("activities", "0010_bulk"),
+        ("activities", "0012_digests"),
         ("tenants", "0008_audit"),
     ]
 
