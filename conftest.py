@@ -129,12 +129,4 @@ def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClie
 @pytest.fixture
 def process_environment(database: None) -> dict[str, str]:
     """The environment in which a process started by the test works on the test's own databases."""
-    return {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": SETTINGS,
-        "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),
-        "REDIS_URL": settings.REDIS_URL,
-        "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
-        "MONGODB_URI": settings.MONGODB_URI,
-        "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
-    }
+    return servers.environment(settings)

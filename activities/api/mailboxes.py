@@ -79,6 +79,8 @@ class MailboxFilter(django_filters.FilterSet):
 
 
 class MailboxList(ViewSetMixin, MailboxPart):
+    """A mailbox is there from the first item on."""
+
     serializer_class = MailboxSerializer
     filterset_class = MailboxFilter
     search_fields = ("key",)
@@ -109,6 +111,8 @@ class ItemFilter(django_filters.FilterSet):
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
+    """Whatever became of it, as long as it is kept."""
+
     queryset = MailboxItem.objects
     serializer_class = ItemSerializer
     filterset_class = ItemFilter
