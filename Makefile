@@ -46,7 +46,7 @@ docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build i
 docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:8001
 
-screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromium and Python's playwright. PAGES="inbox runs" takes some
+screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromium. PAGES="inbox runs" takes some
 	$(RUN) -m tests.screenshots $(PAGES)
 
 bench: $(VENV)/.run ## Measure the engine
