@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from tests.browsing import BROWSERS
+from tests.pages import BROWSERS
 from tests.screenshots.world import Scene
 
 LARGEST = 150_000  # bytes of a picture
 QUALITIES = (75, 55, 35, 20)
 #: Name of the look: width, height, colours.
 LOOKS = {"light": (1280, 800, "light"), "dark": (1280, 800, "dark"), "phone": (390, 844, "light")}
-NAVIGATION = {
-    "console": "nav[aria-label='Pages'] a[href]",
-    "admin": "#nav-sidebar a[href], #nav-sidebar-apps a[href]",
-}
+NAVIGATION = {"console": "nav[aria-label='Pages'] a[href]", "admin": "a[href^='/admin/']"}
+NO_PAGES = re.compile(r"/add/$|/logout/|/password_change/|/jsi18n/|/autocomplete/")
 START = {"console": "/", "admin": "/admin/"}
 OF_ONE = re.compile(r"/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}/(?:change/)?$")
 
@@ -149,7 +147,7 @@ def _path(scene: Scene, link: str) -> str:
 
 
 def _is_of(area: str, address: str) -> bool:
-    if address.startswith("/api/"):
+    if address.startswith("/api/") or NO_PAGES.search(address):
         return False
     return address.startswith("/admin/") is (area == "admin")
 
