@@ -73,11 +73,11 @@ def test_what_is_opened_and_focused_stays_so_while_a_page_follows(asked: Questio
     screen.goto(f"/activities/{one.pk}/")
     screen.click("#stretches summary")
     screen.focus("button[value=cancel]")
-    screen.wait_for_selector("#state .tag.idle")
+    screen.wait_for_selector("h1 .tag.idle")
 
     asked.engine.drain()
 
-    screen.wait_for_selector("#state .tag.good", timeout=SECOND)
+    screen.wait_for_selector("h1 .tag.good", timeout=SECOND)
     assert screen.evaluate("document.querySelector('#stretches').open")
     assert "done" in screen.inner_text("h1")
 
@@ -176,8 +176,7 @@ def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, scre
     assert screen.inner_text("#theme") == "Dark colours"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
 def test_nothing_is_wider_than_the_screen(width: int, scheme: str, asked: Questions, screen: Any) -> None:
     screen.set_viewport_size({"width": width, "height": 800})
     screen.emulate_media(color_scheme=scheme)
