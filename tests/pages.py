@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -52,8 +52,9 @@ def cut_streams() -> bool:
     eventually(lambda: not carrying._new)
     for stream in carrying._streams():
         stream.unwelcome = True
-    if (hurry := carrying._hurry) is not None:
-        hurry.send(b"!")
+    with suppress(OSError):  # it has just found out by itself
+        if (hurry := carrying._hurry) is not None:
+            hurry.send(b"!")
     eventually(lambda: carrying.size() == 0)
     return True
 

@@ -11,7 +11,7 @@ from django.http import Http404
 from agents import deployments
 from agents.governor import overview
 from agents.governor.overview import ShownProvider
-from agents.models import Agent, AgentConfig, AgentVersionDeployment
+from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
 from console.agents.lately import Lately, lately
 from tenants.context import tenant_scope
 
@@ -46,7 +46,8 @@ class Row:
             return "paused"
         if self.provider is not None and self.provider.state == "breaker_open":
             return "breaker open"
-        return self.agent.health
+        # Only endpoints are looked at.
+        return self.agent.health if self.adapter == Adapter.HTTP else "enabled"
 
     @property
     def has_breaker(self) -> bool:
@@ -67,7 +68,7 @@ class OneAgent:
 
 
 def agents(tenant_id: UUID) -> list[Row]:
-    """All roles of the registry, by name."""
+    """All roles of the registry by name, those that have run lately before the others."""
     with tenant_scope(tenant_id):
         found = list(Agent.objects.order_by("role"))
         own = _own(tenant_id)
@@ -77,10 +78,11 @@ def agents(tenant_id: UUID) -> list[Row]:
     sealed = {role for role, config in own.items() if config.auth_sealed}
     standing = overview.standing_of(led_to, own=sealed)
     providers = {role: provider for provider in standing for role in provider.roles}
-    return [
+    rows = [
         _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
         for agent in found
     ]  # fmt: skip
+    return sorted(rows, key=lambda row: not row.runs.ended)
 
 
 def agent(tenant_id: UUID, role: str) -> OneAgent | None:

@@ -56,7 +56,7 @@ def test_a_query_finds_what_it_says_newest_first(asked: Questions, ann: Person) 
     assert found("for:agents+-status:ended") == ["Ants", "Wasps", "Bees"]
     assert found("age:%3E1h") == []
     assert found('name:"as"+age:%3C1h') == ["Wasps"]
-    assert found("wake:new_task") == ["Audit"]
+    assert found("wake:new_task+-status:created") == ["Audit"]
 
 
 def test_each_says_why_it_waits(asked: Questions, ann: Person) -> None:

@@ -126,7 +126,7 @@ def test_an_admin_of_a_tenant_does_not_deploy_for_all(
     assert serving.version == "1.1.0"
 
 
-def test_what_cannot_be_done_says_why(scribe: Agent, root: Person) -> None:
+def test_what_cannot_be_done_says_why(scribe: Agent, tenant: Tenant, root: Person) -> None:
     form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
     form.send(root.browser, ("deed", "roll_back"))
 
