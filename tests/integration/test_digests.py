@@ -93,7 +93,14 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     with tenant_scope(acme.pk):
         Activity.objects.filter(finished_at__isnull=False).update(finished_at=yesterday)
         DeadLetter.objects.update(created_at=yesterday)
-        entry = {"tenant": acme, "at": yesterday, "day": yesterday.date(), "agent_role": "dev", "activity_id": acme.pk, "run_id": acme.pk}
+        entry = {
+            "tenant": acme,
+            "at": yesterday,
+            "day": yesterday.date(),
+            "agent_role": "dev",
+            "activity_id": acme.pk,
+            "run_id": acme.pk,
+        }
         UsageEntry.objects.create(
             **entry, input_tokens=100, output_tokens=20, dollars="1.25", runs=0, unpriced=False
         )
