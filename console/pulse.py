@@ -64,7 +64,7 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(
         pk__gte=first_id_at(first - LONGEST_RUN), ended_at__gte=first, status__in=ENDED
     )
-    counted = rows.order_by().annotate(hour=TruncHour("ended_at", tzinfo=UTC)).values("hour").annotate(
+    counted: Any = rows.order_by().annotate(hour=TruncHour("ended_at", tzinfo=UTC)).values("hour").annotate(
         count=Count("pk"), failed=Count("pk", filter=~Q(status=RunStatus.COMPLETED))
     )  # fmt: skip
     found = {row["hour"]: row for row in counted}
