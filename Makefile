@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test fuzz lint docs bench requirements audit sbom clean
+.PHONY: help demo demo-model up test fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -21,7 +21,7 @@ up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOW
 	@$(RUN) manage.py up
 
 test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
-	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)
@@ -37,10 +37,17 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 	$(RUN) -m orchestrator.embedded start --fast >/dev/null && \
 	$(RUN) manage.py makemigrations --check --dry-run
 
-docs: $(VENV)/.dev ## Renew the generated parts of the documentation
+docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build it as a site into site/
 	$(RUN) manage.py draw_lifecycle
 	$(RUN) -m tests.architecture.house_plan
 	$(RUN) -m tests.fuzzing.snapshot
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict -q
+
+docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:8001
+
+screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromium. PAGES="inbox runs" takes some
+	$(RUN) -m tests.screenshots $(PAGES)
 
 bench: $(VENV)/.run ## Measure the engine
 	$(RUN) -m benchmarks.engine
@@ -71,7 +78,7 @@ sbom: $(VENV)/.dev ## Write dist/sbom.json: what the locked requirements consist
 
 clean: ## Stop the servers of var/ and delete it with their data, .venv and all caches
 	@if [ -d var ] && [ -x $(RUN) ]; then $(RUN) -m orchestrator.embedded stop --home var >/dev/null; fi
-	rm -rf var $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf var $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis .coverage .coverage.* htmlcov
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs the servers, not the tools: it installs in half the time.

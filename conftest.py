@@ -31,10 +31,25 @@ django.setup()
 
 from rest_framework.test import APIClient  # noqa: E402
 
-from tenants import registration, tokens  # noqa: E402
+from activities import selectors, tool_rate  # noqa: E402
+from tenants import lockout, registration, tokens  # noqa: E402
+from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import tenant_scope  # noqa: E402
+from tenants.events import seats  # noqa: E402
 from tenants.models import Tenant  # noqa: E402
 from tests import cleaning  # noqa: E402
+
+# They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
+for impatient in (auditing, lockout, seats, selectors, throttling, tool_rate):
+    impatient.PATIENCE_SECONDS = 2.0  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(trylast=True)  # after they were shuffled
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, or one process would work on it at the end while the other has nothing left to do."""
+    items.sort(
+        key=lambda item: not any(item.get_closest_marker(mark) for mark in ("acceptance", "ui", "long"))
+    )
 
 
 def pytest_unconfigure() -> None:
@@ -62,6 +77,7 @@ def django_db_setup(
 def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Lets the test use PostgreSQL and Redis, with real commits, and leaves both as they were."""
     with django_db_blocker.unblock():
+        cleaning.empty_redis()  # whatever an earlier test killed or left on its way may have had the last word
         yield
         cleaning.empty_database()
         cleaning.empty_redis()
@@ -113,12 +129,4 @@ def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClie
 @pytest.fixture
 def process_environment(database: None) -> dict[str, str]:
     """The environment in which a process started by the test works on the test's own databases."""
-    return {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": SETTINGS,
-        "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),
-        "REDIS_URL": settings.REDIS_URL,
-        "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
-        "MONGODB_URI": settings.MONGODB_URI,
-        "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
-    }
+    return servers.environment(settings)

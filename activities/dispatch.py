@@ -23,6 +23,7 @@ from activities import (
     conversations,
     leases,
     messages,
+    on_record,
     pacing,
     relay,
     requests,
@@ -44,6 +45,7 @@ from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
 from agents.skills import Knowledge
+from tenants import tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
@@ -104,7 +106,7 @@ def _still_granted(grant: Grant) -> bool:
 
 def _run(grant: Grant, lease: leases.Lease) -> bool:
     """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
-    run_id = uuid7()
+    run_id, began = uuid7(), time.time_ns()
     with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
         claimed = start = None
         try:
@@ -128,7 +130,8 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             _give_back_unless_used(grant)
             return False
         try:
-            _call(claimed)
+            with on_record.run_of(claimed.row, run_id, began=began):
+                _call(claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
             logger.info(
@@ -235,6 +238,7 @@ def _call(claimed: _Claimed) -> None:
         fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
     else:
         return
+    tracing.fail(fault.error_code)
     results.persistently(lambda: results.failed(run, fault))
 
 

@@ -15,11 +15,14 @@ from datetime import timedelta
 from uuid import UUID
 
 import redis
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 from pymongo.errors import PyMongoError
 
 from activities import (
+    conditions,
+    counters,
     deadletters,
     deadlines,
     errands,
@@ -43,6 +46,7 @@ AUDIT_SECONDS = 5.0
 SWEEP_SECONDS = 5.0
 COPY_SECONDS = 1.0
 REMIND_SECONDS = 1.0
+COUNT_SECONDS = 2.0
 CHANNEL_SECONDS = 60.0
 TIDY_SECONDS = 600.0
 LETTER_SECONDS = 5.0
@@ -73,7 +77,9 @@ class Keeper:
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     reminder: errands.Reminder = field(default_factory=errands.Reminder)
+    lookout: conditions.Lookout = field(default_factory=conditions.Lookout)
     leads: bool = False
+    passes: int = 0
     lead_session: int = 0
     closed_since: float | None = None
     sweep_from: UUID | None = None
@@ -82,6 +88,7 @@ class Keeper:
     silence_due: Every = field(default_factory=lambda: Every(AUDIT_SECONDS))
     copy_due: Every = field(default_factory=lambda: Every(COPY_SECONDS))
     remind_due: Every = field(default_factory=lambda: Every(REMIND_SECONDS))
+    count_due: Every = field(default_factory=lambda: Every(COUNT_SECONDS))
     letters_due: Every = field(default_factory=lambda: Every(LETTER_SECONDS))
     channels_due: Every = field(default_factory=lambda: Every(CHANNEL_SECONDS))
     tidy_due: Every = field(default_factory=lambda: Every(TIDY_SECONDS))
@@ -92,7 +99,9 @@ class Keeper:
                 close_old_connections()
                 self.leads = self._take_lead()
                 if self.leads:
-                    self.tick()
+                    self.passes += 1
+                    with structlog.contextvars.bound_contextvars(keeper_pass=self.passes):
+                        self.tick()
             except DatabaseError as error:
                 self.leads = False
                 logger.warning(
@@ -119,12 +128,16 @@ class Keeper:
             _try(self._copy_outputs)
         if self.remind_due.due(now):
             _try(self.reminder.remind)
+        if self.count_due.due(now):
+            _try(counters.count_fresh)
+        _try(self.lookout.look)
         if self.letters_due.due(now):
             _try(self._tell_of_dead_letters)
         if self.channels_due.due(now):
             _try(channels.expire_due)
         if self.tidy_due.due(now):
             _try(rebuilding.forget_old_generations)
+            _try(recovery.forget_ended_workers)
             _try(keeping.purge)
             _try(purging.arrange)
             _try(forgetting.look_after_departed)

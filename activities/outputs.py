@@ -6,6 +6,7 @@ the row in the spool stays. Copying twice writes the same document, whose `_id` 
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -25,10 +26,12 @@ from pymongo.errors import PyMongoError
 
 from activities.exceptions import OutputUnavailable
 from activities.models import OutputSpool
+from tenants import tracing
 from tenants.context import SYSTEM, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
+_FACTS = {"db.system.name": "mongodb", "db.collection.name": "outputs"}
 COPIED_AT_ONCE = 200
 # The next step reads its input from the spool while it is there, in the statement that claims it.
 KEPT_AT_HAND = timedelta(seconds=15)
@@ -74,7 +77,8 @@ def at_hand(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, Stored
 
 def _in_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
     try:
-        documents = list(collection().find({"_id": {"$in": ids}, "tenant_id": str(tenant_id)}))
+        with tracing.part("mongodb find", tracing.CLIENT, **_FACTS):
+            documents = list(collection().find({"_id": {"$in": ids}, "tenant_id": str(tenant_id)}))
     except PyMongoError as error:
         raise OutputUnavailable("The store of outputs does not answer; try again in a moment.") from error
     return [_from_document(document) for document in documents]
@@ -136,10 +140,12 @@ def collection() -> Collection[dict[str, Any]]:
 
 @cache
 def _client(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
-    return pymongo.MongoClient(
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
         uri,
         serverSelectionTimeoutMS=TIMEOUT_MS,
         connectTimeoutMS=TIMEOUT_MS,
         socketTimeoutMS=10_000,
         connect=False,
     )
+    atexit.register(client.close)  # So that its sessions at the server end with the process.
+    return client

@@ -22,6 +22,7 @@ from django.conf import settings
 
 from activities.admission import Grant
 from agents.routing import RUN_TASK, queue_of
+from tenants import tracing
 
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -31,7 +32,9 @@ def publish(grants: Sequence[Grant]) -> None:
     client = _redis_broker(os.getpid())
     if client is None:
         for grant in grants:
-            current_app.send_task(RUN_TASK, kwargs=_arguments(grant), ignore_result=True)
+            current_app.send_task(
+                RUN_TASK, kwargs=_arguments(grant), ignore_result=True, headers=tracing.outgoing()
+            )
         return
     pipeline = client.pipeline(transaction=False)
     for grant in grants:
@@ -72,7 +75,7 @@ def _envelope(task: str, arguments: Mapping[str, str], queue: str, *, expires: s
     headers: dict[str, Any] = {
         "lang": "py", "task": task, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
         "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": True,
-        "retries": 0, "eta": None, "expires": expires, "timelimit": [None, None], "shadow": None, "stamps": {},
+        "retries": 0, "eta": None, "expires": expires, "timelimit": [None, None], "shadow": None, "stamps": {}, **tracing.outgoing(),
     }  # fmt: skip
     properties = {
         "correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",

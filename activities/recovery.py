@@ -16,21 +16,23 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import cancellation, leases, relay, results, turned_away
+from activities import cancellation, counters, leases, relay, results, turned_away
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from activities.run_tokens import RunToken
-from tenants.context import system_scope, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
 PAGE = 500
 GRACE = timedelta(seconds=60)
+ENDED_KEPT = timedelta(days=90)  # as runs are, whose pages lead to their process
 YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would only cost.
 
 
@@ -91,12 +93,21 @@ def reclaim_silent_runs(watch: HeartbeatWatch) -> int:
     return _each(watch.silent(), lambda run: results.stalled(_token(run)))
 
 
+def forget_ended_workers() -> int:
+    """Delete the rows of processes that ended long ago; returns how many. Nothing of the engine asks for them."""
+    with system_scope():
+        ended = WorkerProcess.objects.filter(ended_at__lt=Now() - ENDED_KEPT)
+        return ended.delete()[0]
+
+
 def declare_lost(worker: WorkerProcess) -> bool:
     """End the worker's lease unless it has beaten again since it was looked at."""
-    with system_scope():
+    with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
             ended_at=Now(), end_reason="lost"
         )
+        if ended:
+            counters.note("workers_lost")
     if ended:
         logger.warning(
             "Worker lost",

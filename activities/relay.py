@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 import redis
@@ -22,6 +22,7 @@ from django.db import transaction
 
 from activities import publishing
 from activities.admission import Closed, Exchange, Grant, exchange
+from tenants import tracing
 from tenants.context import APP
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def after_commit(what: Exchange) -> None:
 
 def hand_over(what: Exchange) -> None:
     """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
+    if (cause := tracing.told()) and not what.causes:
+        what.causes.append(cause)
     collector = _collected.get()
     if collector is not None:
         collector.add(what)
@@ -66,16 +69,25 @@ def turn_over(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Gran
 
     The other grants are published. When Redis does not answer, the relay keeps trying and None is returned.
     """
-    try:
-        grants = exchange(what, start_roles=roles if go_on else (), start=1 if go_on else 0)
-    except (Closed, redis.RedisError):
-        _relay.put(what)
-        return None
-    mine = next((grant for grant in grants if grant.started), None)
-    rest = [grant for grant in grants if not grant.started]
-    if rest:
-        _publish(rest)
+    with _traced(what):
+        try:
+            grants = exchange(what, start_roles=roles if go_on else (), start=1 if go_on else 0)
+        except (Closed, redis.RedisError):
+            _relay.put(what)
+            return None
+        mine = next((grant for grant in grants if grant.started), None)
+        rest = [grant for grant in grants if not grant.started]
+        if rest:
+            _publish(rest)
     return mine
+
+
+def _traced(what: Exchange) -> AbstractContextManager[None]:
+    """A span after those that this comes from; none when it comes from upkeep."""
+    if not what.causes:
+        return tracing.NOTHING
+    counts = {"orchestrator.offers": len(what.offers), "orchestrator.releases": len(what.releases)}
+    return tracing.span("relay", tracing.PRODUCER, attributes=counts, causes=what.causes)
 
 
 def flush(timeout: float = 5.0) -> bool:
@@ -129,12 +141,13 @@ class _Relay:
                 self._changed.wait_for(lambda: bool(self._waiting))
                 batch, self._waiting = self._waiting, Exchange()
             try:
-                grants = exchange(batch)
+                with _traced(batch):
+                    grants = exchange(batch)
+                    if grants:
+                        _publish(grants)
             except (Closed, redis.RedisError) as error:
                 self._keep_for_later(batch, error)
                 continue
-            if grants:
-                _publish(grants)
             with self._changed:
                 self._idle = not self._waiting
                 self._changed.notify_all()

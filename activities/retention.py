@@ -15,7 +15,7 @@ from uuid import UUID
 
 from activities import states
 from tenants.retention.kinds import Kind, register
-from tenants.retention.rows import Rows
+from tenants.retention.rows import Rows, RowsInTurn
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).parent / "sql" / "retention"
@@ -25,6 +25,20 @@ _TREES, _HOLD, _FORGET, _CHILDREN, _EMPTY = (
 _ALERTS = Rows("activities_alert", _FOLDER, "alerts")
 _DEAD_LETTERS = Rows("activities_deadletter", _FOLDER, "dead_letters")
 _TOOL_CALLS = Rows("activities_toolcall", _FOLDER, "tool_calls")
+_PROVIDER_BATCHES = Rows("activities_providerbatch", _FOLDER, "provider_batches")
+_BULK_JOBS = RowsInTurn(
+    (
+        Rows("activities_bulkitem", _FOLDER, "bulk_items"),
+        Rows("activities_bulkjob", _FOLDER, "bulk_jobs"),
+    )
+)
+_MAILBOXES = RowsInTurn(
+    (
+        Rows("activities_mailboxitem", _FOLDER, "mailbox_items"),
+        Rows("activities_mailboxbatch", _FOLDER, "mailbox_batches"),
+        Rows("activities_mailbox", _FOLDER, "mailboxes_of_subagents"),
+    )
+)
 
 ENDED = sorted(states.SETTLED)  # An open dead letter keeps what has failed, as somebody may try it again.
 FAMILIES = 25  # in one transaction; a tree has some tens of members at most
@@ -40,7 +54,17 @@ def connect() -> None:
             _count_trees,
         ),
         Kind("alerts", "Alerts and their deliveries", _ALERTS.portion, _ALERTS.count),
+        Kind("bulk_jobs", "Bulk jobs and what became of each activity", _BULK_JOBS.portion, _BULK_JOBS.count),
         Kind("dead_letters", "Dead letters", _DEAD_LETTERS.portion, _DEAD_LETTERS.count),
+        Kind(
+            "mailboxes", "What was said in mailboxes, and batches of it", _MAILBOXES.portion, _MAILBOXES.count
+        ),
+        Kind(
+            "provider_batches",
+            "Batches of model providers",
+            _PROVIDER_BATCHES.portion,
+            _PROVIDER_BATCHES.count,
+        ),
         Kind(
             "tool_calls",
             "Arguments of agents' tool calls; that they were made stays",

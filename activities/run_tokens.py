@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.core import signing
 
 from agents.contracts import Callback
+from tenants import provenance
 
 _SALT = "orchestrator.agent-run"
 
@@ -27,17 +30,20 @@ class RunToken:
     briefing: str = ""  # digest of what the agent was told it is
     session_id: str = ""  # the conversation that it was given to continue
     signed_as: str = ""  # the role whose secret must sign every report; empty: the token alone is enough
+    provenance: Mapping[str, Any] | None = field(default=None, compare=False)  # what set the work going
 
 
 def issue(token: RunToken) -> Callback:
-    """The callback of a run: its address and its token."""
+    """The callback of a run: its address and its token. What the agent reports goes back to what set the run going."""
+    caused_by = provenance.current()
     text = signing.dumps(
         [
             *map(str, (token.tenant_id, token.activity_id, token.run_id)),
             token.fence,
             token.briefing,
             token.session_id,
-            *([token.signed_as] if token.signed_as else []),
+            *([token.signed_as] if token.signed_as or caused_by else []),
+            *([caused_by] if caused_by else []),
         ],
         salt=_SALT,
     )

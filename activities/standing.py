@@ -6,17 +6,19 @@ open: within `tenant_scope` one tenant's work, within `system_scope` everybody's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import redis
 from django.conf import settings
 
-from activities.admission import rebuilding
+from activities.admission import keys, rebuilding
 from activities.admission.exchange import band_of
-from activities.selectors import BAND_NAMES
+from activities.selectors import BAND_NAMES, PATIENCE_SECONDS
 from agents.models import Agent
+from tenants import redis as connections
 from tenants.sql import Statement
 
 KINDS = ("approval", "review", "resolution", "escalation", "task")
@@ -92,6 +94,19 @@ def standing() -> Standing:
 def admission_is_open() -> bool:
     """Whether work is being granted: not while Redis was wiped and is not rebuilt. Raises `redis.RedisError`."""
     return rebuilding.is_open()
+
+
+def slots_of_roles(roles: Sequence[str]) -> dict[str, int]:
+    """How many slots each of these roles holds, granted ones among them; empty while Redis does not answer or is not rebuilt."""
+    client = connections.client(timeout_seconds=PATIENCE_SECONDS)
+    try:
+        name: Any = client.get(keys.pointer())
+        if name is None or not roles:
+            return {}
+        used = client.hmget(f"{keys.generation(name.decode())}used", [f"role:{role}" for role in roles])
+    except redis.RedisError:
+        return {}
+    return {role: int(held or 0) for role, held in zip(roles, used, strict=True)}
 
 
 def _roles(silence: Mapping[str, Any]) -> list[RoleStanding]:

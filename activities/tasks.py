@@ -6,7 +6,7 @@ from functools import partial
 
 from celery import shared_task
 
-from activities import budget_waits, bulk, deadletters, dispatch, errands, forgetting
+from activities import budget_waits, bulk, deadletters, digests, dispatch, errands, forgetting
 from activities.alerts import delivery
 from activities.batches import gathering, leaving, tending
 from activities.models.alert import ChannelKind
@@ -14,6 +14,7 @@ from activities.webhooks import delivery as webhooks
 from agents import health
 from agents.routing import (
     DEAD_LETTERS,
+    DIGESTS,
     OUTBOUND_WEBHOOKS,
     PROVIDER_BATCHES,
     RUN_TASK,
@@ -33,6 +34,15 @@ def run(*, tenant: str, activity: str, grant: str, role: str) -> None:
 def deliver_alerts(*, kind: str) -> None:
     """Send what is due to channels of one kind. Safe to deliver twice, late or not at all."""
     delivery.deliver_waiting(kind)
+
+
+@shared_task(name="digests.send", ignore_result=True)
+def send_digests() -> None:
+    """Compose the digests that are due. Safe to deliver twice, late or not at all."""
+    digests.send_due()
+
+
+errands.register(errands.Errand(name="digests", queue=DIGESTS, task="digests.send", waiting=digests.due))
 
 
 @shared_task(name="webhooks.deliver", ignore_result=True)

@@ -26,7 +26,7 @@ from activities.admission.exchange import Offer
 from activities.models import ActivityRun
 from activities.models.dead_letter import BurialReason
 from activities.states import Status, WakeReason
-from tenants import wide_json
+from tenants import provenance, wide_json
 from tenants.context import APP
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -135,6 +135,7 @@ def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[
         {
             "tenant": tenant_id,
             "cause": cause,
+            "provenance": provenance.written(),
             "ids": [reason.id for reason in reasons],
             "activities": [reason.activity_id for reason in reasons],
             "reasons": [reason.reason for reason in reasons],

@@ -20,6 +20,7 @@ from agents import adapters, excerpts, well_formed
 from agents.adapters.base import UNLINKED
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import AgentError, RetryableAgentError
+from tenants import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,13 @@ def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult
     """
     started = time.monotonic()
     try:
-        result = adapters.get(request.settings.adapter).run(request, link=_PatientLink(link, request))
-        well_formed.require(result)
+        with tracing.part(
+            f"agent {request.agent_role}",
+            tracing.CLIENT,
+            **{"orchestrator.adapter": request.settings.adapter},
+        ):
+            result = adapters.get(request.settings.adapter).run(request, link=_PatientLink(link, request))
+            well_formed.require(result)
     except AgentError:
         raise
     except (TimeoutError, SoftTimeLimitExceeded) as error:

@@ -12,7 +12,7 @@ from functools import cache
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from activities import outputs, standing
+from activities import idleness, outputs, standing
 from console.probes import Answer, Probe, ask
 from tenants import redis
 from tenants.context import APP
@@ -27,6 +27,7 @@ CONSEQUENCES = {
     "redis": "Work is accepted and kept, but none begins.",
     "admission": "Nothing begins until the order of work has been rebuilt.",
     "mongodb": "Outputs wait in PostgreSQL.",
+    "workers": "Work that was granted to them does not begin.",
 }
 TITLES = {
     "postgresql": "PostgreSQL",
@@ -34,13 +35,14 @@ TITLES = {
     "redis": "Redis",
     "admission": "Admission",
     "mongodb": "MongoDB",
+    "workers": "Workers",
 }
 NEEDED = frozenset({"postgresql", "migrations"})
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One dependency. `state` is ok or open when all is well, else failing, silent, behind or closed."""
+    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed or idle."""
 
     name: str
     state: str
@@ -53,7 +55,12 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        state = {"behind": f"are behind: {self.fault}", "closed": "is closed", "silent": "does not answer"}
+        state = {
+            "behind": f"are behind: {self.fault}",
+            "closed": "is closed",
+            "silent": "does not answer",
+            "idle": f"take nothing, {self.fault}",
+        }
         return (
             f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
         )
@@ -66,6 +73,8 @@ def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
     missing = answers["postgresql"].value
     if missing:
         checks.insert(1, Check("migrations", "behind", 0.0, f"{missing} not applied"))
+    if not answers["workers"].fault:  # else another check tells why nobody knows
+        checks.append(_workers(answers["workers"]))
     return checks
 
 
@@ -82,6 +91,11 @@ def _check(name: str, answer: Answer) -> Check:
     if name == "admission":
         return Check(name, "open" if answer.value else "closed", answer.milliseconds)
     return Check(name, "ok", answer.milliseconds)
+
+
+def _workers(answer: Answer) -> Check:
+    roles = ", ".join(idle.role for idle in answer.value)
+    return Check("workers", "idle" if roles else "ok", answer.milliseconds, roles and f"of {roles}")
 
 
 def _missing_migrations() -> int:
@@ -109,4 +123,5 @@ PROBES = (
     Probe("redis", _ping_redis),
     Probe("admission", standing.admission_is_open),
     Probe("mongodb", _ping_mongodb),
+    Probe("workers", idleness.idle_roles),
 )

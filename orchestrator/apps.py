@@ -6,3 +6,6 @@ class OrchestratorConfig(AppConfig):
 
     def ready(self) -> None:
         from orchestrator import ticks  # noqa: F401  # its check registers itself
+        from tenants import tracing
+
+        tracing.begin()

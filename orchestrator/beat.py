@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import structlog
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from orchestrator.ticks import TICKS, is_tick
@@ -25,7 +26,8 @@ class PatientScheduler(DatabaseScheduler):
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send one that is due, unless somebody has made it into something else."""
         if is_tick(entry.task, entry.args, entry.kwargs):
-            super().apply_entry(entry, producer=producer)
+            with structlog.contextvars.bound_contextvars(tick=str(entry.name)):
+                super().apply_entry(entry, producer=producer)
             return
         facts = {"action": "foreign_task_refused", "periodic_task": str(entry.name)}
         logger.error("A periodic task is none of ours", extra=facts)

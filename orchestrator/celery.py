@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from celery import Celery, signals
 
 from orchestrator import broker, flower_door
+from tenants import tracing
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 
@@ -144,6 +146,22 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     from activities import workers
 
     _surely(lambda: workers.begin(roles=list(_roles), concurrency=1))
+
+
+_before, _after = signals.task_prerun, signals.task_postrun
+
+
+@_before.connect
+def name_task(task_id: str, task: Any, **kwargs: Any) -> None:
+    """Lines that are written while a message is worked on name its task."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
+    tracing.arrived(task.request.get("traceparent"))
+
+
+@_after.connect
+def forget_task(**kwargs: Any) -> None:
+    structlog.contextvars.clear_contextvars()
 
 
 @signals.worker_shutting_down.connect

@@ -23,7 +23,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """503 without PostgreSQL or with migrations missing; else 200, saying `degraded` when another server is away."""
+    """503 without PostgreSQL or with migrations missing; else 200, or `degraded` when another server is away or workers take nothing."""
     checks = dependencies.check_all()
     status = dependencies.status_of(checks)
     shown = {

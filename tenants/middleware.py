@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 
 import psycopg
-import structlog
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.views import defaults
 
-from tenants import sight
+from tenants import provenance, sight
 from tenants.audit import origin
 from tenants.exceptions import TenantOutOfSight
 from tenants.identifiers import uuid7
@@ -40,7 +39,7 @@ class RequestIdMiddleware:
         request_id = offered if REQUEST_ID.fullmatch(offered) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
         with (
-            structlog.contextvars.bound_contextvars(request_id=request_id),
+            provenance.of_request(request_id),
             origin.of_request(request, request_id),
         ):
             response = self.get_response(request)

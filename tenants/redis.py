@@ -28,6 +28,14 @@ def client(*, timeout_seconds: float | None = None) -> redis.Redis:
     return _client(settings.REDIS_URL, patience)
 
 
+def broker() -> redis.Redis | None:
+    """The client of Celery's broker, to be looked at only; None where the broker is no Redis."""
+    url: str = settings.CELERY_BROKER_URL
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        return None
+    return _client(url, settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS)
+
+
 @lru_cache(maxsize=8)
 def _client(url: str, timeout_seconds: float) -> redis.Redis:
     made: redis.Redis = redis.Redis.from_url(

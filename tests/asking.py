@@ -14,7 +14,7 @@ from agents.contracts import AgentRequest
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_api_agent_runs import Agent, accepted
+from tests.integration.agent_runs.accepted_work import Agent, accepted
 
 DIRECTION = {"type": "content_direction", "title": "Which direction?"}
 

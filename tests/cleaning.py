@@ -7,6 +7,8 @@ from functools import lru_cache
 from django.conf import settings
 from django.db import connections, transaction
 
+from activities import relay
+from activities.admission import Exchange
 from tenants import redis
 from tenants.context import OWNER, SYSTEM
 from tests import servers
@@ -60,8 +62,9 @@ def _tables_in_use() -> str:
 
 def empty_redis() -> None:
     """Delete what this process wrote: everything when the server is the suite's own, else what bears its
-    prefix.
+    prefix. With it goes what this process would still write: a relay keeps what nobody was there to admit.
     """
+    _forget_hand_overs()
     client = redis.client()
     if servers.redis_is_ours():
         client.flushdb()
@@ -69,6 +72,14 @@ def empty_redis() -> None:
     pattern = f"{settings.ORCHESTRATOR_REDIS_PREFIX}*"
     if keys := list(client.scan_iter(match=pattern, count=1000)):
         client.unlink(*keys)
+
+
+def _forget_hand_overs() -> None:
+    waiting = relay._relay
+    with waiting._changed:
+        waiting._waiting = Exchange()
+        waiting._idle = True
+        waiting._changed.notify_all()
 
 
 def end_connections() -> None:

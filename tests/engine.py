@@ -25,6 +25,7 @@ from agents import configuration
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.models import AgentConfig
 from agents.routing import queue_of
+from tenants import tracing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
@@ -143,7 +144,9 @@ class Engine:
         for role in self.roles:
             raw = client().rpop(queue_of(role))
             if raw is not None:
-                arguments: dict[str, str] = json.loads(base64.b64decode(json.loads(raw)["body"]))[1]
+                message = json.loads(raw)
+                tracing.arrived(message["headers"].get("traceparent"))
+                arguments: dict[str, str] = json.loads(base64.b64decode(message["body"]))[1]
                 return arguments
         return None
 

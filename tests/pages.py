@@ -1,6 +1,6 @@
 """A real browser and a real server for it, for what only shows when a page is used: keys, focus, what is in sight.
 
-Needs a Chromium on this machine and Python's playwright, which the project does not require: without them these tests are skipped.
+Needs a Chromium on this machine: without one these tests are skipped.
 """
 
 from __future__ import annotations

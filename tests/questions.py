@@ -18,7 +18,7 @@ from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_api_agent_runs import Agent
+from tests.integration.agent_runs.accepted_work import Agent
 
 #: A pipeline of three steps; the second awaits approval, and the third waits for it.
 ARTICLE = {

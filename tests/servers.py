@@ -81,6 +81,19 @@ def database_url(name: str) -> str:
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
 
 
+def environment(settings: Any) -> dict[str, str]:
+    """The environment in which a process started by a test works on the databases of this test process."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "orchestrator.settings.test",
+        "DATABASE_URL": database_url(settings.DATABASES["owner"]["NAME"]),
+        "REDIS_URL": settings.REDIS_URL,
+        "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
+        "MONGODB_URI": settings.MONGODB_URI,
+        "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
+    }
+
+
 def redis_is_ours() -> bool:
     """Whether Redis was started for this run, so that everything in it may be deleted."""
     return "redis" in os.environ.get(STARTED, "").split()

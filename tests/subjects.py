@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -78,18 +79,19 @@ def a_request(settings: AdapterSettings, **changes: Any) -> AgentRequest:
 
 
 @dataclass
-class Subject:
+class Subject(ABC):
     """One adapter. `cannot` names what it cannot do, with the reason."""
 
     name: ClassVar[str]
     cannot: ClassVar[dict[str, str]] = {}
 
+    @abstractmethod
     def does(self, *steps: Step) -> AdapterSettings:
-        raise NotImplementedError
+        """Have the agent do this; how it is reached."""
 
+    @abstractmethod
     def prompts(self) -> list[str]:
         """The prompts that arrived."""
-        raise NotImplementedError
 
     def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
         return run_agent(a_request(self.does(*steps), **changes), link=link or RecordingLink())

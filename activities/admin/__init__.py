@@ -8,6 +8,7 @@ from activities.admin import (  # noqa: F401  # each registers its models
     bulk,
     dead_letters,
     mailboxes,
+    measuring,
     records,
     webhooks,
 )

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
+from activities import digests
 from activities.admin import labels
 from activities.alerts import targets
 from activities.alerts.acknowledging import acknowledge
@@ -21,7 +22,7 @@ from activities.alerts.raising import try_channel
 from activities.alerts.targets import InvalidTarget
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
-from activities.models.alert import AlertKind
+from activities.models.alert import AlertKind, ChannelKind, Digest
 from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
@@ -169,14 +170,16 @@ class NotificationChannelForm(forms.ModelForm):
 
     class Meta:
         model = NotificationChannel
-        fields = ("tenant", "kind", "name", "enabled", "kinds")
+        fields = ("tenant", "kind", "name", "enabled", "kinds", "digest", "digest_roles")
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         address, kind = (values.get("new_target") or "").strip(), values.get("kind") or self.instance.kind
         if not address and not self.instance.target_sealed:
             self.add_error("new_target", "Say where alerts are to be sent.")
-        elif address and kind:
+        if kind != ChannelKind.EMAIL and values.get("digest", Digest.OFF) != Digest.OFF:
+            self.add_error("digest", "Digests go to channels of the kind email.")
+        if address and kind:
             try:
                 targets.check(kind, address)
             except InvalidTarget as fault:
@@ -192,7 +195,18 @@ class NotificationChannelAdmin(DeedsAdmin):
     list_select_related = ("tenant",)
     search_fields = ("name", "tenant__slug")
     autocomplete_fields = ("tenant",)
-    fields = ("tenant", "kind", "name", "enabled", "target_shown", "new_target", "kinds", "version")
+    fields = (
+        "tenant",
+        "kind",
+        "name",
+        "enabled",
+        "target_shown",
+        "new_target",
+        "kinds",
+        "digest",
+        "digest_roles",
+        "version",
+    )
     readonly_fields: tuple[str, ...] = ("target_shown", "version")
     actions = ("try_selected",)
     actions_detail = ("try_it",)
@@ -209,6 +223,7 @@ class NotificationChannelAdmin(DeedsAdmin):
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():
             targets.put(obj, address)
+        digests.plan(obj, obj.tenant.timezone)
         obj.version += change
         super().save_model(request, obj, form, change)
 

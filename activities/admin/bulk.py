@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from activities.models import BulkJob
+from activities.models import BulkItem, BulkJob
 from tenants.admin.bases import RecordAdmin, TenantFilter
 
 
@@ -29,3 +29,11 @@ class BulkJobAdmin(RecordAdmin):
         "created_at", "started_at", "finished_at",
     )  # fmt: skip
     readonly_fields = fields
+
+
+@admin.register(BulkItem)
+class BulkItemAdmin(RecordAdmin):
+    list_display = ("activity_id", "job", "tenant", "state", "ended_at", "error")
+    list_filter = (TenantFilter, "state")
+    list_select_related = ("tenant", "job")
+    search_fields = ("tenant__slug",)

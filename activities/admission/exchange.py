@@ -12,6 +12,7 @@ import orjson
 from django.conf import settings
 
 from activities.admission import scripts
+from tenants import tracing
 
 LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work. lua/library.lua has it too.
 GRANTS_PER_CALL = 500  # Bounds one script run to some milliseconds.
@@ -68,6 +69,7 @@ class Exchange:
     releases: list[Release] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     withdrawals: list[UUID] = field(default_factory=list)
+    causes: list[tracing.Cause] = field(default_factory=list)  # the spans that it comes from
 
     def __bool__(self) -> bool:
         return bool(self.releases or self.offers or self.withdrawals)
@@ -76,6 +78,8 @@ class Exchange:
         self.releases += other.releases
         self.offers += other.offers
         self.withdrawals += other.withdrawals
+        if len(self.causes) < tracing.MOST_CAUSES:
+            self.causes += [cause for cause in other.causes if cause not in self.causes]
 
 
 def band_of(priority: int) -> int:

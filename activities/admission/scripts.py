@@ -11,8 +11,10 @@ import orjson
 import redis
 
 from activities.admission import keys
+from tenants import tracing
 from tenants.redis import client
 
+_FACTS = {"db.system.name": "redis", "db.operation.name": "EVALSHA"}
 FOLDER = Path(__file__).parent / "lua"
 
 
@@ -33,10 +35,11 @@ def _sha(name: str) -> str:
 def run(name: str, *arguments: str | bytes | int) -> Any:
     """Run one script by its digest, sending its text only when the server does not have it."""
     connection = client()
-    try:
-        return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
-    except redis.exceptions.NoScriptError:
-        return connection.eval(_source(name), 1, keys.pointer(), *arguments)
+    with tracing.part(f"redis {name}", tracing.CLIENT, **_FACTS):
+        try:
+            return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
+        except redis.exceptions.NoScriptError:
+            return connection.eval(_source(name), 1, keys.pointer(), *arguments)
 
 
 def start(activity_id: UUID, grant: str) -> bool:
@@ -76,6 +79,22 @@ def audit(*, withdraw_orphans: bool) -> list[Slot]:
         Slot(UUID(activity), grant, bool(started), age / 1000, UUID(tenant), role, bool(seated))
         for activity, grant, started, age, tenant, role, seated in orjson.loads(answer)
     ]
+
+
+class Unstarted(NamedTuple):
+    """A grant that no worker has taken up yet."""
+
+    role: str
+    tenant_id: UUID
+    age_seconds: float
+
+
+def unstarted() -> list[Unstarted]:
+    """All grants that no worker has taken up yet. Changes nothing. Raises `Closed`."""
+    answer = run("unstarted")
+    if answer == b"closed":
+        raise Closed
+    return [Unstarted(role, UUID(tenant), age / 1000) for role, tenant, age in orjson.loads(answer)]
 
 
 def inspect(activity_id: UUID) -> dict[str, Any]:

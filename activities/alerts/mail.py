@@ -1,4 +1,4 @@
-"""Alerts by mail, as plain text. EMAIL_URL says through which server.
+"""Alerts by mail, as plain text, and digests also as HTML. EMAIL_URL says through which server.
 
 An answer of the server is final. A connection that breaks while the mail is handed over leaves open whether it arrived: `Unclear`.
 """
@@ -10,11 +10,13 @@ from smtplib import SMTPException, SMTPRecipientsRefused, SMTPResponseException
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.core.mail import EmailMessage, get_connection
+from django.core.mail import EmailMultiAlternatives, get_connection
+from django.template.loader import render_to_string
 
 from activities.alerts.messages import Message, site
 from activities.alerts.problems import DeliveryProblem, NotDelivered, Refused, Unclear
 from activities.alerts.targets import Target, addresses_of
+from activities.models.alert import AlertKind
 from agents.excerpts import excerpt
 
 
@@ -39,10 +41,11 @@ def send(message: Message, target: Target) -> None:
             connection.close()
 
 
-def composed(message: Message, target: Target) -> EmailMessage:
-    lines = [message.title, message.body, message.footer, message.link]
-    return EmailMessage(
-        subject=f"[{message.severity}] {message.title}",
+def composed(message: Message, target: Target) -> EmailMultiAlternatives:
+    is_digest = message.kind == AlertKind.DIGEST
+    lines = [message.body] if is_digest else [message.title, message.body, message.footer, message.link]
+    mail = EmailMultiAlternatives(
+        subject=message.title if is_digest else f"[{message.severity}] {message.title}",
         body="\n\n".join(line for line in lines if line) + "\n",
         to=addresses_of(target),
         headers={
@@ -51,6 +54,9 @@ def composed(message: Message, target: Target) -> EmailMessage:
             "Auto-Submitted": "auto-generated",  # nobody's absence shall answer it
         },
     )
+    if is_digest:
+        mail.attach_alternative(render_to_string("mail/digest.html", dict(message.facts)), "text/html")
+    return mail
 
 
 def _refusal(error: SMTPRecipientsRefused | SMTPResponseException) -> DeliveryProblem:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
+from django.db.models.functions import Now
 from psycopg.types.json import Jsonb
 
 from activities.models import Alert, AlertDelivery, NotificationChannel
@@ -71,12 +72,23 @@ def raise_alert(
 
 def try_channel(channel: NotificationChannel, *, actor: str) -> Alert:
     """Have an alert that says nothing sent to this one channel. In the caller's `tenant_scope`."""
+    title = f"A test of the channel {channel.name}"
+    return tell_channel(channel, AlertKind.TEST, title, body=f"Asked for by {actor}. Nothing has happened.")
+
+
+def tell_channel(
+    channel: NotificationChannel, kind: AlertKind, title: str, *, body: str, **fields: Any
+) -> Alert:
+    """Tell this one channel of something that is no reason to worry. In the caller's `tenant_scope`."""
+    if fields.get("acknowledged_by"):
+        fields["acknowledged_at"] = Now()  # nobody has to see it inside the application
     alert = Alert.objects.create(
         tenant_id=channel.tenant_id,
-        kind=AlertKind.TEST,
+        kind=kind,
         severity=Severity.INFO,
-        title=f"A test of the channel {channel.name}",
-        body=f"Asked for by {actor}. Nothing has happened.",
+        title=excerpt(title, limit=LONGEST_TITLE),
+        body=body.replace("\x00", "")[:LONGEST_BODY],
+        **fields,
     )
     _queue(channel.tenant_id, alert.pk, [(channel.kind, channel.pk, channel.name)])
     return alert

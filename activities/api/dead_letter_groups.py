@@ -41,6 +41,8 @@ class GroupSerializer(serializers.Serializer[Any]):
 
 
 class DeadLetterGroups(ViewSetMixin, TenantView):
+    """Counted over all letters that the filters leave."""
+
     queryset = DeadLetter.objects
     filterset_class = DeadLetterFilter
     ordering = ("-count", "fingerprint", "reason")

@@ -62,6 +62,8 @@ class ActivityOutput(ActivityPart):
 
 
 class ActivityRuns(ViewSetMixin, ActivityPart):
+    """Also those that were lost or superseded."""
+
     queryset = ActivityRun.objects
     ordering = ("-started_at", "-id")
 

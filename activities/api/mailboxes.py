@@ -36,6 +36,7 @@ from activities.exceptions import MailboxNotFound
 from activities.mailboxes import reading
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemState
+from agents.api.digests import Digested
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import read
 from tenants.api.faults import InvalidRequest
@@ -78,6 +79,8 @@ class MailboxFilter(django_filters.FilterSet):
 
 
 class MailboxList(ViewSetMixin, MailboxPart):
+    """A mailbox is there from the first item on."""
+
     serializer_class = MailboxSerializer
     filterset_class = MailboxFilter
     search_fields = ("key",)
@@ -89,8 +92,9 @@ class MailboxList(ViewSetMixin, MailboxPart):
         return self.get_paginated_response(self.shown(page))
 
 
-class MailboxDetail(MailboxPart):
+class MailboxDetail(Digested, MailboxPart):
     pagination_class = None
+    passing = ("oldest_wait_seconds",)
 
     @operation("One mailbox", answer=MailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:
@@ -107,6 +111,8 @@ class ItemFilter(django_filters.FilterSet):
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
+    """Whatever became of it, as long as it is kept."""
+
     queryset = MailboxItem.objects
     serializer_class = ItemSerializer
     filterset_class = ItemFilter

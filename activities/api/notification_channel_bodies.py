@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from activities.models.alert import AlertKind, ChannelKind
+from activities.models.alert import AlertKind, ChannelKind, Digest
 from agents.api.shown import Shown
 from agents.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text
 
@@ -20,6 +20,8 @@ class NotificationChannelSerializer(Shown):
     target = serializers.CharField(source="target_shown")
     kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
     enabled = serializers.BooleanField()
+    digest = serializers.CharField(help_text="off, daily or weekly.")
+    digest_roles = serializers.ListField(child=serializers.CharField())
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
 
@@ -42,6 +44,17 @@ class ChangedChannelSerializer(StrictSerializer):
         **OPTIONAL,
     )
     enabled = Flag(**OPTIONAL)
+    digest = OneOf(
+        choices=Digest.values,
+        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday. Off if left out.",
+        **OPTIONAL,
+    )
+    digest_roles = serializers.ListField(
+        child=Text(max_length=63),
+        max_length=50,
+        help_text="Human roles whose waiting items the digest tells of. Empty or left out: all.",
+        **OPTIONAL,
+    )
 
 
 class NewChannelSerializer(ChangedChannelSerializer):

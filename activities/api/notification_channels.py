@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from activities import digests
 from activities.alerts import targets
 from activities.alerts.raising import try_channel
 from activities.alerts.targets import InvalidTarget
@@ -31,16 +31,17 @@ from activities.api.notification_channel_faults import (
     TooManyNotificationChannels,
 )
 from activities.models import NotificationChannel
-from activities.models.alert import ChannelKind
+from activities.models.alert import ChannelKind, Digest
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from agents.exceptions import ConfigurationError
+from tenants.api import idempotency
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
-from tenants.models import Role
+from tenants.models import Role, Tenant
 
 ADDRESS = "/api/v1/notification-channels/"
 MOST_CHANNELS = 50  # of a tenant
@@ -78,7 +79,9 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         new = self.action == "create"
         self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
         kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
-        if "target" in self.body:
+        if kind != ChannelKind.EMAIL and self.body.get("digest", Digest.OFF) != Digest.OFF:
+            raise InvalidRequest([("digest", "digests go to channels of the kind email")])
+        if "target" in self.body and not idempotency.is_repetition(request, self.principal):
             try:
                 targets.check(kind, self.body["target"])
             except InvalidTarget as fault:
@@ -176,9 +179,6 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         self._save(channel)
         return Response(self._with_secret(channel, secret))
 
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
-
     def _kind_of(self, pk: UUID) -> str:
         with tenant_scope(self.tenant_id):
             own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
@@ -204,6 +204,9 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         channel.name = self.body["name"]
         channel.kinds = self.body.get("kinds", [])
         channel.enabled = self.body.get("enabled", True)
+        channel.digest = self.body.get("digest", Digest.OFF)
+        channel.digest_roles = self.body.get("digest_roles", [])
+        digests.plan(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
         if "target" in self.body:
             targets.put(channel, self.body["target"])
 

@@ -18,6 +18,7 @@ from agents.answers import InvalidAnswer, completed_from, session_id_from, usage
 from agents.api.documentation import operation
 from agents.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
+from tenants import provenance, tracing
 from tenants.api.faults import InvalidRequest
 from tenants.api.views import Handler, TenantView, tried_again
 
@@ -125,7 +126,11 @@ class RunView(TenantView):
         self.repeated = signed_reports.verified(request, self.caller.token, self.raw_body)
 
     def _handled(self, handler: Handler) -> Any:
-        return tried_again(lambda: self._answer(handler))
+        token = self.caller.token
+        ids = {"tenant": str(token.tenant_id), "activity": str(token.activity_id), "run": str(token.run_id)}
+        tracing.link(token.provenance)
+        with provenance.of_callback(token.provenance, **ids):
+            return tried_again(lambda: self._answer(handler))
 
     @property
     def caller(self) -> RunCaller:

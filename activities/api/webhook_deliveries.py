@@ -47,6 +47,8 @@ class WebhookPart(TenantView):
 
 
 class WebhookDeliveries(ViewSetMixin, WebhookPart):
+    """Ended ones are kept for as long as events are."""
+
     serializer_class = WebhookDeliverySerializer
     filterset_class = WebhookDeliveryFilter
     ordering = ("-created_at", "-id")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -26,6 +25,7 @@ from agents import outbound
 from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from agents.exceptions import OutboundRefused
+from tenants.api import idempotency
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
 from tenants.api.versions import Versioned
@@ -64,12 +64,10 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
-            # Before the transaction, since a name is looked up.
             self.body = read(WebhookBodySerializer, request.data)
-            try:
-                outbound.check_url(self.body["url"])
-            except OutboundRefused as refusal:
-                raise InvalidRequest([("url", str(refusal))]) from refusal
+            # Before the transaction, since a name is looked up.
+            if not idempotency.is_repetition(request, self.principal):
+                _refuse_address(self.body["url"])
 
     @operation("The webhooks", answer=WebhookSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
@@ -157,9 +155,6 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
 
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
-
     def _locked(self, pk: UUID) -> WebhookEndpoint:
         own = WebhookEndpoint.objects.for_tenant(self.tenant_id).select_for_update()
         webhook: WebhookEndpoint | None = own.filter(pk=pk).first()
@@ -177,6 +172,13 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def _save(self, webhook: WebhookEndpoint) -> None:
         webhook.version += 1
         webhook.save()
+
+
+def _refuse_address(url: str) -> None:
+    try:
+        outbound.check_url(url)
+    except OutboundRefused as refusal:
+        raise InvalidRequest([("url", str(refusal))]) from refusal
 
 
 def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:

@@ -6,7 +6,10 @@ an answer counts by the fencing number of its run, once.
 
     parking     a run's request is kept, instead of an answer
     gathering   what is collected for one provider, credential and model is bound to a batch, by number, size and age
-    tending     a batch is sent, found again, looked at, and its answers are taken in
+    tending     every batch that is due takes its next step
+    sending     a batch is sent once, and found again when the answer to that was lost
+    collecting  a batch that was sent is looked at, and its answers are taken in
+    steps       what these three do with a batch's rows
     settling    what an answer means for its run
     awaiting    what parked work waits for, in words
     leaving     what is wanted soon goes to the real-time route

@@ -6,7 +6,17 @@ say that work gets on, hold about a minute after the last fault; ask for them wi
 """
 
 from activities.invariants.examination import check, examine
-from activities.invariants.memory import last_known, remember
+from activities.invariants.memory import last_known, remember, tenants_concerned
 from activities.invariants.report import LIVENESS, SAFETY, Report, Violation
 
-__all__ = ("LIVENESS", "SAFETY", "Report", "Violation", "check", "examine", "last_known", "remember")
+__all__ = (
+    "LIVENESS",
+    "SAFETY",
+    "Report",
+    "Violation",
+    "check",
+    "examine",
+    "last_known",
+    "remember",
+    "tenants_concerned",
+)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
 import orjson
 
 from activities.invariants import keys
+from activities.invariants.concerned import tenants_of
 from activities.invariants.report import Report
 from tenants.redis import client
 
@@ -19,13 +22,24 @@ def remember(report: Report) -> None:
     counts = dict.fromkeys(report.held, 0) | {
         violation.invariant: violation.count for violation in report.violations
     }
-    client().set(keys.outcome(), orjson.dumps({"at": time.time(), "violations": counts}), ex=KEPT_SECONDS)
+    concerned = {violation.invariant: tenants_of(violation.sample_ids) for violation in report.violations}
+    outcome = {"at": time.time(), "violations": counts, "tenants": concerned}
+    client().set(keys.outcome(), orjson.dumps(outcome), ex=KEPT_SECONDS)
 
 
 def last_known() -> tuple[float, Mapping[str, int]] | None:
     """When the last check ran (Unix seconds), and its violations by invariant. Raises `redis.RedisError`."""
-    kept = client().get(keys.outcome())
-    if kept is None:
-        return None
-    document = orjson.loads(kept)
-    return document["at"], document["violations"]
+    document = _kept()
+    return (document["at"], document["violations"]) if document else None
+
+
+def tenants_concerned(invariant: str) -> list[UUID]:
+    """Whose rows are among the first that broke the invariant at the last check. Raises `redis.RedisError`."""
+    return [UUID(tenant) for tenant in _kept().get("tenants", {}).get(invariant, [])]
+
+
+def _kept() -> dict[str, Any]:
+    """Empty when there was no check lately."""
+    kept: Any = client().get(keys.outcome())
+    document: dict[str, Any] = orjson.loads(kept) if kept else {}
+    return document

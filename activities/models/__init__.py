@@ -4,6 +4,8 @@ from activities.models.activity import Activity
 from activities.models.alert import Alert, AlertDelivery, NotificationChannel
 from activities.models.batch import BatchItem, ProviderBatch
 from activities.models.bulk import BulkItem, BulkJob
+from activities.models.condition import Condition
+from activities.models.counter import Counter, CountingMark
 from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
@@ -27,6 +29,9 @@ __all__ = (
     "BatchItem",
     "BulkItem",
     "BulkJob",
+    "Condition",
+    "Counter",
+    "CountingMark",
     "DeadLetter",
     "Deadline",
     "Mailbox",

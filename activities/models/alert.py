@@ -23,11 +23,15 @@ class AlertKind(models.TextChoices):
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
-    IDLE_WORKER = "idle_worker"
+    IDLE_WORKER = "idle_worker"  # workers beat and take nothing
+    QUEUE_OLD = "queue_old"  # work waits for longer than the target
+    BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
+    INVARIANT_BROKEN = "invariant_broken"
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     BUDGET_WARNING = "budget_warning"
     WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off
     TEST = "test"  # somebody tries a channel
+    DIGEST = "digest"  # what happened in a day or a week, for one channel that wants it
 
 
 class Severity(models.TextChoices):
@@ -42,6 +46,14 @@ class ChannelKind(models.TextChoices):
     SLACK = "slack"
     EMAIL = "email"
     WEBHOOK = "webhook"
+
+
+class Digest(models.TextChoices):
+    """How often a channel of mail is told how things stand."""
+
+    OFF = "off"
+    DAILY = "daily"
+    WEEKLY = "weekly"
 
 
 class DeliveryState(models.TextChoices):
@@ -110,12 +122,33 @@ class NotificationChannel(TenantOwned):
     )
     kinds = models.JSONField(default=list, blank=True, help_text="Kinds of alerts. Empty: all.")
     enabled = models.BooleanField(default=True)
+    digest = models.CharField(
+        max_length=6,
+        choices=Digest.choices,
+        default=Digest.OFF,
+        db_default="off",
+        help_text="For mail: a summary at seven in the tenant's time zone, each day or each Monday.",
+    )
+    digest_roles = models.JSONField(
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Human roles whose waiting items the digest tells of. Empty: all.",
+    )
+    digest_due_at = models.DateTimeField(null=True, editable=False)
     version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "name"), name="notification_channel_named_once"),
+        )
+        indexes = (
+            models.Index(
+                fields=("digest_due_at",),
+                condition=models.Q(digest_due_at__isnull=False),
+                name="digests_due",
+            ),
         )
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ WITH waiting AS MATERIALIZED (
     SET state = 'taken', run_id = %(run)s
     WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
       AND EXISTS (SELECT FROM claimed)
-    RETURNING w.id, w.reason, w.payload
+    RETURNING w.id, w.reason, w.payload, w.provenance
 ), run AS (
     INSERT INTO activities_activityrun
         (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
@@ -74,7 +74,7 @@ SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed
        claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
        claimed.timeout_seconds, claimed.expires_at, claimed.due_at, claimed.group_key, claimed.requires_approval, claimed.link_kind,
        claimed.started, claimed.reason, claimed.session, claimed.mailbox_id, claimed.agent_options,
-       (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload) ORDER BY t.id) FROM taken t)
+       (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id) FROM taken t)
            AS wakes,
        facts.content AS input_content, facts.data AS input_data
 FROM claimed, facts

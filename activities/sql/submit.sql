@@ -1,5 +1,5 @@
 -- Creates activities with their first event and, for agents, their first wake. One statement for any number.
--- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
+-- Parameters  tenant, actor, provenance (JSON as text, or null), rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of what was created; what is missing collided with a live dedup key or an existing step.
 WITH wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
@@ -43,9 +43,9 @@ WITH wanted AS (
     SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, '{}'::jsonb, created_at FROM created
 ), wake AS (
     INSERT INTO activities_wake
-        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, created_at)
+        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
     SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 'pending',
-           CASE WHEN w.not_before > now() THEN w.not_before END, 0, c.created_at
+           CASE WHEN w.not_before > now() THEN w.not_before END, 0, %(provenance)s::jsonb, c.created_at
     FROM wanted w JOIN created c ON c.id = w.id
     WHERE w.assignee_type = 'agent'
 )

@@ -20,9 +20,8 @@ from agents.adapters.message_batches import ENDS, said_of
 from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import broken_off, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
-from agents.exceptions import ConfigurationError
 from agents.governor.calling import Told
-from agents.governor.providers import Provider, provider_of
+from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
 
 _CACHED = {"type": "ephemeral"}
@@ -32,12 +31,7 @@ class AnthropicAdapter:
     """Talks with a model of Anthropic, or of a server that speaks its protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
-        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
-        if not request.settings.model:
-            raise ConfigurationError(f"The role {request.agent_role} has no model.")
-        dialect = _Messages(request, provider, options)
-        return dialogue.hold(dialect, request=request, link=link, provider=provider, options=options)
+        return dialogue.hold(_Messages, request=request, link=link)
 
 
 class _Messages:

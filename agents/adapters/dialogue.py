@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -24,10 +24,16 @@ from agents.adapters.dialogue_record import Record
 from agents.adapters.model_options import ModelOptions
 from agents.answers import InvalidAnswer
 from agents.contracts import AgentRequest, Completed, Output, RunLink, ToolAnswer, ToolCall, Usage
-from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    ConfigurationError,
+    PermanentAgentError,
+    RetryableAgentError,
+)
 from agents.governor import Call
 from agents.governor.calling import PATIENCE_SECONDS, Told, governed
-from agents.governor.providers import Provider
+from agents.governor.providers import Provider, provider_of
 from tenants import strict_json
 
 URGENT = 1  # the priority up to which work may use the last tenth of a limit
@@ -91,6 +97,10 @@ class Dialect(Protocol):
         ...  # pragma: no cover
 
 
+#: Begins a conversation.
+Speaking = Callable[[AgentRequest, Provider, ModelOptions], Dialect]
+
+
 def system_of(request: AgentRequest, options: ModelOptions) -> str:
     """What the model is and what it knows about the client, the same for all of a role's runs, so that it can be cached."""
     parts = [request.instructions.strip()]
@@ -107,10 +117,12 @@ def system_of(request: AgentRequest, options: ModelOptions) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def hold(
-    dialect: Dialect, *, request: AgentRequest, link: RunLink, provider: Provider, options: ModelOptions
-) -> Completed:
-    """Hold the dialogue. Raises `AgentError`."""
+def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Completed:
+    """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
+    options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+    if not request.settings.model:
+        raise ConfigurationError(f"The role {request.agent_role} has no model.")
+    dialect = speaking(request, provider, options)
     with dialogue_record.kept(request) as record:
         return _Dialogue(dialect, request, link, provider, options, record).held()
 

@@ -23,7 +23,7 @@ from agents.exceptions import (
     RetryableAgentError,
     SessionInvalid,
 )
-from tenants import strict_json
+from tenants import strict_json, tracing
 
 _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
 
@@ -42,7 +42,7 @@ _OWN_HEADERS = frozenset(
             "trailer",
         ),
         *("transfer-encoding", "upgrade", "webhook-id", "webhook-signature", "webhook-timestamp"),
-        *("x-execution-id", "x-job-id"),
+        *("traceparent", "tracestate", "x-execution-id", "x-job-id"),
     }
 )
 
@@ -81,6 +81,7 @@ def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
             "X-Job-Id": str(request.activity_id),
             "X-Execution-Id": str(request.run_id),
             "Idempotency-Key": request.idempotency_key,
+            **tracing.outgoing(),
         }
     )
     if request.settings.signing_secrets:

@@ -18,9 +18,8 @@ from agents.adapters.dialogue import Asked, Said
 from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import broken_off, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
-from agents.exceptions import ConfigurationError
 from agents.governor.calling import Told
-from agents.governor.providers import Provider, provider_of
+from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
 
 OWN_HOST = "api.openai.com:"  # wants another name for max_tokens than everybody else understands
@@ -31,12 +30,7 @@ class OpenAIAdapter:
     """Talks with a model of OpenAI, or of any server that speaks its protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
-        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
-        if not request.settings.model:
-            raise ConfigurationError(f"The role {request.agent_role} has no model.")
-        dialect = _Chat(request, provider, options)
-        return dialogue.hold(dialect, request=request, link=link, provider=provider, options=options)
+        return dialogue.hold(_Chat, request=request, link=link)
 
 
 @dataclass

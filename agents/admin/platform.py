@@ -7,7 +7,8 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from unfold.views import ChangeList
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectMultipleWidget,
@@ -112,13 +113,20 @@ def _given(value: Any) -> Any:
     return value
 
 
-def _made() -> None:
-    PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
+class OneRow(ChangeList):
+    """The list of the one row, shown with its defaults until somebody saves it for the first time."""
+
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not self.result_list:
+            self.result_list = [scheduler_settings.row()]
 
 
 @admin.register(PlatformConfig)
 class PlatformConfigAdmin(KeptAdmin):
-    """There is one row, which is there as soon as somebody looks for it."""
+    """There is one row. Looking at it writes nothing: it is made by the first who saves it."""
 
     form = SchedulerSettingsForm
     list_display = ("key", "version", "updated_at", "updated_by")
@@ -150,13 +158,11 @@ class PlatformConfigAdmin(KeptAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return self.form  # its fields are none of the model's
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        _made()
-        return super().changelist_view(request, extra_context)
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return OneRow
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        _made()
-        return super().get_object(request, object_id, from_field)
+        return scheduler_settings.row() if object_id == KEY else None
 
     def save_model(self, request: HttpRequest, obj: PlatformConfig, form: Any, change: bool) -> None:
         saved = scheduler_settings.save(

@@ -40,8 +40,12 @@ class Digested:
             response.headers.setdefault("ETag", self._tag(data or {}))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
+    def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of the object makes its tag."""
+        return {name: value for name, value in shown.items() if name not in self.passing}
+
     def _tag(self, shown: Mapping[str, Any]) -> str:
-        return etag_of({name: value for name, value in shown.items() if name not in self.passing})
+        return etag_of(self.state_of(shown))
 
 
 def etag_of(shown: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -10,7 +11,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import operation
+from agents.api.digests import Digested
+from agents.api.documentation import IF_MATCH, operation
 from agents.api.strict import Member, StrictSerializer, read
 from tenants.api.faults import InvalidRequest
 from tenants.api.views import TenantView
@@ -51,7 +53,7 @@ class RetentionSerializer(StrictSerializer):
     kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 
 
-class RetentionView(TenantView):
+class RetentionView(Digested, TenantView):
     queryset = RetentionPolicy.objects
     pagination_class = None
     reject_duplicate_keys = True
@@ -67,15 +69,21 @@ class RetentionView(TenantView):
         request=RetentionSerializer,
         answer=RetentionShownSerializer,
         refusals=(400,),
+        parameters=(IF_MATCH,),
     )
     def put(self, request: Request) -> Response:
         """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""
         wanted = read(RetentionSerializer, request.data)["kinds"]
+        self.refuse_changed(_shown(self.tenant_id))
         try:
             policies.replace(self.tenant_id, wanted, actor=self.principal.actor)
         except policies.RetentionInvalid as error:
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.faults]) from error
         return Response(_shown(self.tenant_id))
+
+    def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The policies. What was deleted for them grows by itself."""
+        return {each["kind"]: (each["days"], each["own"]) for each in shown["kinds"]}
 
 
 def _shown(tenant_id: UUID) -> dict[str, Any]:

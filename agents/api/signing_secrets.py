@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rest_framework import serializers
@@ -76,6 +75,3 @@ class RotateSecret(Versioned, TenantView):  # type: ignore[misc]  # `request` is
         configuration.forget()
         in_force = len(signing_secrets.in_force(config))
         return Response({"role": role, "secret": secret, "in_force": in_force, "version": config.version})
-
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data

@@ -156,9 +156,8 @@ class _Going:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self.unsent = memoryview(
-                b""
-            )  # it does not want to read it; what it makes of that shows in the end
+            # It does not want to read it; what it makes of that shows in the end.
+            self.unsent = memoryview(b"")
         if not self.unsent and self.process.stdin is not None:
             selector.unregister(fd)
             self.process.stdin.close()

@@ -89,6 +89,21 @@ def standing_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str
     return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))
 
 
+def failing() -> list[known.KnownProvider]:
+    """Those whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
+    return [row for row in known.providers() if Governor(row.key, row.profile).look().breaker != "closed"]
+
+
+def leads_to(tenant_id: UUID, role: str, key: str) -> bool:
+    """Whether the role's settings for the tenant lead to the provider of this key."""
+    try:
+        adapter = configuration.settings_for(tenant_id, role).adapter
+    except AgentError:
+        return False
+    found = _provider_of(adapter)
+    return found is not None and found.key == key
+
+
 def _adapter_of(agent: Agent, own: Mapping[str, AgentConfig]) -> str:
     config = own.get(agent.role)
     return (config and config.adapter) or agent.adapter

@@ -29,20 +29,11 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 #: Headers of the protocol. A credential must not replace them.
 _OWN_HEADERS = frozenset(
-    {
-        *(
-            "accept",
-            "accept-encoding",
-            "anthropic-version",
-            "connection",
-            "content-encoding",
-            "content-length",
-            "content-type",
-            "cookie",
-        ),
-        *("expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
-    }
-)
+    (
+        "accept", "accept-encoding", "anthropic-version", "connection", "content-encoding", "content-length", "content-type", "cookie",
+        "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+    )
+)  # fmt: skip
 
 _PROFILE_FIELDS = frozenset(each.name for each in fields(Profile))
 

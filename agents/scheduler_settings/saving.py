@@ -27,8 +27,10 @@ class VersionConflict(Exception):
 
 
 def row() -> PlatformConfig:
-    """The row as it is; one that was never saved has version 0."""
-    return PlatformConfig.objects.filter(key=KEY).first() or PlatformConfig(key=KEY, value={}, version=0)
+    """The row as it is; one that was never saved has version 0, and was changed by nobody at no time."""
+    found: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
+    never: Any = None
+    return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
 
 
 def save(given: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:

@@ -1,0 +1,1 @@
+"""Queues: what waits for agents and what holds it up."""

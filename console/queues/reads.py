@@ -11,12 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from activities import backlog, selectors
+from activities.lines import Waiter, head_of_line
 from activities.models import TurnedAway
 from activities.selectors import Queue
 from agents.governor.overview import ShownProvider
 from console.durations import in_words
 from console.queues.arranged import Arranged, Caps
-from console.queues.line import Waiter, head_of_line
 from tenants.context import tenant_scope
 
 BREAKERS = {

@@ -1,0 +1,1 @@
+"""Usage: what was consumed by day, role and pipeline, and how far budgets are used."""

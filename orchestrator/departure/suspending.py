@@ -20,9 +20,11 @@ from tenants.signals import tenant_changed
 ACTOR = "command:offboard_tenant"
 REASON = "the tenant was suspended"
 PAGE = 500
-MOST_ROUNDS = 10_000
+MOST_ROUNDS = 1_000  # one for each level of what waits for each other; no tree is nearly as deep
 
 Tell = Callable[[str], object]
+Find = Callable[[UUID, UUID], list[UUID]]  # a page of what goes on, after this id
+Stop = Callable[[UUID, UUID], bool]  # whether it could be told to
 
 
 def suspend(tenant: Tenant, tell: Tell) -> int:
@@ -39,40 +41,36 @@ def suspend(tenant: Tenant, tell: Tell) -> int:
     return stopped
 
 
-def _until_none_moves(
-    tenant_id: UUID, find: Callable[[UUID, set[UUID]], list[UUID]], stop: Callable[[UUID, UUID], bool]
-) -> int:
+def _until_none_moves(tenant_id: UUID, find: Find, stop: Stop) -> int:
     """Some end with others, and some can end only after others: so again, until a whole round moves nothing."""
-    total, refused = 0, set[UUID]()
+    total = 0
     for _ in range(MOST_ROUNDS):
-        found = find(tenant_id, refused)
-        if not found:
-            if not refused:
-                break
-            refused, again = set(), find(tenant_id, set())
-            moved = sum(stop(tenant_id, each) for each in again)
-            if not moved:
-                break
-            total += moved
-            continue
-        for each in found:
-            if stop(tenant_id, each):
-                total += 1
-            else:
-                refused.add(each)
+        moved = _stop_each(tenant_id, find, stop)
+        if not moved:
+            break
+        total += moved
     return total
 
 
-def _running(tenant_id: UUID, refused: set[UUID]) -> list[UUID]:
-    with tenant_scope(tenant_id):
-        rows = PipelineRun.objects.for_tenant(tenant_id).filter(status=RunState.RUNNING)
-        return list(rows.exclude(pk__in=refused).order_by("pk").values_list("pk", flat=True)[:PAGE])
+def _stop_each(tenant_id: UUID, find: Find, stop: Stop) -> int:
+    """Once each, page by page; returns how many could be."""
+    moved, after = 0, UUID(int=0)
+    while found := find(tenant_id, after):
+        moved += sum(stop(tenant_id, each) for each in found)
+        after = found[-1]
+    return moved
 
 
-def _open(tenant_id: UUID, refused: set[UUID]) -> list[UUID]:
+def _running(tenant_id: UUID, after: UUID) -> list[UUID]:
     with tenant_scope(tenant_id):
-        rows = Activity.objects.for_tenant(tenant_id).exclude(status__in=ENDED)
-        return list(rows.exclude(pk__in=refused).order_by("pk").values_list("pk", flat=True)[:PAGE])
+        rows = PipelineRun.objects.for_tenant(tenant_id).filter(status=RunState.RUNNING, pk__gt=after)
+        return list(rows.order_by("pk").values_list("pk", flat=True)[:PAGE])
+
+
+def _open(tenant_id: UUID, after: UUID) -> list[UUID]:
+    with tenant_scope(tenant_id):
+        rows = Activity.objects.for_tenant(tenant_id).exclude(status__in=ENDED).filter(pk__gt=after)
+        return list(rows.order_by("pk").values_list("pk", flat=True)[:PAGE])
 
 
 def _stop_run(tenant_id: UUID, run_id: UUID) -> bool:

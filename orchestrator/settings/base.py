@@ -99,6 +99,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "tenants.middleware.RequestIdMiddleware",
+    "tenants.tracing.requests.TracingMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "orchestrator.content_policy.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

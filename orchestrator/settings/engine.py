@@ -17,6 +17,9 @@ ORCHESTRATOR_WATCHDOG_SECONDS = _env.float("ORCHESTRATOR_WATCHDOG_SECONDS", defa
 # An accepted run whose agent has sent heartbeats and then none for this long is lost. Too small: a slow agent runs twice.
 ORCHESTRATOR_AGENT_SILENT_SECONDS = _env.float("ORCHESTRATOR_AGENT_SILENT_SECONDS", default=60.0)
 
+# How old a trace may be when work continues it. What begins later has a trace of its own, linked; 0 gives every run one.
+ORCHESTRATOR_TRACE_SECONDS = _env.float("ORCHESTRATOR_TRACE_SECONDS", default=60.0)
+
 # How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass
@@ -40,6 +43,11 @@ ORCHESTRATOR_CONTINUE_SECONDS = _env.float("ORCHESTRATOR_CONTINUE_SECONDS", defa
 
 # Agents' work that may be under way at the same time, over all roles, tenants and workers. 0: as much as there are seats.
 ORCHESTRATOR_MAX_CONCURRENCY = _env.int("ORCHESTRATOR_MAX_CONCURRENCY", default=0)
+
+# People are told when workers do not take up what was granted so long ago. Smaller: a busy broker alarms. Must stay above REPUBLISH.
+ORCHESTRATOR_IDLE_SECONDS = _env.float("ORCHESTRATOR_IDLE_SECONDS", default=30.0)
+# People are told when work that could begin has waited so long. 0: never. Smaller: every burst alarms. Larger: a standstill shows late.
+ORCHESTRATOR_QUEUE_TARGET_SECONDS = _env.float("ORCHESTRATOR_QUEUE_TARGET_SECONDS", default=3_600.0)
 
 # A tenant's backlog per role: submissions beyond it are answered 429.
 ORCHESTRATOR_MAX_BACKLOG = _env.int("ORCHESTRATOR_MAX_BACKLOG", default=200_000)
@@ -189,9 +197,12 @@ ORCHESTRATOR_RETENTION_DAYS = {
     "activities": 90,
     "agent_sessions": 90,
     "alerts": 90,
+    "bulk_jobs": 90,
     "dead_letters": 90,
     "idempotency_keys": 1,
+    "mailboxes": 90,
     "pipeline_runs": 90,
+    "provider_batches": 90,
     "schedule_executions": 90,
     "schedule_firings": 90,
     "tool_calls": 30,

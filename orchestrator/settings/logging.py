@@ -1,22 +1,40 @@
-"""Logs: one line per event on stderr, JSON unless LOG_FORMAT=console."""
+"""Logs: one line per event on stderr, JSON or, for people, text. LOG_FORMAT says which; unset, text goes to a terminal and JSON elsewhere.
+
+Production writes JSON whatever stderr is, unless LOG_FORMAT says otherwise.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 import structlog
 
+from orchestrator import log_lines
+
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
+
+
+def log_format(environment: str | None = None, *, to_a_terminal: bool | None = None) -> str:
+    """`json` or `console`: what LOG_FORMAT says, else `environment`, else by where stderr goes."""
+    if to_a_terminal is None:
+        to_a_terminal = sys.stderr.isatty()
+    return os.environ.get("LOG_FORMAT") or environment or ("console" if to_a_terminal else "json")
+
+
 _shared = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.ExtraAdder(),
-    structlog.processors.format_exc_info,
+    log_lines.add_ids,
+    log_lines.short_exceptions,
+    log_lines.without_secrets,
 ]
 
-LOGGING = {
+LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
@@ -32,17 +50,14 @@ LOGGING = {
             "()": structlog.stdlib.ProcessorFormatter,
             "processors": [
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.dev.ConsoleRenderer(colors=False),
+                structlog.dev.ConsoleRenderer(
+                    colors=False, exception_formatter=structlog.dev.plain_traceback
+                ),
             ],
-            "foreign_pre_chain": [p for p in _shared if p is not structlog.processors.format_exc_info],
+            "foreign_pre_chain": _shared,
         },
     },
-    "handlers": {
-        "stderr": {
-            "class": "logging.StreamHandler",
-            "formatter": "console" if os.environ.get("LOG_FORMAT") == "console" else "json",
-        }
-    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": log_format()}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "httpx2": {"level": "WARNING"},

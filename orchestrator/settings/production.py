@@ -15,9 +15,14 @@ if _faults := faults(os.environ, sys.argv):
     )
 
 from orchestrator.settings.base import *  # noqa: F403
-from orchestrator.settings.base import HOME, STORAGES
+from orchestrator.settings.base import HOME, LOGGING, STORAGES
+from orchestrator.settings.logging import log_format
 
 DEBUG = False
+LOGGING = {
+    **LOGGING,
+    "handlers": {"stderr": {**LOGGING["handlers"]["stderr"], "formatter": log_format("json")}},
+}
 WHITENOISE_USE_FINDERS = False
 STATIC_ROOT = os.environ.get("STATIC_ROOT", str(HOME / "static"))
 STORAGES = {**STORAGES, "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"}}

@@ -123,6 +123,7 @@ UNFOLD = {
                     _page("Dead letters", "dangerous", "activities_deadletter"),
                     _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
                     _page("Turned away", "block", "activities_turnedaway"),
+                    _page("Platform conditions", "monitor_heart", "activities_condition"),
                 ],
             },
             {

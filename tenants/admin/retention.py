@@ -12,6 +12,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from tenants.admin.bases import PlatformAdmin, RecordAdmin, TenantFilter, actor_of
 from tenants.models import DepartedTenant, RetentionPass, RetentionPolicy, RetentionTally, UsageTotal
 from tenants.retention.kinds import all_kinds
+from tenants.retention.models import ForgottenOutput
 
 
 @admin.register(RetentionPolicy)
@@ -72,3 +73,12 @@ class UsageTotalAdmin(RecordAdmin):
 class DepartedTenantAdmin(RecordAdmin):
     list_display = ("slug", "id", "began_at", "erased_at")
     search_fields = ("slug",)
+
+
+@admin.register(ForgottenOutput)
+class ForgottenOutputAdmin(RecordAdmin):
+    """Outputs that are to go from MongoDB and may still be there."""
+
+    list_display = ("id", "tenant", "at")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)

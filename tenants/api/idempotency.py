@@ -112,6 +112,16 @@ def over_several(
     return response
 
 
+def is_repetition(request: Request, principal: Principal) -> bool:
+    """Whether the answer is there already: what a view does before its transaction is then done for nothing, and may fail by now."""
+    text = request.headers.get(HEADER)
+    if request.method != "POST" or text is None:
+        return False
+    digest = _digest_of_key(request, principal, key_of(text))
+    with tenant_scope(principal.tenant_id):
+        return IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).exists()
+
+
 def key_of(text: str) -> str:
     """The key in a header's value. Raises `InvalidRequest`."""
     if not KEY.fullmatch(text.strip()):

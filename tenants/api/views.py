@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -65,8 +65,8 @@ class TenantView(GenericAPIView):
         return rows.for_tenant(self.tenant_id)
 
     def answer_to_keep(self, data: Any) -> Any:
-        """What repetitions under an Idempotency-Key will get. Views that answer a secret leave it out."""
-        return data
+        """What repetitions under an Idempotency-Key will get: all but the member `secret`, which is told once."""
+        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -102,6 +102,10 @@ class TenantView(GenericAPIView):
     def _handled(self, handler: Handler) -> Any:
         if caller_of(self.request) is None:
             return self._answer(handler)
+        with structlog.contextvars.bound_contextvars(tenant=str(self.tenant_id)):
+            return self._handled_for_caller(handler)
+
+    def _handled_for_caller(self, handler: Handler) -> Any:
         if not self.in_one_transaction:
             return idempotency.over_several(
                 self.request,
@@ -109,8 +113,7 @@ class TenantView(GenericAPIView):
                 answer=lambda: self._answer(handler),
                 keep=self._body_to_keep,
             )
-        with structlog.contextvars.bound_contextvars(tenant=self.principal.tenant):
-            return tried_again(lambda: self._in_scope(handler))
+        return tried_again(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):

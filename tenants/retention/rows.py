@@ -1,4 +1,4 @@
-"""Kinds that are rows of one table: a question that finds them in a file, and how to delete and count what it finds."""
+"""Kinds that are rows of tables: a question that finds them in a file, and how to delete and count what it finds."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ class Rows:
 
     def _run(self, text: str, **parameters: Any) -> list[Any]:
         return Statement(name=self.name, text=text).run(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInTurn:
+    """A kind of several tables. Rows of the first go before those of the next, so that no deletion takes more with it than a portion."""
+
+    tables: tuple[Rows, ...]
+
+    def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
+        gone = (table.portion(tenant_id, before, most) for table in self.tables)
+        return next(filter(None, gone), 0)
+
+    def count(self, tenant_id: UUID, before: datetime) -> int:
+        return sum(table.count(tenant_id, before) for table in self.tables)

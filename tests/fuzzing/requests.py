@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +54,13 @@ class Findings:
 
 
 def fuzz(
-    document: dict[str, Any], *, headers: dict[str, str], known: Known, examples: int, wanted: Callable[[str], bool] = lambda _: True
+    document: dict[str, Any], *, callers: Sequence[dict[str, str]], known: Known, examples: int,
+    wanted: Callable[[str], bool] = lambda _: True,
 ) -> Findings:  # fmt: skip
-    """Send `examples` well-formed and half as many malformed requests of every wanted operation. Equal from run to run."""
+    """Send `examples` well-formed and half as many malformed requests of every wanted operation. Equal from run to run.
+
+    Each is sent by every caller in turn, told by headers: to make a request up takes longer than to have it answered.
+    """
     findings = Findings()
     got_request_exception.connect(findings.note)  # as long as somebody holds the findings
     api = from_dict(document)
@@ -67,7 +71,7 @@ def fuzz(
                 (GenerationMode.POSITIVE, examples),
                 (GenerationMode.NEGATIVE, (examples + 1) // 2),
             ):
-                _fuzz_one(operation, mode, count, application, headers, known, findings)
+                _fuzz_one(operation, mode, count, application, callers, known, findings)
     return findings
 
 
@@ -77,9 +81,11 @@ def _operations(api: Any) -> Iterator[Any]:
 
 
 def _fuzz_one(
-    operation: Any, mode: GenerationMode, count: int, application: Any, headers: dict[str, str], known: Known, findings: Findings
+    operation: Any, mode: GenerationMode, count: int, application: Any, callers: Sequence[dict[str, str]], known: Known,
+    findings: Findings,
 ) -> None:  # fmt: skip
     there = known_of(known, operation.path)
+    paged = PAGED if operation.path.endswith("/events/") else {}
 
     @settings(
         max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
@@ -93,15 +99,14 @@ def _fuzz_one(
                 **case.path_parameters,
                 **{k: v for k, v in there.items() if k in case.path_parameters},
             }
-        answer = case.call(
-            app=application, headers=headers | (PAGED if operation.path.endswith("/events/") else {})
-        )
-        findings.statuses[answer.status_code] = findings.statuses.get(answer.status_code, 0) + 1
-        try:
-            case.validate_response(answer, checks=CHECKS)
-        except FailureGroup as failures:
-            for failure in failures.exceptions:
-                findings.add(operation.label, failure, case, answer)
+        for headers in callers:
+            answer = case.call(app=application, headers=headers | paged)
+            findings.statuses[answer.status_code] = findings.statuses.get(answer.status_code, 0) + 1
+            try:
+                case.validate_response(answer, checks=CHECKS)
+            except FailureGroup as failures:
+                for failure in failures.exceptions:
+                    findings.add(operation.label, failure, case, answer)
 
     try:
         send()

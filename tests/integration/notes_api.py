@@ -157,9 +157,6 @@ class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):
     def secret(self, request: Request) -> Response:
         return Response({"name": "key", "secret": "s3cret"}, status=201)
 
-    def answer_to_keep(self, data: Any) -> Any:
-        return {**data, "secret": None} if "secret" in data else data
-
 
 class PlanView(TenantView):
     required_role = Role.OPERATOR

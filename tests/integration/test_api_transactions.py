@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from random import Random
-
 import pytest
 from django.db import connections
 
@@ -64,39 +60,3 @@ def test_a_deadlock_that_comes_back_every_time_is_given_up(api, tenant, monkeypa
     problem(api().post(NOTES, {"name": "never"}), 503, "unavailable")
 
     assert names_of(tenant) == []
-
-
-def test_a_thousand_mixed_requests_of_two_tenants_over_shared_connections_leak_nothing(
-    api, tenant, other_tenant
-):
-    clients = {each.slug: api(tenant=each) for each in (tenant, other_tenant)}
-    ids = {slug: client.post(NOTES, {"name": slug}).json()["id"] for slug, client in clients.items()}
-    other = {"acme": "globex", "globex": "acme"}
-    barrier = threading.Barrier(2)
-
-    def ask(seed: int) -> list[str]:
-        chance, wrong = Random(seed), []
-        barrier.wait()
-        for _ in range(500):
-            me = chance.choice(list(clients))
-            client = clients[me]
-            match chance.randrange(4):
-                case 0:
-                    seen = {note["name"] for note in client.get(NOTES).json()["results"]}
-                    wrong += [] if seen == {me} else [f"{me} saw {seen}"]
-                case 1:
-                    status = client.get(f"{NOTES}{ids[other[me]]}/").status_code
-                    wrong += [] if status == 404 else [f"{me} got {status}"]
-                case 2:
-                    status = client.post(f"{NOTES}half/").status_code
-                    wrong += [] if status == 409 else [f"{me} got {status}"]
-                case 3:
-                    found = client.get(f"{NOTES}{ids[me]}/").json()["name"]
-                    wrong += [] if found == me else [f"{me} read {found}"]
-        connections.close_all()
-        return wrong
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        wrong = [each for found in pool.map(ask, range(2)) for each in found]
-
-    assert wrong == []

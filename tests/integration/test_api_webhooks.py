@@ -63,6 +63,19 @@ def test_a_repetition_with_the_same_key_makes_no_second_one_and_shows_no_secret(
     assert second == {**first, "secret": None}
 
 
+def test_a_repetition_is_answered_though_the_address_would_be_refused_by_now(
+    api: Callable[..., Any], receiver: HttpReceiver, settings: Any
+) -> None:
+    client, body, key = api(), {"url": receiver.url}, {"Idempotency-Key": "once"}
+    first = client.post(HOOKS, body, headers=key)
+    settings.ORCHESTRATOR_EGRESS_ALLOW = ()
+
+    again, anew = client.post(HOOKS, body, headers=key), client.post(HOOKS, body)
+
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert (anew.status_code, anew.json()["errors"][0]["path"]) == (400, "url")
+
+
 def test_changing_asks_for_what_was_read(
     api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
 ) -> None:

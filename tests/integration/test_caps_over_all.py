@@ -18,7 +18,7 @@ from agents.outbound import gate
 from agents.scheduler_settings import values
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_adapters import a_request
+from tests.integration.adapter_contract.answering_agents import a_request
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -1,333 +1,299 @@
-"""Steps that start only if their condition is true, with what the steps before them have left."""
+"""Conditions of the platform: told once when they begin, once when they are over, to those whom they concern and nobody else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
-from time import process_time
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import ProgrammingError, connections
+from django.test import Client, override_settings
 
-from activities import cancellation, invariants, outputs
-from activities.exceptions import OutputUnavailable
-from pipelines import undecided, versions
-from pipelines.cancellation import cancel_run
-from pipelines.definition import DefinitionError
-from pipelines.models import StepRun
-from tenants.context import tenant_scope
+from activities import conditions, invariants
+from activities.conditions import noticing, telling
+from activities.invariants import Report
+from activities.models import Alert, AlertDelivery, Condition
+from activities.models.alert import AlertKind
+from agents.configuration import settings_for
+from agents.governor import known, providers
+from agents.governor.governor import Call, Outcome
+from tenants.context import APP, OWNER, system_scope, tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.flows import BROKEN, Flow, answering, step
 
-Start = Callable[..., Flow]
+
+class Clock:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lookout(clock: Clock) -> conditions.Lookout:
+    return conditions.Lookout(clock=clock)
+
+
+@pytest.fixture
+def soon(settings: Any) -> None:
+    """What was granted is late at once."""
+    settings.ORCHESTRATOR_IDLE_SECONDS = -1.0
+
+
+def _look(lookout: conditions.Lookout, clock: Clock) -> None:
+    clock.now += 60.0
+    lookout.look()
+
+
+def _told(tenant: Tenant, kind: AlertKind) -> list[tuple[str, str]]:
+    with tenant_scope(tenant.pk):
+        rows = Alert.objects.for_tenant(tenant).filter(kind=kind).order_by("created_at", "pk")
+        return [(alert.severity, alert.title) for alert in rows]
+
+
+def _ready() -> dict[str, Any]:
+    answer: dict[str, Any] = Client().get("/readyz").json()
+    return answer
+
+
+def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    lookout: conditions.Lookout,
+    clock: Clock,
+    soon: None,
+) -> None:
     engine.serve(tenant)
-    return tenant
+    engine.submit(tenant, "qa")
+    for _ in range(3):
+        _look(lookout, clock)
 
+    assert _told(tenant, AlertKind.IDLE_WORKER) == [("critical", "Workers of qa take nothing")]
+    assert _told(other_tenant, AlertKind.IDLE_WORKER) == []
+    ready = _ready()
+    assert (ready["status"], ready["checks"]["workers"]["state"]) == ("degraded", "idle")
+    assert ready["checks"]["workers"]["detail"] == "of qa"
 
-@pytest.fixture
-def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
-    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
-    assert invariants.check() == []
-
-
-@pytest.mark.parametrize(("score", "states"), [(5, "done"), (4, "skipped")])
-def test_a_step_starts_only_if_its_condition_is_true(start: Start, score: int, states: str) -> None:
-    flow = start(
-        step("rate"),
-        step("publish", "rate", when="steps.rate.data.score >= params.least"),
-        step("tell", "publish"),
-        params={"least": 5},
-    )
-
-    flow.drain(rate={"score": score})
-
-    assert flow.states == {"rate": "done", "publish": states, "tell": states}
-    assert flow.outcome == ("completed", 0)
-    assert len(flow.activities()) == (3 if score == 5 else 1)
-    assert [row.reason for row in flow.rows()] == (
-        ["", "", ""] if score == 5 else ["", "condition", "upstream"]
-    )
-
-
-def test_of_two_alternatives_the_chosen_one_leads_to_the_join(start: Start) -> None:
-    flow = start(
-        step("look"),
-        step("short", "look", when="steps.look.data.words < 100"),
-        step("long", "look", when="steps.look.data.words >= 100"),
-        step("join", "short", "long"),
-    )
-
-    flow.drain(look={"words": 7})
-
-    assert flow.states == {"look": "done", "short": "done", "long": "skipped", "join": "done"}
-    assert flow.outcome == ("completed", 0)
-    (given,) = [call.input for call in flow.told("join")]
-    assert given["content"] == "short: done"
-
-
-def test_a_condition_sees_the_status_of_what_failed(start: Start) -> None:
-    flow = start(
-        step("try"),
-        step("mend", "try", when="steps.try.status == 'failed'", on_upstream_failure="continue"),
-    )
-
-    flow.drain(**{"try": BROKEN})
-
-    assert flow.states == {"try": "failed", "mend": "done"}
-    assert flow.outcome == ("completed", 0)
-
-
-def test_an_expression_without_a_value_fails_its_step_and_says_why(start: Start) -> None:
-    flow = start(
-        step("rate"),
-        step("publish", "rate", when="steps.rate.data.score > 3"),
-        step("tell", "publish"),
-        step("beside", "rate"),
-    )
-
-    flow.drain(rate={"score": "high"})
-
-    assert flow.states == {"rate": "done", "publish": "failed", "tell": "skipped", "beside": "done"}
-    assert flow.outcome == ("failed", 0)
-    error = flow.row("publish").error
-    assert error["code"] == "expression_error"
-    assert error["message"].startswith("when: steps.rate.data.score > 3: character 23: ")
-
-
-def test_a_run_may_go_on_past_an_expression_without_a_value(start: Start) -> None:
-    flow = start(
-        step("rate"),
-        step("publish", "rate", when="steps.rate.data.score > 3"),
-        step("tell", "publish", on_upstream_failure="continue"),
-    )
-
-    flow.drain(rate=None)
-
-    assert flow.states == {"rate": "done", "publish": "failed", "tell": "done"}
-    assert flow.outcome == ("completed", 0)
-
-
-def test_the_first_step_may_depend_on_the_parameters(start: Start) -> None:
-    wanted = step("a", when="params.wanted"), step("b", "a")
-
-    assert start(*wanted, params={"wanted": False}).outcome == ("completed", 0)
-    assert start(*wanted, params={"wanted": True}).drain().states == {"a": "done", "b": "done"}
-
-
-def test_a_failure_that_is_mended_lets_an_undecidable_step_be_decided_again(
-    start: Start, acme: Tenant
-) -> None:
-    flow = start(
-        step("rate"),
-        step("publish", "rate", when="steps.rate.data.score > 3", on_upstream_failure="continue"),
-    ).drain(rate=BROKEN)
-    before = flow.states
-
-    cancellation.retry(acme.pk, flow.only(step="rate").pk, actor="ann")
-    flow.drain(rate={"score": 4})
-
-    assert before == {"rate": "failed", "publish": "failed"}
-    assert flow.states == {"rate": "done", "publish": "done"}
-    assert (flow.row("publish").error, flow.outcome) == (None, ("completed", 0))
-
-
-def test_a_run_keeps_the_condition_that_it_began_with(start: Start, acme: Tenant) -> None:
-    flow = start(step("a"), step("b", "a", when="true"))
-
-    versions.save(
-        acme.pk,
-        {"key": "flow", "name": "Flow", "steps": [step("a"), step("b", "a", when="false")]},
-        actor="test",
-    )
-    flow.drain()
-
-    assert flow.states == {"a": "done", "b": "done"}
-
-
-# Outputs that have moved to MongoDB
-
-
-@pytest.fixture
-def moved(start: Start, monkeypatch: pytest.MonkeyPatch) -> Flow:
-    """A run whose second step waits to be decided, since what it reads has left PostgreSQL."""
-    flow = start(
-        step("rate"),
-        step("beside"),
-        step("publish", "rate", "beside", when="steps.rate.data.score > 3"),
-        step("tell", "publish"),
-    )
-    flow.engine.agent.behaviour = answering({"rate": {"score": 4}})
-    while flow.row("rate").status != "done":
-        flow.engine.deliver()
-    outputs.copy_waiting()
-    flow.drain()
-    return flow
-
-
-def test_what_is_not_in_postgresql_any_more_is_read_outside_of_the_transaction(
-    moved: Flow, engine: Engine, api: Any
-) -> None:
-    before = moved.states, moved.row("publish").reason
-    shown = api("viewer").get(f"/api/v1/pipeline-runs/{moved.id}/").json()["steps"][2]
-
-    assert undecided.decide_waiting() == 1
     engine.drain()
+    _look(lookout, clock)
 
-    assert before == (
-        {"rate": "done", "beside": "done", "publish": "pending", "tell": "pending"},
-        "evaluating",
+    assert _told(tenant, AlertKind.IDLE_WORKER)[1:] == [("info", "Workers of qa take work again")]
+    assert _ready()["status"] == "ready"
+    with system_scope():
+        assert not Condition.objects.exists()
+
+
+def test_workers_that_are_busy_or_closed_are_not_idle(
+    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+) -> None:
+    engine.submit(tenant, "qa")
+    engine.lease.runs |= {uuid7() for _ in range(engine.lease.concurrency)}
+    engine.lease.beat()
+    _look(lookout, clock)
+    engine.lease.runs.clear()
+    engine.lease.close("starts", role="qa")
+    engine.lease.beat()
+    _look(lookout, clock)
+
+    assert _told(tenant, AlertKind.IDLE_WORKER) == []
+
+
+def test_what_was_granted_a_moment_ago_is_not_late(
+    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+) -> None:
+    engine.submit(tenant, "qa")
+
+    _look(lookout, clock)
+
+    assert _told(tenant, AlertKind.IDLE_WORKER) == []
+    assert _ready()["checks"]["workers"]["state"] == "ok"
+
+
+def test_a_condition_that_comes_back_is_told_of_anew(
+    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+) -> None:
+    for _ in range(2):
+        engine.serve(tenant)
+        engine.submit(tenant, "qa")
+        _look(lookout, clock)
+        engine.drain()
+        _look(lookout, clock)
+
+    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical", "info"] * 2
+
+
+def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) -> None:
+    seen = noticing.Noticed("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
+
+    begun = at_once(*[lambda: telling.follow(AlertKind.IDLE_WORKER, [seen])] * 4)
+    ended = at_once(*[lambda: telling.follow(AlertKind.IDLE_WORKER, [])] * 4)
+
+    assert [*begun, *ended] == [None] * 8
+    assert len(_told(tenant, AlertKind.IDLE_WORKER)) == 2
+
+
+def test_the_platform_is_told_once_however_many_tenants_are_concerned(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    seen = noticing.Noticed(
+        "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
-    assert (shown["status"], shown["reason"]) == ("pending", "evaluating")
-    assert shown["reason_detail"] == "its condition is being evaluated"
-    assert moved.outcome == ("completed", 0)
-    assert undecided.decide_waiting() == 0
+
+    with override_settings(ALERT_EMAIL="operators@example.com"):
+        telling.follow(AlertKind.IDLE_WORKER, [seen])
+
+    with system_scope():
+        assert AlertDelivery.objects.filter(channel_id=None).count() == 1
+        assert Alert.objects.count() == 2
 
 
-def test_two_who_decide_at_once_start_the_step_once(moved: Flow) -> None:
-    assert at_once(undecided.decide_waiting, undecided.decide_waiting) in ([1, 1], [1, 0], [0, 1])
-
-    assert len(moved.activities(step="publish")) == 1
-    moved.drain()
-    assert moved.outcome == ("completed", 0)
-
-
-def test_whoever_dies_between_reading_and_deciding_leaves_the_mark(
-    moved: Flow, monkeypatch: pytest.MonkeyPatch
+def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("pipelines.starting.submit", lambda *args, **more: 1 / 0)
-        assert undecided.decide_waiting() == 0
-    between = moved.row("publish")
+    seen = noticing.Noticed(
+        "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
+    )
+    telling.follow(AlertKind.IDLE_WORKER, [seen])
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM activities_alert WHERE tenant_id = %s", [other_tenant.pk])
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("DELETE FROM tenants_tenant WHERE id = %s", [other_tenant.pk])
+        cursor.execute("RESET session_replication_role")
 
-    undecided.decide_waiting()
+    telling.follow(AlertKind.IDLE_WORKER, [])
 
-    assert (between.status, between.reason, between.activity_id) == ("pending", "evaluating", None)
-    assert moved.row("publish").status == "active"
-
-
-def test_while_mongodb_is_away_the_step_waits(moved: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*args: Any) -> Any:
-        raise OutputUnavailable("away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(outputs, "_in_mongodb", away)
-        assert undecided.decide_waiting() == 0
-
-    assert moved.row("publish").reason == "evaluating"
-    assert undecided.decide_waiting() == 1
+    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
 
 
-def test_what_is_nowhere_any_more_fails_the_step_instead_of_counting_as_null(moved: Flow) -> None:
-    kept = outputs.collection().find_one_and_delete({"_id": str(moved.row("rate").output_ref)})
+def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant, "qa")
+    engine.submit(other_tenant, "seo")
+    _look(lookout, clock)
+    assert _told(tenant, AlertKind.QUEUE_OLD) == []
 
-    undecided.decide_waiting()
+    with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
+        _look(lookout, clock)
+        engine.drain()
+        _look(lookout, clock)
 
-    outputs.collection().insert_one(kept)
-    assert moved.row("publish").error == {
-        "code": "output_missing",
-        "message": "The output of rate is not kept any more.",
+    assert [title for _, title in _told(tenant, AlertKind.QUEUE_OLD)] == [
+        "Work for qa waits for too long",
+        "Work for qa begins in time again",
+    ]
+    assert [title for _, title in _told(other_tenant, AlertKind.QUEUE_OLD)][:1] == [
+        "Work for seo waits for too long"
+    ]
+
+
+@pytest.mark.parametrize("why", ["tenant", "role", "budget", "later"])
+def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: str) -> None:
+    engine.submit(tenant, "qa")
+    changes = {
+        "tenant": "UPDATE tenants_tenant SET paused = true",
+        "role": "UPDATE agents_agent SET paused = true WHERE role = 'qa'",
+        "budget": "UPDATE activities_wake SET cause = 'budget'",
+        "later": "UPDATE activities_wake SET due_at = now() + interval '1 hour'",
     }
-    assert moved.outcome == ("failed", 0)
+    try:
+        with (
+            connections[OWNER].cursor() as cursor,
+            override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001),
+        ):
+            assert [found.subject for found in noticing.old_queues()] == ["qa"]
+            cursor.execute(changes[why])
+            assert noticing.old_queues() == []
+    finally:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
 
 
-def test_a_cancelled_run_decides_nothing(moved: Flow, acme: Tenant) -> None:
-    cancel_run(acme.pk, moved.id, actor="ann")
-
-    assert undecided.decide_waiting() == 0
-    assert (moved.states["publish"], moved.row("publish").reason) == ("pending", "")
-
-
-def test_a_decision_looks_at_the_run_as_it_is_then(moved: Flow, acme: Tenant) -> None:
-    """What the step depends on is under way again: it waits for that."""
-    with tenant_scope(acme.pk):
-        StepRun.objects.filter(run_id=moved.id, step="beside").update(status="active")
-
-    undecided.decide_waiting()
-
-    assert (moved.row("publish").status, moved.row("publish").reason) == ("pending", "")
-    with tenant_scope(acme.pk):
-        StepRun.objects.filter(run_id=moved.id, step="beside").update(status="done")
-        StepRun.objects.filter(run_id=moved.id, step="publish").update(reason="evaluating")
-
-
-def test_the_keeper_hints_at_steps_that_wait_to_be_decided(moved: Flow) -> None:
-    with connections["system"].cursor() as cursor:
-        sql, values = undecided.waiting().query.sql_with_params()
-        cursor.execute(sql, values)
-        assert len(cursor.fetchall()) == 1
-
-
-# Saving
-
-
-@pytest.mark.parametrize(
-    ("steps", "path", "message"),
-    [
-        ([step("a"), step("b", "a", when="steps.a.data.")], "steps[1].when", "ends too early"),
-        ([step("a"), step("b", "a", when="steps.aa.data")], "steps[1].when", "unknown step"),
-        ([step("a"), step("b", when="steps.a.data")], "steps[1].when", "does not come before"),
-        ([step("a"), step("b", "a", when="1 + 1")], "steps[1].when", "must be true or false"),
-        ([step("a"), step("b", "a", when="item > 1")], "steps[1].when", "no item here"),
-        ([step("a"), step("b", "a", for_each="steps.a.status == 'x'")], "steps[1].for_each", "needs a list"),
-        ([step("a"), step("b", "a", for_each="item")], "steps[1].for_each", "no item here"),
-        ([step("a", for_each="[1]", params={"item": 1})], "steps[0].params.item", "its own item"),
-        ([step("a", for_each="[1]", params={"item_index": 1})], "steps[0].params.item_index", "its own item_index"),
-    ],
-)  # fmt: skip
-def test_a_bad_expression_is_refused_with_its_place(
-    acme: Tenant, steps: list[dict[str, Any]], path: str, message: str
+def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
 ) -> None:
-    with pytest.raises(DefinitionError) as refused:
-        versions.save(acme.pk, {"key": "bad", "name": "Bad", "steps": steps}, actor="test")
+    place = "http://127.0.0.1:7/v1"
+    engine.serve(tenant, "qa", adapter="openai", endpoint=place)
+    engine.serve(other_tenant, "qa")
+    for needs in (tenant, other_tenant):
+        engine.submit(needs, "qa")
+    with tenant_scope(tenant.pk):
+        provider = providers.provider_of(settings_for(tenant.pk, "qa").adapter)
+    known.note(provider)
+    governor = provider.governor
+    for number in range(provider.profile.breaker_faults):
+        call = Call(id=str(number), deadline_seconds=5)
+        assert governor.ask(call).granted
+        governor.tell(call, Outcome.FAULT)
 
-    (fault,) = refused.value.faults
-    assert fault.path == path
-    assert message in fault.message
+    _look(lookout, clock)
+
+    assert [severity for severity, _ in _told(tenant, AlertKind.BREAKER_OPEN)] == ["warning"]
+    assert "127.0.0.1:7" in _told(tenant, AlertKind.BREAKER_OPEN)[0][1]
+    assert _told(other_tenant, AlertKind.BREAKER_OPEN) == []
 
 
-def test_every_fault_of_a_definition_is_told_together(acme: Tenant) -> None:
-    steps = [
-        step("a", when="steps.b.data"),
-        step("b", "nobody", when="1"),
-        step("c", "a", for_each="'text'"),
-        step("d", "a", when="steps.a.content == 'x'"),
+def test_a_broken_invariant_is_told_to_whose_rows_break_it(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+) -> None:
+    (broken,) = engine.submit(tenant, "qa")
+    engine.submit(other_tenant, "qa")
+    report = Report(held=["I01"])
+    report.note("I04", 1, (str(broken),))
+    invariants.remember(report)
+    _look(lookout, clock)
+    invariants.remember(Report(held=["I01", "I04"]))
+    _look(lookout, clock)
+
+    assert _told(tenant, AlertKind.INVARIANT_BROKEN) == [
+        ("critical", "The invariant I04 does not hold"),
+        ("info", "The invariant I04 holds again"),
     ]
-
-    with pytest.raises(DefinitionError) as refused:
-        versions.save(
-            acme.pk, {"key": "bad", "name": "Bad", "params": {"item": 1}, "steps": steps}, actor="test"
-        )
-
-    assert [fault.path for fault in refused.value.faults] == [
-        "steps[1].depends_on[0]",
-        "steps[0].when",
-        "steps[1].when",
-        "steps[2].for_each",
-        "steps[2].for_each",
-    ]
+    assert _told(other_tenant, AlertKind.INVARIANT_BROKEN) == []
 
 
-def test_a_step_may_read_all_that_comes_before_it_however_far(start: Start) -> None:
-    flow = start(step("a"), step("b", "a"), step("c", "b", when="steps.a.data == 'x' and params.b == 2"),
-                 defaults={"b": 1}, params={"b": 2})  # fmt: skip
+def test_while_redis_is_away_what_people_were_told_stays(
+    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+) -> None:
+    engine.submit(tenant, "qa")
+    _look(lookout, clock)
 
-    assert flow.drain(a="x").states["c"] == "done"
+    with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
+        _look(lookout, clock)
+        answer = _ready()
+
+    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
+    assert "workers" not in answer["checks"], "the check of Redis tells why"
 
 
-def test_thousands_of_conditions_are_checked_in_a_moment(acme: Tenant) -> None:
-    steps = [step("s0")] + [
-        step(f"s{n}", f"s{n - 1}", when=f"steps.s{n - 1}.status == 'done' or steps.s0.data == {n}")
-        for n in range(1, 1_000)
-    ]
-    began = process_time()
+def test_a_question_is_asked_no_more_often_than_it_should_be(
+    database: None, lookout: conditions.Lookout, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[AlertKind] = []
+    from activities.conditions import lookout as module
 
-    versions.save(acme.pk, {"key": "long", "name": "Long", "steps": steps}, actor="test")
+    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in module.QUESTIONS}
+    monkeypatch.setattr(module, "QUESTIONS", counted)
 
-    assert timedelta(seconds=process_time() - began) < timedelta(seconds=8)
+    for _ in range(61):
+        lookout.look()
+        clock.now += 1.0
+
+    assert asked.count(AlertKind.IDLE_WORKER) == 7
+    assert asked.count(AlertKind.QUEUE_OLD) == 2
+
+
+def test_the_role_of_tenants_sees_nothing_of_it(database: None, tenant: Tenant) -> None:
+    for table in ("activities_condition", "activities_counter", "activities_countingmark"):
+        with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(tenant.pk):
+            connections[APP].cursor().execute(f"SELECT FROM {table}")

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 from django.test import Client, override_settings
-from prometheus_client.parser import text_string_to_metric_families
 
-from activities import invariants, standing
+from activities import invariants, recovery, standing
 from activities.invariants import Report
 from activities.models import WorkerProcess
 from activities.submission import NewActivity, submit
@@ -24,11 +23,12 @@ from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
 from console import dependencies
 from console.probes import Probe, ask
-from orchestrator import metrics
+from orchestrator.metrics import asking
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
 from tenants.models import Tenant
+from tests.counting import samples, scraped
 from tests.engine import Engine
 
 NOWHERE = 1  # a port where nobody listens
@@ -37,7 +37,7 @@ NOWHERE = 1  # a port where nobody listens
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the answer to what another test asked."""
-    for module in (dependencies, metrics):
+    for module in (dependencies, asking):
         monkeypatch.setattr(
             module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
         )
@@ -70,17 +70,7 @@ def _ready(client: Client) -> tuple[int, dict[str, Any]]:
 
 def _figures(client: Client) -> dict[tuple[str, ...], float]:
     """Every sample: (name, label values in the order of their names) -> value."""
-    answer = client.get("/metrics")
-    assert answer.status_code == 200
-    families = text_string_to_metric_families(answer.content.decode())
-    return {
-        (
-            sample.name.removeprefix("orchestrator_"),
-            *(sample.labels[name] for name in sorted(sample.labels)),
-        ): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    return samples(scraped(client))
 
 
 def test_the_process_says_that_it_lives_without_asking_any_server(client: Client) -> None:
@@ -105,6 +95,7 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
         "redis": "ok",
         "admission": "open",
         "mongodb": "ok",
+        "workers": "ok",
     }
     assert all(check["milliseconds"] >= 0 for check in body["checks"].values())
 
@@ -270,13 +261,14 @@ def test_metrics_see_workers_that_fell_silent_or_were_lost(engine: Engine, clien
     with system_scope():
         now = datetime.now(UTC)
         WorkerProcess.objects.create(**known, beat_at=now - timedelta(minutes=5))
-        WorkerProcess.objects.create(**known, ended_at=now, end_reason="lost")
-        WorkerProcess.objects.create(**known, ended_at=now - timedelta(days=1), end_reason="lost")
+        dead = [WorkerProcess.objects.create(**known, beat_at=now) for _ in range(2)]
+    for worker in dead:
+        recovery.declare_lost(worker)
 
     found = _figures(client)
 
     assert found[("workers_silent",)] == 1
-    assert found[("workers_lost",)] == 1
+    assert found[("workers_lost_total",)] == 2
     assert found["workers", "dev"] == 1, "the engine's own; the silent one does not count"
 
 

@@ -263,6 +263,17 @@ def test_a_mailbox_tells_how_it_stands(client: APIClient) -> None:
     assert [item["text"] for item in pending] == ["two"]
 
 
+def test_that_time_passes_is_no_change_of_a_mailbox(client: APIClient) -> None:
+    say(client, "one")
+    seen = client.get(BOX)
+
+    later = client.get(BOX, headers={"If-None-Match": seen["ETag"]})
+    say(client, "two")
+
+    assert later.status_code == 304
+    assert client.get(BOX)["ETag"] != seen["ETag"]
+
+
 @pytest.mark.parametrize(
     ("body", "path"),
     [

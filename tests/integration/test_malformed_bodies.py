@@ -18,6 +18,7 @@ from agents.contracts import Completed, Output
 from pipelines.timing.cron import Cron, CronError
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.integration.outbound_doors.schema import members_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.one_of_each import World
 from tests.tickers import body as schedule
@@ -176,13 +177,11 @@ def test_a_repeated_key_is_refused_wherever_something_is_configured(api: Any, wo
 
 def test_no_value_of_any_shape_is_a_mistake_of_ours(api: Any, world: World) -> None:
     """Each member that the document names, with values that nobody would send."""
-    from tests.integration.test_outbound_doors import _members
-
     documents = {(method, address): operation for method, address, operation in operations()}
     wrong = []
     for method, address, send in sent(world, api):
         content = documents[method, address].get("requestBody", {}).get("content", {})
-        names = {name for name, _ in _members(content.get(JSON, {}).get("schema", {}))}
+        names = {name for name, _ in members_of(content.get(JSON, {}).get("schema", {}))}
         for value in ODD_VALUES:
             answer = send(json.dumps(dict.fromkeys(sorted(names), value)).encode())
             if answer.status_code >= 500:

@@ -14,7 +14,7 @@ from agents.job import job_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_api_agent_runs import Agent
+from tests.integration.agent_runs.accepted_work import Agent
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -265,6 +265,22 @@ def test_every_fault_of_a_policy_is_named_and_only_admins_may(api: Any, acme: Te
     assert api("operator").get(PLACE).status_code == 403
 
 
+def test_who_changes_policies_must_have_seen_them(engine: Engine, api: Any, acme: Tenant) -> None:
+    client, seen = api(), api().get(PLACE)["ETag"]
+    age_work(done(engine, acme))
+    purge(acme, "activities")
+
+    first, late = (
+        client.put(PLACE, {"kinds": {"alerts": days}}, format="json", headers={"If-Match": seen})
+        for days in (7, 8)
+    )
+
+    assert (first.status_code, late.status_code, late.json()["code"]) == (200, 412, "precondition_failed")
+    assert policies.own_of(acme.pk) == {"alerts": 7}
+    assert first["ETag"] == client.get(PLACE)["ETag"] != seen
+    assert client.get(PLACE, headers={"If-None-Match": first["ETag"]}).status_code == 304
+
+
 def test_purge_counts_first_and_deletes_then(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
     engine.serve(other_tenant)
     for each in (acme, other_tenant):

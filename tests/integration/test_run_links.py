@@ -27,7 +27,7 @@ from agents.tools import DEFINITIONS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_tools import CALLS, LEAVES
+from tests.integration.tools.calling import CALLS, LEAVES
 from tests.toolbox import child
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

@@ -20,7 +20,8 @@ from pipelines.tables import cache
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tenants.redis import client
-from tests.integration.test_outbound_client import Serve, read_request, serve
+from tests.integration.outbound_client.conftest import serve
+from tests.integration.outbound_client.peers import Serve, read_request
 
 __all__ = ("serve",)
 

@@ -19,7 +19,7 @@ from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
 from tests.asking import DIRECTION, asking, called, children, heard, wakes_of
 from tests.engine import Engine, at_once
-from tests.integration.test_api_agent_runs import Agent, accepted
+from tests.integration.agent_runs.accepted_work import Agent, accepted
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -240,11 +241,13 @@ class Agents(Machine):
 
     # What others do while an agent is at it. They are the rules of people and operators.
 
+    @abstractmethod
     def cancel(self, task: Task, fate: str = "kept") -> None:
-        raise NotImplementedError
+        """An operator cancels it."""
 
+    @abstractmethod
     def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
-        raise NotImplementedError
+        """An operator gives it to this agent, or to a person."""
 
 
 def _receipt(attempt: Attempt, said: str, report: Callable[[Attempt, str], None]) -> Receipt:

@@ -6,13 +6,14 @@ rest, which must succeed, and the others must hold as well.
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 from uuid import UUID
 
 from hypothesis import note
-from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis.stateful import RuleBasedStateMachine, StateMachineMeta, invariant
 
 from activities import invariants
 from activities.exceptions import ActivityError
@@ -28,7 +29,11 @@ from tests.state_machine.world import FAULTS, Message, WorkerDied, World
 T = TypeVar("T")
 
 
-class Machine(RuleBasedStateMachine):
+class AbstractMachineMeta(ABCMeta, StateMachineMeta):
+    """Machines of Hypothesis have a metaclass of their own; with this one they may leave methods to those built on them."""
+
+
+class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
     """What all rules share: doing a thing on both sides, choosing what it is done to, and comparing."""
 
     def __init__(self, begin: Callable[[], World], end: Callable[[World], None], limits: Limits) -> None:
@@ -180,8 +185,9 @@ class Machine(RuleBasedStateMachine):
         self.world.delays_end()
         self.world.recover()
 
+    @abstractmethod
     def tell_of_letters(self) -> None:
-        raise NotImplementedError
+        """People are told of what failed for good."""
 
     def _let_agents_work(self) -> None:
         while (message := self.next_message(0)) is not None:
@@ -205,11 +211,13 @@ class Machine(RuleBasedStateMachine):
                 self.give_up(task)
                 self.engine_and_model_agree()
 
+    @abstractmethod
     def answer(self, task: Task) -> None:
-        raise NotImplementedError
+        """A person does what the task asks of people."""
 
+    @abstractmethod
     def give_up(self, task: Task) -> None:
-        raise NotImplementedError
+        """An operator lets go of what failed."""
 
 
 def _modelled(action: Callable[[], T]) -> tuple[T | None, Refused | None]:

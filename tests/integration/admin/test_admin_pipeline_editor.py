@@ -136,19 +136,38 @@ def test_hostile_text_is_drawn_as_text(tenant: Tenant, root: Client) -> None:
     assert "<script" not in check(root, tenant, json.dumps(hostile))["svg"]
 
 
-def test_only_superusers_may_have_it_checked_and_only_by_posting(tenant: Tenant, root: Client) -> None:
-    mia = User.objects.create_user("mia", is_staff=True)
-    with system_scope():
-        Membership.objects.create(tenant=tenant, user=mia, role="admin")
-    staff = Client()
-    staff.force_login(mia)
+def test_who_may_change_it_may_have_it_checked_and_only_by_posting(tenant: Tenant, root: Client) -> None:
     guarded = Client(enforce_csrf_checks=True)
     guarded.force_login(User.objects.get(username="root"))
+    asked = {"text": json.dumps(BRIEF), "tenant": str(tenant.pk)}
 
-    assert staff.post(CHECK, {"text": "{}"}).status_code == 403
-    assert guarded.post(CHECK, {"text": "{}"}).status_code == 403
+    assert staff("mia", tenant, "admin").post(CHECK, asked).json()["faults"] == []
+    assert staff("vera", tenant, "viewer").post(CHECK, asked).status_code == 403
+    assert guarded.post(CHECK, asked).status_code == 403
     assert root.get(CHECK).status_code == 405
     assert Client().post(CHECK).status_code == 302
+
+
+def test_of_another_tenant_it_tells_staff_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+    with tenant_scope(other_tenant.pk):
+        ActivityTemplate.objects.create(tenant=other_tenant, key="theirs", name="theirs", agent_role="qa")
+    mia = staff("mia", tenant, "admin")
+
+    foreign, nowhere = (
+        check(mia, each, json.dumps(BRIEF)) for each in (other_tenant, Tenant(slug="nowhere"))
+    )
+
+    assert foreign == nowhere
+    assert "Choose the tenant first" in foreign["faults"][0]["message"]
+
+
+def staff(name: str, tenant: Tenant, role: str) -> Client:
+    user = User.objects.create_user(name, is_staff=True)
+    with system_scope():
+        Membership.objects.create(tenant=tenant, user=user, role=role)
+    browser = Client()
+    browser.force_login(user)
+    return browser
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ OPEN = {
 }
 # They make what the address names, if it is not there yet.
 MAKE_WHAT_IS_NAMED = {"/api/v1/mailboxes/{key}/items/"}
+# What the caller tried is in the caller's own trail, each try under its own word and with its own outcome.
+TELLS_OF_TRIES = {("/api/v1/audit/", "object")}
 Path = tuple[str | int, ...]
 
 

@@ -209,6 +209,8 @@ class Retention(Resource[D]):
         self,
         /,
         body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
         **fields: Any,
     ) -> None:
         """Keep these kinds for so many days, or `"never"` delete them."""

@@ -1,0 +1,132 @@
+"""Noticing: the questions whose answers are conditions. They read, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from activities import idleness, invariants
+from activities.models import Activity
+from activities.models.alert import AlertKind, Severity
+from agents.governor import overview
+from tenants.context import SYSTEM, system_scope
+from tenants.sql import Statement
+
+_OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditions", "old_queues")
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """One condition, as it is now. `tenants` is asked for once, when it begins; `over` is what people are told when it has ended."""
+
+    subject: str
+    title: str
+    over: str
+    tenants: Callable[[], Sequence[UUID]]
+    body: str = ""
+    severity: Severity = Severity.WARNING
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def idle_workers() -> list[Noticed]:
+    """Raises `redis.RedisError`, `scripts.Closed`."""
+    return [
+        Noticed(
+            subject=idle.role,
+            title=f"Workers of {idle.role} take nothing",
+            over=f"Workers of {idle.role} take work again",
+            body="Work was granted to them and does not begin, although they say that they live. It waits until one of them takes it.",
+            severity=Severity.CRITICAL,
+            tenants=lambda found=idle: found.tenants,  # type: ignore[misc]  # bound now, since the loop goes on
+            facts={"role": idle.role, "oldest_seconds": round(idle.oldest_seconds)},
+        )
+        for idle in idleness.idle_roles()
+    ]
+
+
+def old_queues() -> list[Noticed]:
+    """Work that could begin and has not for longer than the target, by role. None without a target."""
+    target = settings.ORCHESTRATOR_QUEUE_TARGET_SECONDS
+    if not target:
+        return []
+    newest = datetime.now(UTC) - timedelta(seconds=target)
+    rows = _OLD.run({"before": _first_id_of(newest), "target": target}, using=SYSTEM)
+    by_role: dict[str, list[Any]] = {}
+    for row in rows:
+        by_role.setdefault(row.agent_role, []).append(row)
+    return [
+        Noticed(
+            subject=role,
+            title=f"Work for {role} waits for too long",
+            over=f"Work for {role} begins in time again",
+            body=f"Some of it has waited for more than {target / 60:g} minutes. Ask why of one activity to see what it waits for.",
+            tenants=lambda concerned=found: [row.tenant_id for row in concerned],  # type: ignore[misc]  # as above
+            facts={"role": role, "target_seconds": target},
+        )
+        for role, found in sorted(by_role.items())
+    ]
+
+
+def open_breakers() -> list[Noticed]:
+    """Raises `redis.RedisError`, `LimiterUnavailable`."""
+    return [
+        Noticed(
+            subject=provider.key,
+            title=f"The model provider {provider.adapter} at {provider.place} fails",
+            over=f"The model provider {provider.adapter} at {provider.place} answers again",
+            body="It failed several times in a row and is not called for a while. Work that needs it waits and uses up no attempt.",
+            tenants=lambda key=provider.key: _tenants_led_to(key),  # type: ignore[misc]  # as above
+            facts={"adapter": provider.adapter, "place": provider.place},
+        )
+        for provider in overview.failing()
+    ]
+
+
+def broken_invariants() -> list[Noticed]:
+    """As the last check has found them. Raises `redis.RedisError`."""
+    known = invariants.last_known()
+    if known is None:
+        return []
+    return [
+        Noticed(
+            subject=name,
+            title=f"The invariant {name} does not hold",
+            over=f"The invariant {name} holds again",
+            body=f"{(invariants.SAFETY | invariants.LIVENESS).get(name, name)}: the last check found rows of which that is not so.",
+            severity=Severity.CRITICAL,
+            tenants=lambda broken=name: invariants.tenants_concerned(broken),  # type: ignore[misc]  # as above
+            facts={"invariant": name},
+        )
+        for name, count in sorted(known[1].items())
+        if count
+    ]
+
+
+#: Whose answers are which kind of alert.
+QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
+    AlertKind.IDLE_WORKER: idle_workers,
+    AlertKind.QUEUE_OLD: old_queues,
+    AlertKind.BREAKER_OPEN: open_breakers,
+    AlertKind.INVARIANT_BROKEN: broken_invariants,
+}
+
+
+def _first_id_of(moment: datetime) -> UUID:
+    """No id that was made before the moment is higher, as ids begin with their time."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+def _tenants_led_to(provider: str) -> list[UUID]:
+    """The tenants whose unfinished work belongs to a role that leads to the provider."""
+    with system_scope():
+        unfinished = Activity.objects.filter(
+            status__in=("created", "assigned", "in_progress"), assignee_type="agent"
+        )
+        pairs = list(unfinished.order_by().values_list("tenant_id", "agent_role").distinct())
+    return list(dict.fromkeys(tenant for tenant, role in pairs if overview.leads_to(tenant, role, provider)))

@@ -1,0 +1,37 @@
+-- Adds a stretch of the history to the counters. The mark is locked by this transaction.
+-- Parameters  after, until: ids of events; settled, running: statuses; durations, attempts: upper bounds of buckets, ascending, infinity last
+-- Returns     nothing
+-- Counts      submitted: by role. ended: arrivals in a settled status, by role and status. wait: from when the activity could be claimed
+--             to its claim. run: from its claim to the end of a run, by what became of the run. attempts: which attempt it was that an
+--             activity succeeded with or failed for good.
+-- Plan        each event looks up its activity, the event before it and its run by their keys.
+WITH fresh AS MATERIALIZED (
+    SELECT e.activity_id, e.seq, e.verb, e.source, e.target, e.at, a.not_before, a.assignee_type, coalesce(a.agent_role, '') AS role
+    FROM activities_activityevent e JOIN activities_activity a ON a.id = e.activity_id
+    WHERE e.id > %(after)s AND e.id <= %(until)s
+), ended AS MATERIALIZED (
+    SELECT f.role, f.verb, r.status, r.attempt, extract(epoch FROM f.at - r.started_at)::float AS seconds
+    FROM fresh f CROSS JOIN LATERAL (
+        SELECT o.status, o.attempt, o.started_at FROM activities_activityrun o
+        WHERE o.activity_id = f.activity_id AND o.started_at <= f.at ORDER BY o.fence DESC LIMIT 1
+    ) r
+    WHERE f.assignee_type = 'agent' AND f.source = ANY(%(running)s) AND NOT f.target = ANY(%(running)s)
+), observed AS (
+    SELECT 'submitted' AS name, role, '' AS status, 0::float AS value, ARRAY['infinity'::float] AS bounds FROM fresh WHERE verb = 'submit'
+    UNION ALL
+    SELECT 'ended', role, target, 0, ARRAY['infinity'::float] FROM fresh WHERE target = ANY(%(settled)s)
+    UNION ALL
+    SELECT 'wait', f.role, '', greatest(0, extract(epoch FROM f.at - greatest(
+               b.at, (b.detail ->> 'due_at')::timestamptz, CASE WHEN b.verb = 'submit' THEN f.not_before END))::float), %(durations)s::float[]
+    FROM fresh f JOIN activities_activityevent b ON b.activity_id = f.activity_id AND b.seq = f.seq - 1
+    WHERE f.verb = 'claim'
+    UNION ALL
+    SELECT 'run', role, status, greatest(0, seconds), %(durations)s::float[] FROM ended
+    UNION ALL
+    SELECT 'attempts', role, '', attempt, %(attempts)s::float[] FROM ended WHERE verb IN ('complete', 'request_approval', 'fail')
+)
+INSERT INTO activities_counter AS kept (name, role, status, le, count, total)
+SELECT o.name, o.role, o.status, bucket.le, count(*), sum(o.value)
+FROM observed o CROSS JOIN LATERAL (SELECT min(bound) AS le FROM unnest(o.bounds) AS bound WHERE bound >= o.value) bucket
+GROUP BY o.name, o.role, o.status, bucket.le
+ON CONFLICT (name, role, status, le) DO UPDATE SET count = kept.count + excluded.count, total = kept.total + excluded.total

@@ -1,0 +1,4 @@
+-- All counters.
+-- Returns     at: seconds since 1970, null before the first time; name, role, status, le, count, total. One row with nulls when there is nothing.
+SELECT extract(epoch FROM m.at)::float AS at, c.name, c.role, c.status, c.le, c.count, c.total
+FROM (SELECT max(at) AS at FROM activities_countingmark) m LEFT JOIN activities_counter c ON true

@@ -1,0 +1,107 @@
+"""`manage.py replay activity|failures|run`: sets failed work going again, or does a pipeline run again from a step."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser
+
+from orchestrator.terminal import owners, replaying
+from orchestrator.terminal.commands import TerminalCommand, count_up_to, identifier
+from tenants.audit.recording import record_command
+
+MOST_PER_SECOND = 1_000
+
+
+class Command(TerminalCommand):
+    help = "Set failed work going again: one activity, all failures of a kind, or a pipeline run from one of its steps."
+    examples = (
+        "replay failures --tenant acme",
+        "replay failures --tenant acme --fingerprint 5d41402abc4b2a76 --dry-run",
+        "replay failures --tenant acme --agent-role qa --per-second 5",
+        "replay activity 0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90",
+        "replay run 0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90 --from-step brief --dry-run",
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="activity|failures|run")
+        activity = verbs.add_parser("activity", help="one activity that has failed for good")
+        activity.add_argument("id", type=identifier, metavar="ACTIVITY")
+        failures = verbs.add_parser(
+            "failures", help="all that failed alike; without a condition, what there is to replay"
+        )
+        failures.add_argument("--fingerprint", help="that look alike, as they are listed without a condition")
+        failures.add_argument("--agent-role", metavar="ROLE")
+        failures.add_argument("--all", action="store_true", help="every failure that nobody has dealt with")
+        failures.add_argument(
+            "--per-second",
+            type=count_up_to(MOST_PER_SECOND),
+            metavar="N",
+            help="start at most so many a second",
+        )
+        run = verbs.add_parser("run", help="a pipeline run that has ended, as a new run of the same version")
+        run.add_argument("id", type=identifier, metavar="RUN")
+        run.add_argument(
+            "--from-step", required=True, metavar="STEP", help="it and all that comes after it is done anew"
+        )
+        for verb in (activity, failures, run):
+            verb.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+            super().add_arguments(verb)
+
+    def look(self, *, verb: str, **options: Any) -> dict[str, Any]:
+        return {"verb": verb, **getattr(self, f"_{verb}")(**options)}
+
+    def _activity(self, *, id: UUID, tenant: str | None, dry_run: bool, **options: Any) -> dict[str, Any]:
+        owner = owners.of_activity(tenant, id)
+        done = replaying.failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
+        if not done["count"]:
+            raise CommandError(
+                f"Nobody's failure: activity {id} has none that is open. See: manage.py why {id}"
+            )
+        return self._noted(owner, ("activities", id), {"dry_run": dry_run, **done})
+
+    def _failures(
+        self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
+    ) -> dict[str, Any]:
+        owner = owners.owner_of(tenant)
+        wanted = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
+        if not wanted and not options["all"]:
+            return {"tenant": owner.slug, "groups": replaying.groups(owner.pk)}
+        done = replaying.failures(
+            owner.pk, wanted, dry_run=dry_run, per_second=per_second, stream=self.stderr
+        )
+        return self._noted(
+            owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
+        )
+
+    def _run(
+        self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
+    ) -> dict[str, Any]:
+        owner = owners.of_run(tenant, id)
+        done = replaying.run(owner.pk, id, from_step=from_step, dry_run=dry_run)
+        return self._noted(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
+
+    def _noted(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
+        if not done["dry_run"]:
+            record_command("replay", tenant_id=owner.pk, about=about, detail={"count": done.get("count", 1)})
+        return {"tenant": owner.slug, **done}
+
+    def show(self, found: dict[str, Any]) -> None:
+        would = "would start" if found.get("dry_run") else "started"
+        if "groups" in found:
+            head = ("fingerprint", "role", "reason", "open", "last", "example")
+            self.table(head, [tuple(group[name] for name in replaying.SHOWN) for group in found["groups"]])
+            if found["groups"]:
+                self.stdout.write(
+                    "\nreplay some with --fingerprint or --agent-role, everything with --all; look first with --dry-run"
+                )
+        elif found["verb"] == "run":
+            self.facts(
+                ("run", found["run"] or f"{would} a new one"),
+                (would, ", ".join(found["anew"])),
+                ("kept", ", ".join(found["kept"])),
+            )
+        else:
+            later = f", the last of them after {found['seconds']:g} s" if found["seconds"] else ""
+            self.stdout.write(f"{would} {found['count']}, left alone {found['skipped']}{later}")

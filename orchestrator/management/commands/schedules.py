@@ -1,0 +1,68 @@
+"""`manage.py schedules`: the schedules of a tenant in words, with the next times of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from orchestrator.terminal import owners
+from orchestrator.terminal.commands import TerminalCommand, count_up_to
+from pipelines import timing
+from pipelines.models import Schedule
+from pipelines.schedules import forecast, plans
+from tenants.context import tenant_scope
+
+
+class Command(TerminalCommand):
+    help = "Show the schedules of a tenant: when they run in words, what they run, and their next times."
+    examples = (
+        "schedules --tenant acme",
+        "schedules --tenant acme --count 5",
+        "schedules --tenant acme --json",
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--count",
+            type=count_up_to(forecast.MOST),
+            default=2,
+            metavar="N",
+            help="how many next times (default: %(default)s)",
+        )
+        super().add_arguments(parser)
+
+    def look(self, *, tenant: str | None, count: int, **options: Any) -> dict[str, Any]:
+        owner = owners.owner_of(tenant)
+        with tenant_scope(owner.pk):
+            rows = Schedule.objects.for_tenant(owner.pk).select_related("pipeline").order_by("name", "pk")
+            return {"tenant": owner.slug, "schedules": [_shown(row, count) for row in rows]}
+
+    def show(self, found: dict[str, Any]) -> None:
+        rows = [
+            (
+                each["name"], "on" if each["enabled"] else "off", each["in_words"], each["timezone"], each["target"],
+                ", ".join(f"{at:%Y-%m-%d %H:%M:%SZ}" for at in each["fires_at"]),
+            )
+            for each in found["schedules"]
+        ]  # fmt: skip
+        self.table(("name", "state", "when", "time zone", "runs", "next times"), rows)
+
+
+def _shown(schedule: Schedule, count: int) -> dict[str, Any]:
+    try:
+        words = timing.in_words(plans.timing_of(schedule))
+        fires_at = forecast.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
+    except timing.TimingError as error:
+        words, fires_at = f"cannot be read: {error}", []
+    return {
+        "id": schedule.pk,
+        "name": schedule.name,
+        "enabled": schedule.enabled,
+        "in_words": words,
+        "timezone": schedule.timezone,
+        "target": schedule.agent_role
+        or f"pipeline {schedule.pipeline.key if schedule.pipeline else ''}".strip(),
+        "next_run_at": schedule.next_run_at,
+        "fires_at": fires_at,
+    }

@@ -1,0 +1,101 @@
+"""Spans made with the API of OpenTelemetry, by whichever provider is given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from django.conf import settings
+from opentelemetry import context, trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from tenants.tracing import MOST_CAUSES, Cause
+
+_W3C = TraceContextTextMapPropagator()
+_began: ContextVar[float] = ContextVar("trace_began", default=0.0)
+
+
+class OpenTelemetrySpans:
+    """The spans of one process."""
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        self._tracer = provider.get_tracer("orchestrator")
+
+    @contextmanager
+    def open(
+        self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
+    ) -> Iterator[None]:  # fmt: skip
+        """A span of its own trace unless it has one young cause, or another one is open here and nothing has caused it otherwise."""
+        parent, linked, trace_began = _placed(causes)
+        token = _began.set(trace_began)
+        told = [_context_of(link) for link in (*linked, *links)]
+        opened = self._tracer.start_span(
+            name, context=parent, kind=trace.SpanKind[kind], attributes=dict(attributes), start_time=began,
+            links=[trace.Link(each) for each in told[:MOST_CAUSES] if each.is_valid],
+        )  # fmt: skip
+        try:
+            with trace.use_span(
+                opened, end_on_exit=False, record_exception=False, set_status_on_exception=False
+            ):
+                yield
+        except BaseException as error:
+            # Its text may quote prompts and keys.
+            _fail(opened, type(error).__name__)
+            raise
+        finally:
+            opened.end()
+            _began.reset(token)
+
+    def told(self) -> dict[str, Any]:
+        here = trace.get_current_span().get_span_context()
+        if not here.is_valid:
+            return {}
+        return {"traceparent": _traceparent(here), "began": round(_began.get(), 3)}
+
+    def note(self, name: str, attributes: Mapping[str, Any]) -> None:
+        here = trace.get_current_span()
+        if name:
+            here.update_name(name)
+        here.set_attributes(dict(attributes))
+
+    def link(self, cause: Cause) -> None:
+        linked = _context_of(cause)
+        if linked.is_valid:
+            trace.get_current_span().add_link(linked)
+
+    def fail(self, what: str) -> None:
+        _fail(trace.get_current_span(), what)
+
+
+def _placed(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:
+    """Below what a span goes (None: below the one that is open here), what it is linked with, and when its trace began."""
+    now = time.time()
+    known = [cause for cause in causes if _context_of(cause).is_valid]
+    if not known:
+        return None, (), _began.get() if trace.get_current_span().get_span_context().is_valid else now
+    began = float(known[0].get("began") or now)
+    if len(known) == 1 and now - began < settings.ORCHESTRATOR_TRACE_SECONDS:
+        return (
+            trace.set_span_in_context(trace.NonRecordingSpan(_context_of(known[0])), context.Context()),
+            (),
+            began,
+        )
+    return context.Context(), known, now
+
+
+def _context_of(cause: Cause) -> trace.SpanContext:
+    traceparent = cause.get("traceparent")
+    carrier = {"traceparent": traceparent} if isinstance(traceparent, str) else {}
+    return trace.get_current_span(_W3C.extract(carrier, context.Context())).get_span_context()
+
+
+def _traceparent(of: trace.SpanContext) -> str:
+    return f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"
+
+
+def _fail(failed: trace.Span, what: str) -> None:
+    failed.set_attribute("error.type", what)
+    failed.set_status(trace.StatusCode.ERROR)

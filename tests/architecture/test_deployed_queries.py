@@ -1,0 +1,185 @@
+"""The dashboard and the alert rules ask for metrics and labels that /metrics exposes, and every alert leads to words that help."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from orchestrator.metrics.catalogue import CATALOGUE
+from tests.architecture import tree
+
+DEPLOY = tree.ROOT / "deploy"
+#: What Grafana puts in before it asks.
+GRAFANA = {"$__rate_interval": "1m", "$role": ".*"}
+
+#: By name of a series: the labels that it has.
+SERIES = {
+    name: {*declared.labels, *labels}
+    for declared in CATALOGUE.values()
+    for name, labels in (
+        [
+            (f"{declared.shown}_bucket", {"le"}),
+            (f"{declared.shown}_sum", set()),
+            (f"{declared.shown}_count", set()),
+        ]
+        if declared.kind == "histogram"
+        else [(declared.shown, set())]
+    )
+}
+
+
+def _rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def _dashboard() -> dict[str, Any]:
+    dashboard: dict[str, Any] = json.loads(
+        (DEPLOY / "grafana" / "orchestrator.json").read_text(encoding="utf-8")
+    )
+    return dashboard
+
+
+def _asked_by_the_dashboard() -> dict[str, str]:
+    """By a name for people: each query as Prometheus gets it."""
+    found = {}
+    for panel in _dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for word, value in GRAFANA.items():
+                query = query.replace(word, value)
+            found[f"{panel['title']}, {target['refId']}"] = query
+    return found
+
+
+QUERIES = {rule["alert"]: rule["expr"] for rule in _rules()} | _asked_by_the_dashboard()
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """Every part of a parsed query."""
+    yield node
+    for name in ("expr", "lhs", "rhs", "param", "vector_selector"):
+        inner = getattr(node, name, None)
+        if isinstance(inner, promql_parser.Expr):
+            yield from _nodes(inner)
+    for argument in getattr(node, "args", None) or ():
+        yield from _nodes(argument)
+
+
+def _selected(query: str) -> Iterator[tuple[str, set[str]]]:
+    """The series that a query reads: name, and the labels by which it chooses."""
+    for node in _nodes(promql_parser.parse(query)):
+        if isinstance(node, promql_parser.VectorSelector):
+            yield node.name, {matcher.name for matcher in node.matchers.matchers}
+
+
+def _grouped(query: str) -> set[str]:
+    """The labels by which a query groups or joins."""
+    return {
+        label.strip()
+        for inside in re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", query)
+        for label in inside.split(",")
+        if label.strip()
+    }
+
+
+@pytest.mark.parametrize("title", QUERIES)
+def test_a_query_asks_for_what_there_is(title: str) -> None:
+    read = list(_selected(QUERIES[title]))
+
+    assert read or "vector" in QUERIES[title]
+    assert {name for name, _ in read} <= SERIES.keys()
+    assert [(name, labels) for name, labels in read if not labels <= SERIES[name]] == []
+    assert _grouped(QUERIES[title]) <= set().union(*(SERIES[name] for name, _ in read))
+
+
+def test_the_reader_of_queries_sees_every_name_and_label() -> None:
+    query = 'sum by (role) (rate(a_total{status="x"}[5m])) / on (role) (b > 1) or absent(c{d="e"})'
+
+    assert list(_selected(query)) == [("a_total", {"status"}), ("b", set()), ("c", {"d"})]
+    assert _grouped(query) == {"role"}
+
+
+@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_says_what_is_the_matter_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    told = rule["annotations"]
+    path, _, section = told["runbook_url"].partition("#")
+    headings = re.findall(r"^#+ (.+)$", (tree.ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert all(len(told[name]) > 10 for name in ("summary", "description"))
+    assert section in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_labels_that_an_alert_shows_are_there() -> None:
+    lost = {
+        rule["alert"]: shown - _kept(rule["expr"])
+        for rule in _rules()
+        if (shown := set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"]))))
+        - _kept(rule["expr"])
+    }
+
+    assert lost == {}
+
+
+def _kept(query: str) -> set[str]:
+    """The labels of a query's result: those that it groups by, or those of the series that it begins with."""
+    grouped = re.match(r"(?:histogram_quantile\([\d.]+, )?sum by \(([^)]*)\)", query)
+    if grouped:
+        return {label.strip() for label in grouped[1].split(",")}
+    name, _ = next(iter(_selected(query)))
+    return SERIES[name]
+
+
+def test_every_metric_is_looked_at() -> None:
+    """What nobody draws and nobody is alarmed by would not be missed."""
+    read = {name for query in QUERIES.values() for name, _ in _selected(query)}
+
+    assert {
+        declared.name
+        for declared in CATALOGUE.values()
+        if not read & {declared.shown, *(f"{declared.shown}_{part}" for part in ("bucket", "sum", "count"))}
+    } == set()
+
+
+def test_prometheus_loads_the_rules_and_asks_the_metrics() -> None:
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+
+    assert [(DEPLOY / "prometheus" / name).is_file() for name in prometheus["rule_files"]] == [True]
+    assert [job["metrics_path"] for job in prometheus["scrape_configs"]] == ["/metrics"]
+    assert all(len(job["static_configs"][0]["targets"]) == 1 for job in prometheus["scrape_configs"])
+
+
+def test_the_dashboard_can_be_loaded_and_its_panels_lie_side_by_side() -> None:
+    dashboard = _dashboard()
+    panels = dashboard["panels"]
+    taken = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+
+    assert len({panel["id"] for panel in panels}) == len(panels) > 20
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) < 24
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "role"}
+
+
+def test_grafana_finds_the_data_and_the_dashboard() -> None:
+    folder = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load((folder / "dashboards" / "orchestrator.yml").read_text(encoding="utf-8"))[
+        "providers"
+    ]
+
+    assert source["uid"] == _dashboard()["templating"]["list"][0]["current"]["value"]
+    assert provider["type"] == "file"

@@ -1,0 +1,237 @@
+"""The manifests of deploy/kubernetes run what docker-compose.yml runs, with settings that exist, and may be stopped without harm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from django.conf import settings
+from django.urls import resolve
+
+from agents.routing import queue_of
+from orchestrator.embedded.redis_users import REDIS_USERS
+from orchestrator.metrics.catalogue import CATALOGUE
+from orchestrator.settings.unsafe import NEEDED
+from tests.architecture import tree
+
+FOLDER = tree.ROOT / "deploy" / "kubernetes"
+ROLE = "blog-writer"
+PROCESSES = ("web", "worker", f"worker-{ROLE}", "system", "beat", "flower")
+WORKERS = ("worker", f"worker-{ROLE}", "system")
+
+#: By manifest: the service of docker-compose.yml that it stands for.
+SERVICE = {f"worker-{ROLE}": "worker"}
+#: Keys of the Secret that are no names of settings: one login or user per kind of process.
+KEYS = {"DATABASE_URL_OWNER", *(f"REDIS_URL_{user.upper()}" for user in REDIS_USERS)}
+
+
+@cache
+def _documents() -> tuple[dict[str, Any], ...]:
+    files = sorted(FOLDER.glob("*.yaml"))
+    return tuple(found for path in files for found in yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def _of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    return {found["metadata"]["name"]: found for found in _documents() if found["kind"] == kind}
+
+
+@cache
+def _compose() -> dict[str, Any]:
+    services: dict[str, Any] = yaml.safe_load((tree.ROOT / "docker-compose.yml").read_text(encoding="utf-8"))[
+        "services"
+    ]
+    return services
+
+
+@cache
+def _pods() -> dict[str, dict[str, Any]]:
+    """Every pod that is described, by the name of what makes it."""
+    plain = {**_of_kind("Deployment"), **_of_kind("Job")}
+    repeated = {name: found["spec"]["jobTemplate"] for name, found in _of_kind("CronJob").items()}
+    return {name: found["spec"]["template"]["spec"] for name, found in {**plain, **repeated}.items()}
+
+
+def _container(name: str) -> dict[str, Any]:
+    (found,) = _pods()[name]["containers"]
+    container: dict[str, Any] = found
+    return container
+
+
+def _environment(name: str) -> dict[str, str]:
+    """By variable: its value, or the key of the Secret that it comes from."""
+    (shared,) = _of_kind("ConfigMap").values()
+    own = {
+        given["name"]: given.get("value") or f"secret {given['valueFrom']['secretKeyRef']['key']}"
+        for given in _container(name)["env"]
+    }
+    return {**shared["data"], **own}
+
+
+def test_there_is_a_manifest_for_everything_that_docker_compose_runs() -> None:
+    servers = {"postgres", "redis", "mongo"}
+
+    assert {SERVICE.get(name, name) for name in _pods()} == (set(_compose()) - servers) | {"invariants"}
+
+
+@pytest.mark.parametrize("name", ["web", "worker", "system", "beat", "flower", "migrate"])
+def test_a_pod_runs_the_command_of_the_container(name: str) -> None:
+    assert _container(name)["command"] == _compose()[name]["command"]
+
+
+def test_workers_of_one_role_take_from_its_queue_alone() -> None:
+    command = _container(f"worker-{ROLE}")["command"]
+
+    assert command == [*_compose()["worker"]["command"], "--", "-Q", queue_of(ROLE)]
+    assert f"WORKER_CONCURRENCY_{ROLE.upper().replace('-', '_')}" in _environment(f"worker-{ROLE}")
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate", "invariants"])
+def test_a_pod_has_every_setting_that_production_needs_and_none_that_is_unknown(name: str) -> None:
+    text = " ".join(module.text for module in tree.modules()) + (tree.ROOT / ".env.example").read_text(
+        encoding="utf-8"
+    )
+    given = _environment(name)
+
+    assert set(NEEDED) <= given.keys()
+    assert given["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
+    known = [
+        variable
+        for variable in given
+        if re.search(rf"\b{variable}\b", text) or variable.startswith("WORKER_CONCURRENCY_")
+    ]
+    assert sorted(given) == sorted(known)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_pod_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
+    kind = re.search(r"REDIS_(\w+)_PASSWORD", _compose()[SERVICE.get(name, name)]["environment"]["REDIS_URL"])
+
+    assert kind is not None
+    assert _environment(name)["REDIS_URL"] == f"secret REDIS_URL_{kind[1]}"
+
+
+def test_only_migrations_are_the_owner_of_the_tables() -> None:
+    owners = [name for name in _pods() if _environment(name)["DATABASE_URL"] == "secret DATABASE_URL_OWNER"]
+
+    assert owners == ["migrate"]
+
+
+def test_every_secret_is_named_where_it_is_told_how_to_make_it() -> None:
+    told = (FOLDER / "configuration.yaml").read_text(encoding="utf-8")
+    asked = {
+        value.removeprefix("secret ")
+        for name in _pods()
+        for value in _environment(name).values()
+        if value.startswith("secret ")
+    }
+
+    assert asked - KEYS <= {*NEEDED, "FLOWER_BASIC_AUTH"}
+    assert [key for key in asked if key not in told] == []
+    assert "Secret" not in {found["kind"] for found in _documents()}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_pod_is_asked_whether_it_lives(name: str) -> None:
+    probe = _container(name)["livenessProbe"]
+    compose = _compose()[SERVICE.get(name, name)]["healthcheck"]["test"]
+
+    if "exec" in probe:
+        shell, option, command = probe["exec"]["command"]
+        assert (shell, option) == ("sh", "-c")
+        assert command == compose[1].replace("$$", "$")
+    else:
+        assert probe["httpGet"]["path"] in compose[-1]
+
+
+def test_web_is_ready_when_readyz_says_so_under_a_name_that_it_answers_to() -> None:
+    container = _container("web")
+    asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    headers = {header["name"]: header["value"] for probe in asked.values() for header in probe["httpHeaders"]}
+
+    assert {kind: probe["path"] for kind, probe in asked.items()} == {
+        "startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz",
+    }  # fmt: skip
+    assert all(resolve(probe["path"]) for probe in asked.values())
+    assert headers == {"Host": _environment("web")["ALLOWED_HOSTS"], "X-Forwarded-Proto": "https"}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_may_end_its_runs_before_it_is_killed(name: str) -> None:
+    grace = _pods()[name]["terminationGracePeriodSeconds"]
+    longest = 60 if name == "system" else settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS
+
+    assert grace >= longest + settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
+
+
+@pytest.mark.parametrize("name", ["web", *WORKERS])
+def test_a_node_that_is_emptied_does_not_take_all_pods_at_once(name: str) -> None:
+    budget = _of_kind("PodDisruptionBudget")[name]["spec"]
+
+    assert budget["selector"] == _of_kind("Deployment")[name]["spec"]["selector"]
+    assert budget.get("minAvailable", 0) >= 1 or budget["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate", "invariants"])
+def test_a_pod_can_change_nothing_and_gains_no_rights(name: str) -> None:
+    pod, container = _pods()[name], _container(name)
+
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
+
+
+@pytest.mark.parametrize("name", ["worker", f"worker-{ROLE}"])
+def test_workers_are_scaled_by_what_there_is_to_do_for_their_seats(name: str) -> None:
+    scaled = _of_kind("ScaledObject")[name]["spec"]
+    (trigger,) = scaled["triggers"]
+    query = trigger["metadata"]["query"]
+    seats = [
+        value for variable, value in _environment(name).items() if variable.startswith("WORKER_CONCURRENCY")
+    ]
+
+    promql_parser.parse(query)
+    named = set(re.findall(r"orchestrator_\w+", query))
+    assert named <= {declared.shown for declared in CATALOGUE.values()}
+    assert "orchestrator_queue_waiting" in named
+    assert set(re.findall(r'role="([^"]+)"', query)) == (set() if name == "worker" else {ROLE})
+    assert scaled["scaleTargetRef"] == {"name": name}
+    assert "replicas" not in _of_kind("Deployment")[name]["spec"], (
+        "it would undo what was scaled with every release"
+    )
+    assert [trigger["metadata"]["threshold"]] == seats
+
+
+def test_another_role_is_the_same_file_with_other_names() -> None:
+    path = FOLDER / f"role-{ROLE}.yaml"
+    text = path.read_text(encoding="utf-8")
+    replaced = text.replace(ROLE, "seo").replace("BLOG_WRITER", "SEO")
+
+    assert "s/blog-writer/seo/g; s/BLOG_WRITER/SEO/" in text
+    assert not re.search(r"blog.writer", replaced.split("\n", 1)[1], re.IGNORECASE)
+    assert list(_of_kinds(replaced)) == ["Deployment", "PodDisruptionBudget", "ScaledObject"]
+    assert text.count("BLOG_WRITER") == 2, "sed replaces one in each line"
+
+
+def _of_kinds(text: str) -> Iterator[str]:
+    for found in yaml.safe_load_all(text):
+        yield found["kind"]
+
+
+def test_what_is_applied_together_is_there() -> None:
+    (whole,) = (found for found in _documents() if found["kind"] == "Kustomization")
+    files = {path.name for path in FOLDER.glob("*.yaml")}
+
+    assert {*whole["resources"], f"role-{ROLE}.yaml", "kustomization.yaml"} == files
+    assert whole["images"][0]["name"] == _container("web")["image"].partition(":")[0]

@@ -1,0 +1,29 @@
+"""Work that waits, and what became of those who acted on it at once."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.toolbox import (
+    at_work,
+)
+
+DOWN = {"type": "api_outage", "message": "It is down."}
+PART = {"name": "Look it up", "agent_role": "dev", "blocking": True}
+TRIES = 5
+
+
+def waiting(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
+    """An activity that waits for its subtask, and the subtask, whose agent is at work."""
+    parent, agent = at_work(engine, acme)
+    subtask = agent.used("create_subtask", **PART)
+    engine.drain()
+    return parent, subtask
+
+
+def statuses(answers: list[Any]) -> list[int]:
+    """Of answers of the API."""
+    return [answer.status_code for answer in answers]

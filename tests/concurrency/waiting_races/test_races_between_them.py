@@ -1,0 +1,229 @@
+"""Agents against people: reports, cancellations and ends of subtasks at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Event
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from activities import cancellation, families, tasks
+from activities.exceptions import ActivityError
+from activities.models import Activity, ActivityRun, DeadLetter
+from agents.contracts import Accepted, Completed, Output
+from pipelines import cancellation as run_cancellation
+from pipelines import versions
+from pipelines.models import StepRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.engine import Engine, at_once, eventually
+from tests.toolbox import (
+    OUTPUT,
+    Caller,
+    at_work,
+    caller_of,
+    calls_of,
+    children,
+    wakes_of,
+    woken,
+)
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+def somebody_waits_for_a_lock() -> bool:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_callback_and_a_cancellation_at_once_end_in_one_way(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        activity_id, agent = at_work(engine, acme)
+
+        answer, cancelled = at_once(
+            partial(agent.post, "complete", OUTPUT),
+            partial(cancellation.cancel, acme.pk, activity_id, actor="c"),
+        )
+
+        if answer.status_code == 200:
+            assert isinstance(cancelled, ActivityError)
+            assert engine.status(acme, activity_id) == "done"
+        else:
+            assert (answer.status_code, answer.json()["stop"]) == (409, True)
+            assert engine.status(acme, activity_id) == "cancelled"
+
+
+@pytest.mark.parametrize("verb", ["complete", "fail"])
+def test_a_subtask_that_ends_while_its_parent_is_cancelled_wakes_nobody_and_leaves_nothing_open(
+    engine: Engine, acme: Tenant, verb: str
+) -> None:
+    body = OUTPUT if verb == "complete" else {"error": {"message": "x", "retryable": False}}
+    for _ in range(TRIES):
+        parent, subtask = waiting(engine, acme)
+        agent = caller_of(engine, subtask)
+
+        answers = at_once(
+            partial(agent.post, verb, body), partial(cancellation.cancel, acme.pk, parent, actor="c")
+        )
+        engine.drain()
+
+        assert answers[0].status_code in (200, 409)
+        assert engine.status(acme, parent) == "cancelled"
+        assert engine.status(acme, subtask) in ("done", "cancelled")
+        assert len(calls_of(engine, parent)) == 1
+        with tenant_scope(acme.pk):
+            assert not ActivityRun.objects.filter(status="running").exists()
+            assert not DeadLetter.objects.filter(state="open").exists()
+
+
+def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held up where it wakes the parent, it must not hold what a cancellation of the parent waits for, and only then want the parent."""
+    engine.agent.behaviour = lambda request: (
+        Completed(Output("x")) if request.agent_role == "dev" else Accepted()
+    )
+    parent, agent = at_work(engine, acme)
+    subtask = agent.used("create_subtask", **PART)
+    message, ending = engine.take(), Event()
+    assert message is not None
+    origin_of = families.origin_of
+
+    def held_up(tenant_id: UUID, activity: Any) -> Any:
+        if getattr(activity, "status", None) == "done":
+            ending.set()
+            eventually(somebody_waits_for_a_lock)
+        return origin_of(tenant_id, activity)
+
+    def cancel() -> Activity:
+        assert ending.wait(10)
+        return cancellation.cancel(acme.pk, parent, actor="c")
+
+    monkeypatch.setattr(families, "origin_of", held_up)
+    outcomes = at_once(partial(tasks.run, **message), cancel)
+    engine.drain()
+
+    assert not any(isinstance(outcome, Exception) for outcome in outcomes), outcomes
+    assert (engine.status(acme, parent), engine.status(acme, subtask)) == ("cancelled", "done")
+    assert len(calls_of(engine, parent)) == 1
+
+
+def test_cancelling_a_step_locks_its_subtasks_before_its_run(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held up with the run locked, it must not want a subtask then whose blocker is just being written into that run."""
+    versions.save(
+        acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
+    )
+    start_run(acme.pk, "one", NewRun(), actor="test")
+    engine.drain()
+    parent = Caller(engine.agent.calls[-1])
+    subtask = parent.used("create_subtask", **PART)
+    engine.drain()
+    locked, circles, let_go = Event(), [], cancellation.let_go
+
+    def held_up(*arguments: Any, **more: Any) -> None:
+        if not locked.is_set():
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+        let_go(*arguments, **more)
+
+    def report() -> Any:
+        assert locked.wait(10)
+        return caller_of(engine, subtask).use("report_blocker", **DOWN)
+
+    def noted(error: Exception) -> bool:
+        circles.append(error)
+        return True
+
+    monkeypatch.setattr(cancellation, "let_go", held_up)
+    monkeypatch.setattr("tenants.api.views._asks_for_another_try", noted)
+    cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
+
+    assert (circles, answer.status_code) == ([], 409)
+    assert not isinstance(cancelled, Exception), cancelled
+    assert engine.status(acme, subtask) == "cancelled"
+
+
+def test_two_parts_that_end_at_once_wake_their_parent_once_and_by_the_right_one(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(TRIES):
+        parent, agent = at_work(engine, acme)
+        idle = agent.used("create_subtask", **{**PART, "blocking": False})
+        subtask = agent.used("create_subtask", **PART)
+        engine.drain()
+
+        answers = at_once(
+            *[partial(caller_of(engine, one).post, "complete", OUTPUT) for one in (idle, subtask)]
+        )
+
+        assert statuses(answers) == [200, 200]
+        assert woken(engine, parent).wakes[0]["subtask"] == str(subtask)
+        assert len(wakes_of(acme, parent)) == 2
+
+
+def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        parent, agent = at_work(engine, acme)
+        for number in range(3):
+            agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+        engine.drain()
+        parts = [caller_of(engine, one.pk) for one in children(acme, parent)]
+
+        answers = at_once(
+            partial(cancellation.cancel, acme.pk, parent, actor="c"),
+            *[partial(part.use, "create_subtask", **PART) for part in parts],
+            *[partial(part.use, "reassign_task", agent_role="seo", reason="x") for part in parts],
+        )
+        engine.drain()
+
+        assert set(statuses(answers[1:])) <= {201, 409}
+        with tenant_scope(acme.pk):
+            left = Activity.objects.exclude(status__in=families.ENDED)
+            assert list(left.values_list("name", "status")) == []
+
+
+def test_a_blocker_of_a_subtask_and_the_end_of_its_parent_at_once_leave_no_question(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(TRIES):
+        parent, subtask = waiting(engine, acme)
+        agent = caller_of(engine, subtask)
+
+        at_once(
+            partial(agent.use, "report_blocker", **DOWN),
+            partial(cancellation.cancel, acme.pk, parent, actor="c"),
+        )
+
+        assert engine.status(acme, subtask) == "cancelled"
+        assert all(one.status == "cancelled" for one in children(acme, subtask))
+
+
+def test_handing_a_step_on_while_its_run_is_cancelled_leaves_nothing_at_work(
+    engine: Engine, acme: Tenant
+) -> None:
+    versions.save(
+        acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
+    )
+    for _ in range(TRIES):
+        run = start_run(acme.pk, "one", NewRun(), actor="test")
+        engine.drain()
+        agent = Caller(engine.agent.calls[-1])
+
+        at_once(
+            partial(run_cancellation.cancel_run, acme.pk, run.pk, actor="c"),
+            partial(agent.use, "reassign_task", agent_role="dev", reason="x"),
+        )
+        engine.drain()
+
+        with tenant_scope(acme.pk):
+            left = Activity.objects.filter(pipeline_run_id=run.pk).exclude(status__in=families.ENDED)
+            assert not left.exists()
+            assert StepRun.objects.get(run_id=run.pk).activity_id is not None

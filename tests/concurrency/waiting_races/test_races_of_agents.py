@@ -1,0 +1,162 @@
+"""Two of the same agent at once, and an agent's call against what it was put aside for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from activities import blockers, relay
+from activities.states import LinkKind
+from agents.contracts import Accepted, AgentRequest, AgentResult
+from tenants.models import Tenant
+from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.engine import Engine, at_once
+from tests.toolbox import (
+    OUTPUT,
+    Caller,
+    at_work,
+    caller_of,
+    child,
+    children,
+    count_of,
+    of,
+    woken,
+)
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+def test_five_equal_calls_of_a_tool_at_once_have_one_effect(engine: Engine, acme: Tenant) -> None:
+    for tool, arguments in (
+        ("report_blocker", DOWN),
+        ("create_subtask", PART),
+        ("reassign_task", {"agent_role": "dev", "reason": "x"}),
+    ):
+        activity_id, agent = at_work(engine, acme)
+
+        answers = at_once(*[partial(agent.use, tool, **arguments)] * 5)
+
+        assert sorted(statuses(answers)) == [200, 200, 200, 200, 201]
+        assert {answer.json()["id"] for answer in answers} == {str(child(acme, activity_id).pk)}
+        assert sum(not answer.json()["duplicate"] for answer in answers) == 1
+
+
+def test_two_tools_at_once_that_end_the_run_leave_one_question(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        activity_id, agent = at_work(engine, acme)
+
+        answers = at_once(
+            partial(agent.use, "report_blocker", **DOWN),
+            partial(agent.use, "request_human_review", question="?"),
+        )
+
+        assert sorted(statuses(answers)) == [201, 409]
+        asked = child(acme, activity_id)
+        status = {"resolution": "blocked", "review": "awaiting_review"}[asked.link_kind or ""]
+        assert engine.status(acme, activity_id) == status
+
+
+def test_a_result_and_a_tool_at_once_do_not_both_count(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        activity_id, agent = at_work(engine, acme)
+
+        done, asked = at_once(
+            partial(agent.post, "complete", OUTPUT), partial(agent.use, "report_blocker", **DOWN)
+        )
+
+        assert done.status_code == 200
+        if done.json()["accepted"]:
+            assert (asked.status_code, engine.status(acme, activity_id)) == (409, "done")
+            assert children(acme, activity_id) == []
+        else:
+            assert (asked.status_code, engine.status(acme, activity_id)) == (201, "blocked")
+
+
+def test_the_fifth_subtask_is_the_last_also_when_four_are_asked_for_at_once(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+    for number in range(4):
+        agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+
+    answers = at_once(
+        *[
+            partial(agent.use, "create_subtask", **{**PART, "name": name, "blocking": False})
+            for name in "abcd"
+        ]
+    )
+
+    assert sorted(statuses(answers)) == [201, 429, 429, 429]
+    assert len(children(acme, activity_id, LinkKind.SUBTASK)) == 5
+
+
+def test_members_of_a_tree_that_ask_at_once_do_not_fill_it_beyond_its_bound(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 7
+    _, agent = at_work(engine, acme)
+    for number in range(4):
+        agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+    engine.drain()
+    members = [Caller(call) for call in engine.agent.calls]
+
+    answers = at_once(
+        *[
+            partial(member.use, "create_subtask", **{**PART, "name": "more", "blocking": False})
+            for member in members
+        ]
+    )
+
+    assert sorted(statuses(answers)) == [201, 201, 429, 429, 429]
+    assert count_of(acme) == 7
+
+
+def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is_not_missed(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its offer comes while the slot is held, and changes nothing."""
+    turn_over = relay.turn_over
+
+    def resolved_before(*arguments: Any, **more: Any) -> Any:
+        at_once(partial(blockers.resolve, acme.pk, activity_id, actor="a", note="up"))
+        assert relay.flush()
+        return turn_over(*arguments, **more)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if request.wake_reason == "new_task":
+            at_once(partial(Caller(request).used, "report_blocker", **DOWN))
+        return Accepted()
+
+    engine.agent.behaviour = behaviour
+    monkeypatch.setattr(relay, "turn_over", resolved_before)
+    (activity_id,) = engine.submit(acme)
+    assert engine.deliver()
+    monkeypatch.undo()
+
+    assert engine.messages() == 1
+    assert woken(engine, activity_id).wake_reason == "unblocked"
+
+
+def test_the_api_answers_conflicts_and_never_worse_when_all_act_at_once(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    for _ in range(TRIES):
+        parent, subtask = waiting(engine, acme)
+        resolution = caller_of(engine, subtask).used("report_blocker", **DOWN)
+
+        answers = at_once(
+            partial(client.post, of(resolution, "resolve"), {"note": "up"}),
+            partial(client.post, of(subtask, "resolve"), {"note": "up"}),
+            partial(client.post, of(subtask, "cancel")),
+            partial(client.post, of(parent, "cancel")),
+            partial(client.post, of(subtask, "reassign"), {"agent_role": "seo", "reason": "x"}),
+            partial(client.post, of(parent, "reassign"), {"agent_role": "seo", "reason": "x"}),
+        )
+        engine.drain()
+
+        assert set(statuses(answers)) <= {200, 201, 409}
+        assert engine.status(acme, parent) in ("cancelled", "reassigned")
+        assert engine.status(acme, resolution) in ("done", "cancelled")

@@ -1,0 +1,125 @@
+"""People against people: of two who act at once on what waits, one decides."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import blockers, cancellation, people, reassignment
+from activities.exceptions import ActivityError
+from activities.states import LinkKind
+from tenants.models import Tenant
+from tests.concurrency.waiting_races.outcomes import DOWN, TRIES
+from tests.engine import Engine, at_once
+from tests.toolbox import (
+    at_work,
+    child,
+    wakes_of,
+    woken,
+)
+
+pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
+
+
+def blocked(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
+    activity_id, agent = at_work(engine, acme)
+    return activity_id, agent.used("report_blocker", **DOWN)
+
+
+def won(outcomes: list[Any]) -> list[Any]:
+    """What came off. Everything else was refused, and by nothing worse than a conflict."""
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert all(isinstance(outcome, ActivityError) for outcome in refused), refused
+    return [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
+
+
+def test_a_blocker_that_is_resolved_and_cancelled_at_once_wakes_once(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        activity_id, resolution = blocked(engine, acme)
+
+        outcomes = at_once(
+            partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
+            partial(blockers.resolve, acme.pk, activity_id, actor="b", note="up"),
+            partial(cancellation.cancel, acme.pk, resolution, actor="c", reason="never mind"),
+        )
+
+        assert len(won(outcomes)) == 1
+        assert woken(engine, activity_id).wake_reason == "unblocked"
+        assert len(wakes_of(acme, activity_id)) == 2
+
+
+def test_what_is_resolved_and_cancelled_at_once_never_runs_when_it_was_cancelled(
+    engine: Engine, acme: Tenant
+) -> None:
+    for _ in range(TRIES):
+        activity_id, resolution = blocked(engine, acme)
+
+        outcomes = at_once(
+            partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
+            partial(cancellation.cancel, acme.pk, activity_id, actor="b"),
+        )
+        engine.drain()
+
+        # A resolution may come first and the cancellation after it. The other way round it is refused.
+        assert not isinstance(outcomes[1], Exception)
+        assert engine.status(acme, activity_id) == "cancelled"
+        assert engine.status(acme, resolution) in ("done", "cancelled")
+        assert {wake.state for wake in wakes_of(acme, activity_id)} == {"consumed"}
+        assert len(won(outcomes)) == (2 if engine.status(acme, resolution) == "done" else 1)
+
+
+def test_what_is_resolved_and_handed_on_at_once_goes_on_in_one_place(engine: Engine, acme: Tenant) -> None:
+    hand_on = partial(reassignment.reassign, actor="b", reason="x", agent_role="dev")
+    for _ in range(TRIES):
+        activity_id, resolution = blocked(engine, acme)
+
+        won(
+            at_once(
+                partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
+                partial(hand_on, acme.pk, activity_id),
+            )
+        )
+        engine.drain()
+
+        heir = child(acme, activity_id, LinkKind.REASSIGNED_FROM)
+        assert (engine.status(acme, activity_id), engine.status(acme, heir.pk)) == (
+            "reassigned",
+            "in_progress",
+        )
+        assert engine.status(acme, resolution) in ("done", "cancelled")
+
+
+def test_two_operators_who_hand_on_at_once_make_one_heir(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        activity_id, _ = at_work(engine, acme)
+
+        outcomes = at_once(
+            *[
+                partial(reassignment.reassign, acme.pk, activity_id, actor=role, reason="x", agent_role=role)
+                for role in ("dev", "seo", "qa")
+            ]
+        )
+
+        (heir,) = won(outcomes)
+        assert child(acme, activity_id).pk == heir.pk
+
+
+def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: Engine, acme: Tenant) -> None:
+    for _ in range(TRIES):
+        parent, agent = at_work(engine, acme)
+        task = agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
+
+        outcomes = at_once(
+            partial(people.complete, acme.pk, task, actor="a", output={"content": "read"}),
+            partial(reassignment.reassign, acme.pk, task, actor="b", reason="x", human_role="boss"),
+            partial(cancellation.cancel, acme.pk, task, actor="c"),
+        )
+
+        (first,) = won(outcomes)
+        if engine.status(acme, task) == "reassigned":
+            assert engine.status(acme, parent) == "awaiting_subtask"
+            people.complete(acme.pk, first.pk, actor="d")
+        assert woken(engine, parent).wake_reason == "subtask_completed"

@@ -1,0 +1,80 @@
+"""An installation in real processes on the databases of this test process: web, a worker for every role, and the sample agents."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from agents import configuration
+from agents.models import Agent
+from orchestrator.embedded import ServiceHome
+from orchestrator.embedded.identity import wait_until
+from orchestrator.local.stack import SAMPLE_ROLES
+from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
+from tests import cleaning, preloaded, servers
+from tests.architecture import tree
+
+#: Delays of seconds would be waited for in vain: nobody dies here.
+TIMES = {"ORCHESTRATOR_TICK_SECONDS": "0.2"}
+#: Addresses in documents. The guard asks the name service about any other, and there may be none.
+SPOKEN_OF = tuple(f"{name}:443" for name in (
+    "agents.example.com", "acme.example.com", "hooks.slack.com", "models.example.com", "project.example.com",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where it is, what runs `manage.py` there without delay, and the environment in which commands reach its servers."""
+
+    web: str
+    manage: str
+    environment: Mapping[str, str]
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[Installation]:
+    """Everything up and ready, with settings as on a newcomer's machine. Nothing is left behind."""
+    agents, port = free_port(), free_port()
+    environment = servers.environment(settings) | TIMES | {
+        "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", "ORCHESTRATOR_HOME": str(folder), "PORT": str(port),
+        "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(tree.ROOT), "AGENT_EGRESS_ALLOW": ",".join(SPOKEN_OF),
+    }  # fmt: skip
+    before = dict(Agent.objects.values_list("role", "endpoint"))
+    for role in SAMPLE_ROLES:
+        Agent.objects.filter(role=role).update(endpoint=f"http://127.0.0.1:{agents}/{role}")
+    try:
+        with Supervisor(ServiceHome(folder), environment=environment) as supervisor:
+            text_agents = (sys.executable, "-m", "examples.agents.text_agents", "--port", str(agents))
+            supervisor.start(ProcessSpec("agents", text_agents))
+            web, worker = standard_processes(port=port, flower_port=0, concurrency=4)[:2]
+            supervisor.start(web)
+            supervisor.start(worker)
+            door = folder / "commands"
+            serving = f"from tests import preloaded; preloaded.serve({str(door)!r})"
+            supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
+            address = f"http://127.0.0.1:{port}"
+            supervisor.wait_until_ready(f"{address}/readyz", 60)
+            wait_until(door.exists, 30)
+            yield Installation(
+                address, shlex.join([sys.executable, "-S", "-E", preloaded.__file__, str(door)]), environment
+            )
+    finally:
+        cleaning.empty_database()
+        cleaning.empty_redis()
+        Agent.objects.exclude(role__in=before).delete()  # the registry outlives the tests of a module
+        for role in SAMPLE_ROLES:
+            Agent.objects.filter(role=role).update(endpoint=before[role])
+        configuration.forget()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

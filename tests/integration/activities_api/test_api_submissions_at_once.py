@@ -1,0 +1,105 @@
+"""Equal and many submissions: dedup keys, bulk, repetitions, full backlogs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def test_an_equal_live_activity_is_answered_instead_of_a_second_one(api, tenant):
+    client = api()
+    first = client.post(ACTIVITIES, body(dedup_key="daily")).json()
+
+    again = client.post(ACTIVITIES, body(dedup_key="daily", name="another name"))
+
+    assert again.status_code == 200
+    assert again.json() == {**first, "deduplicated": True}
+    assert count(tenant) == 1
+
+
+def test_a_dedup_key_is_free_again_once_its_activity_has_ended(api, tenant):
+    client = api()
+    first = client.post(ACTIVITIES, body(dedup_key="daily")).json()
+    client.post(f"{first['link']}cancel/")
+
+    assert client.post(ACTIVITIES, body(dedup_key="daily")).status_code == 201
+
+
+def test_a_dedup_key_counts_within_its_tenant(api, tenant, other_tenant):
+    api(tenant=other_tenant).post(ACTIVITIES, body(dedup_key="daily"))
+
+    assert api(tenant=tenant).post(ACTIVITIES, body(dedup_key="daily")).status_code == 201
+
+
+def test_many_are_created_in_one_request_each_with_what_became_of_it(api, tenant):
+    client = api()
+    client.post(ACTIVITIES, body(dedup_key="there"))
+
+    made = client.post(
+        ACTIVITIES,
+        [body(name=f"n{n}") for n in range(3)]
+        + [body(dedup_key="there"), body(dedup_key="x"), body(dedup_key="x")],
+    )
+
+    results = made.json()["results"]
+    assert made.status_code == 201
+    assert [(one["created"], one["deduplicated"]) for one in results] == [(True, False)] * 3 + [
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
+    assert results[4]["id"] == results[5]["id"]
+    assert count(tenant) == 5
+    assert client.get(results[0]["link"]).json()["name"] == "n0"
+
+
+def test_a_thousand_fit_into_one_request_and_one_more_does_not(api, tenant):
+    client = api()
+
+    assert client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1000).status_code == 201
+    assert count(tenant) == 1000
+    assert "" in faults(client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1001))
+
+
+def test_one_fault_among_many_refuses_them_all(api, tenant):
+    found = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5]))
+
+    assert set(found) == {"[1].name", "[2].priority", "[3]"}
+    assert count(tenant) == 0
+
+
+def test_an_empty_list_is_refused(api, tenant):
+    assert "" in faults(api().post(ACTIVITIES, []))
+
+
+def test_a_repetition_under_the_same_idempotency_key_creates_nothing_more(api, tenant):
+    client = api()
+
+    first = client.post(ACTIVITIES, body(), headers={"Idempotency-Key": "k1"})
+    again = client.post(ACTIVITIES, body(), headers={"Idempotency-Key": "k1"})
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert (first.json(), first["Location"], first["ETag"]) == (
+        again.json(),
+        again["Location"],
+        again["ETag"],
+    )
+    assert count(tenant) == 1
+
+
+def test_a_full_backlog_is_429_until_there_is_room_and_other_roles_go_on(api, tenant, settings):
+    settings.ORCHESTRATOR_MAX_BACKLOG = 2
+    client = api()
+    client.post(ACTIVITIES, [body(), body()])
+
+    refused = client.post(ACTIVITIES, body())
+
+    problem(refused, 429, "backlog_full")
+    assert int(refused["Retry-After"]) > 0
+    assert client.post(ACTIVITIES, body(agent_role="seo")).status_code == 201
+    assert client.post(ACTIVITIES, {"name": "x", "human_role": "editor"}).status_code == 201
+    assert count(tenant) == 4

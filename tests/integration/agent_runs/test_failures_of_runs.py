@@ -1,0 +1,156 @@
+"""An agent reports that it failed, or that it is still at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities import wakes
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over, run_of
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_retryable_failure_is_tried_again_after_the_wait_that_was_asked_for(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    answer = agent.post(
+        "fail", {"error": {"message": "busy", "code": "overloaded", "retryable": True, "retry_after": 60}}
+    )
+
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True, "duplicate": False})
+    waiting, run = engine.get(acme, activity_id), run_of(engine, acme, activity_id)
+    assert (waiting.status, waiting.attempts, run.status) == ("created", 1, "failed")
+    assert run.error == {"code": "overloaded", "message": "busy", "retryable": True}
+    engine.make_due(acme)
+    assert engine.drain() == 1
+    assert engine.agent.calls[-1].attempt == 2
+
+
+def test_a_permanent_failure_is_final(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    agent.post("fail", {"error": {"message": "no such site"}})
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["message"], failed.error["retryable"]) == (
+        "failed",
+        "no such site",
+        False,
+    )
+
+
+def test_being_rate_limited_uses_up_no_attempt(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    agent.post(
+        "fail",
+        {"error": {"message": "slow down", "code": "rate_limited", "retryable": True, "retry_after": 1}},
+    )
+
+    assert (engine.get(acme, activity_id).status, engine.get(acme, activity_id).attempts) == ("created", 0)
+
+
+def test_a_failure_that_comes_again_is_recognised_and_another_one_is_refused(
+    engine: Engine, acme: Tenant
+) -> None:
+    _, agent = accepted(engine, acme)
+    body = {"error": {"message": "busy", "retryable": True}}
+    agent.post("fail", body)
+
+    assert agent.post("fail", body).json() == {"accepted": True, "duplicate": True}
+    over(agent.post("fail", {"error": {"message": "else", "retryable": True}}), "failed already")
+    over(agent.post("complete", RESULT), "failed already")
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "error"), ({"error": "x"}, "error"), ({"error": {}}, "error.message"), ({"error": {"message": ""}}, "error.message"),
+        ({"error": {"message": "x", "retryable": "yes"}}, "error.retryable"),
+        ({"error": {"message": "x", "retry_after": -1}}, "error.retry_after"),
+        ({"error": {"message": "x" * 2001}}, "error.message"), ({"error": {"message": "x", "trace": "y"}}, "error.trace"),
+    ],
+)  # fmt: skip
+def test_a_failure_that_is_none_is_refused_by_path(
+    engine: Engine, acme: Tenant, body: Any, path: str
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    refused = problem(agent.post("fail", body), 400, "validation_failed")
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+    assert engine.status(acme, activity_id) == "in_progress"
+
+
+def test_a_heartbeat_is_counted_and_shows_how_far_the_work_is(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    first = agent.post("heartbeat", {"progress": {"done": 3}, "usage": {"input_tokens": 9}})
+    second = agent.post("heartbeat")
+
+    assert first.json() == second.json() == {"stop": False, "reason": None}
+    (shown,) = api("viewer").get(f"/api/v1/activities/{activity_id}/runs/").json()["results"]
+    assert (shown["beats"], shown["progress"], shown["usage"]["input_tokens"]) == (2, {"done": 3}, 9)
+    assert shown["accepted_at"]
+
+
+def test_a_heartbeat_tells_that_the_work_was_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+    api("operator").post(f"/api/v1/activities/{activity_id}/cancel/")
+
+    assert agent.post("heartbeat").json() == {"stop": True, "reason": "The work was cancelled."}
+    over(agent.post("complete", RESULT), "cancelled")
+    over(agent.post("fail", {"error": {"message": "x"}}), "cancelled")
+    assert engine.status(acme, activity_id) == "cancelled"
+
+
+def test_reports_of_a_run_that_another_one_took_over_from_are_refused(engine: Engine, acme: Tenant) -> None:
+    activity_id, first = accepted(engine, acme)
+    first.post("fail", {"error": {"message": "busy", "retryable": True}})
+    engine.make_due(acme)
+    engine.drain()
+    second = Agent(engine.agent.calls[-1])
+
+    for answer in (
+        first.post("heartbeat"),
+        first.post("complete", RESULT),
+        first.get(),
+        first.post("tools/report_blocker"),
+    ):
+        over(answer)
+
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert second.post("complete", RESULT).json()["duplicate"] is False
+
+
+def test_a_usage_that_is_none_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = accepted(engine, acme)
+
+    refused = problem(agent.post("heartbeat", {"usage": {"output_tokens": "many"}}), 400, "validation_failed")
+
+    assert refused["errors"][0]["path"] == "usage.output_tokens"
+
+
+def test_a_heartbeat_is_short(engine: Engine, acme: Tenant) -> None:
+    _, agent = accepted(engine, acme)
+
+    problem(agent.post("heartbeat", {"progress": "x" * 40_000}), 413, "body_too_large")
+
+
+def test_a_wake_during_the_run_leads_to_another_run_after_its_result(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+    with tenant_scope(acme.pk):
+        wakes.record(engine.get(acme, activity_id), "unblocked", payload={"blocker_resolution": "fixed"})
+
+    agent.post("complete", RESULT)
+    engine.drain()
+
+    assert [call.wake_reason for call in engine.agent.calls] == ["new_task", "unblocked"]

@@ -1,0 +1,182 @@
+"""An agent reports a result: it counts once, and what is none is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from activities import outputs, relay
+from activities.admission import Exchange, exchange
+from agents.contracts import Accepted, AgentRequest
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, run_of
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_completed_run_completes_its_activity_and_gives_its_slot_back(engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "qa", max_concurrency=1)
+    activity_id, agent = accepted(engine, acme)
+    (waiting,) = engine.submit(acme)
+
+    answer = agent.post(
+        "complete",
+        {
+            **RESULT,
+            "usage": {"input_tokens": 5, "output_tokens": 7, "cost_usd": "0.125", "model": "m"},
+            "session_id": "s-1",
+        },
+    )
+
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True, "duplicate": False})
+    done, run = engine.get(acme, activity_id), run_of(engine, acme, activity_id)
+    assert (done.status, done.output_ref, run.status, run.session_id) == (
+        "done",
+        agent.run_id,
+        "completed",
+        "s-1",
+    )
+    assert run.usage == {"input_tokens": 5, "output_tokens": 7, "cost_usd": "0.125", "model": "m"}
+    stored = outputs.read(acme.pk, agent.run_id)
+    assert stored is not None
+    assert (stored.content, stored.data) == ("# Bees", {"words": [1, 2.5, None]})
+    assert engine.drain() == 1
+    assert engine.status(acme, waiting) == "in_progress"
+
+
+def test_the_history_says_which_run_reported(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+    agent.post("complete", RESULT)
+
+    moments = api().get(f"/api/v1/activities/{activity_id}/timeline/").json()["results"]
+
+    assert [m["actor"] for m in moments if m.get("verb") == "complete"] == [f"run:{agent.run_id}"]
+
+
+def test_a_result_that_needs_an_approval_waits_for_it(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme, requires_approval=True)
+
+    agent.post("complete", RESULT)
+
+    assert engine.status(acme, activity_id) == "awaiting_approval"
+
+
+def test_a_result_moves_its_pipeline_on(engine: Engine, acme: Tenant) -> None:
+    steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "qa"}]
+    versions.save(acme.pk, {"key": "two", "name": "Two", "steps": steps}, actor="test")
+    start_run(acme.pk, "two", NewRun(), actor="test")
+    engine.drain()
+
+    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    engine.drain()
+
+    assert [call.pipeline_step for call in engine.agent.calls] == ["a", "b"]
+    assert (engine.agent.calls[-1].input or {})["content"] == "# Bees"
+
+
+def test_a_result_may_come_before_our_own_call_has_returned(engine: Engine, acme: Tenant) -> None:
+    answers = []
+
+    def hasty(request: AgentRequest) -> Accepted:
+        answers.append(Agent(request).post("complete", RESULT))
+        return Accepted()
+
+    engine.agent.behaviour = hasty
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert [answer.status_code for answer in answers] == [200]
+    assert engine.status(acme, activity_id) == "done"
+    relay.flush()
+    assert exchange(Exchange()) == []
+
+
+def test_a_result_that_comes_again_is_recognised(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+    agent.post("complete", RESULT)
+
+    again = agent.post("complete", RESULT)
+    outputs.copy_waiting()
+    later = agent.post("complete", RESULT)
+
+    assert (
+        (again.status_code, again.json())
+        == (later.status_code, later.json())
+        == (200, {"accepted": True, "duplicate": True})
+    )
+    assert len(engine.runs(acme, activity_id)) == 1
+
+
+def test_of_five_equal_results_at_once_one_counts(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    answers = at_once(*[lambda: agent.post("complete", RESULT) for _ in range(5)])
+
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert sorted(answer.json()["duplicate"] for answer in answers) == [False, True, True, True, True]
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_another_result_of_a_completed_run_is_refused_and_the_first_stands(
+    engine: Engine, acme: Tenant
+) -> None:
+    _, agent = accepted(engine, acme)
+    agent.post("complete", RESULT)
+
+    refused = problem(agent.post("complete", {"output": {"content": "other"}}), 409, "already_completed")
+
+    assert refused["stop"] is True
+    stored = outputs.read(acme.pk, agent.run_id)
+    assert stored is not None
+    assert stored.content == "# Bees"
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "output"), ({"output": "text"}, "output"), ({"output": {"content": 5}}, "output.content"),
+        ({"output": {"content_type": "nonsense"}}, "output.content_type"),
+        ({"output": {"content_type": f"text/{'x' * 60}; {'y' * 60}"}}, "output.content_type"),
+        ({"output": {}, "usage": {"input_tokens": -1}}, "usage.input_tokens"), ({"output": {}, "session_id": ""}, "session_id"),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_none_is_refused_by_path_and_the_run_goes_on(
+    engine: Engine, acme: Tenant, body: Any, path: str
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    refused = problem(agent.post("complete", body), 400, "validation_failed")
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert agent.post("complete", RESULT).status_code == 200
+
+
+def test_members_that_we_do_not_know_are_ignored(engine: Engine, acme: Tenant) -> None:
+    _, agent = accepted(engine, acme)
+
+    assert agent.post("complete", {**RESULT, "confidence": 0.9}).status_code == 200
+
+
+def test_outputs_have_a_largest_size_however_they_are_written(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    _, agent = accepted(engine, acme)
+    limit = settings.ORCHESTRATOR_MAX_OUTPUT_BYTES
+    largest = "\u00e9" * ((limit - 4) // 2)
+
+    problem(agent.post("complete", {"output": {"content": largest + "xxxxx"}}), 413, "output_too_large")
+    problem(agent.post("complete", {"output": {"content": "x" * (4 * limit)}}), 413, "body_too_large")
+    escaped = orjson.dumps({"output": {"content": "@"}}).replace(
+        b"@", largest.encode("ascii", "backslashreplace").replace(b"\\x", b"\\u00")
+    )
+    answer = agent.client.generic(
+        "POST", f"/{agent.address}complete/", escaped, content_type="application/json"
+    )
+    assert (answer.status_code, answer.json()["duplicate"]) == (200, False)

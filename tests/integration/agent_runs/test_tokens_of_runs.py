@@ -1,0 +1,100 @@
+"""Whose reports are believed: the token of a run opens this run and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core import signing
+
+from activities import run_tokens
+from activities.run_tokens import RunToken
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def forged(text: str) -> str:
+    return text[:-1] + ("A" if text[-1] != "A" else "B")
+
+
+@pytest.mark.parametrize("verb", ["", "heartbeat", "complete", "fail", "tools/report_blocker"])
+def test_without_the_runs_own_token_nobody_is_heard(
+    api: Any, engine: Engine, acme: Tenant, verb: str
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+    request = engine.agent.calls[-1]
+    user = api("admin")._credentials["HTTP_AUTHORIZATION"].partition(" ")[2]
+    foreign_key = signing.dumps(
+        [str(acme.pk), str(activity_id), str(agent.run_id), 1], salt="another.purpose"
+    )
+
+    def status(token: str | None) -> int:
+        stranger = Agent(request, token or "x")
+        if token is None:
+            stranger.client.credentials()
+        answer = stranger.post(verb, RESULT) if verb else stranger.get()
+        return int(problem(answer, 401, "not_authenticated" if token is None else "invalid_token")["status"])
+
+    assert {status(token) for token in (None, user, "", forged(request.callback.token), foreign_key)} == {401}
+    assert engine.status(acme, activity_id) == "in_progress"
+
+
+def test_a_token_opens_its_own_run_alone(engine: Engine, acme: Tenant) -> None:
+    first_id, first = accepted(engine, acme)
+    second_id, second = accepted(engine, acme)
+
+    first.address = second.address
+
+    for answer in (
+        first.get(),
+        first.post("complete", RESULT),
+        first.post("heartbeat"),
+        first.post("fail", {"error": {"message": "x"}}),
+    ):
+        problem(answer, 404, "not_found")
+    assert {engine.status(acme, first_id), engine.status(acme, second_id)} == {"in_progress"}
+
+
+def test_a_run_token_opens_nothing_else(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accepted(engine, acme)
+
+    for address in (
+        "/api/v1/activities/",
+        f"/api/v1/activities/{activity_id}/",
+        "/api/v1/inbox/",
+        "/api/v1/agent-configs/",
+    ):
+        problem(agent.client.get(address), 401, "invalid_token")
+    problem(agent.client.post(f"/api/v1/activities/{activity_id}/approve/", {}), 401, "invalid_token")
+
+
+def test_a_token_of_another_fence_or_tenant_changes_nothing(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, acme)
+    request = engine.agent.calls[-1]
+
+    for token in (
+        RunToken(acme.pk, activity_id, agent.run_id, 0), RunToken(acme.pk, activity_id, agent.run_id, 2),
+        RunToken(other_tenant.pk, activity_id, agent.run_id, 1), RunToken(acme.pk, uuid4(), agent.run_id, 1),
+    ):  # fmt: skip
+        stranger = Agent(request, run_tokens.issue(token).token)
+        for answer in (
+            stranger.get(),
+            stranger.post("heartbeat"),
+            stranger.post("complete", RESULT),
+            stranger.post("fail", {"error": {"message": "x"}}),
+        ):
+            over(answer)
+    assert engine.status(acme, activity_id) == "in_progress"
+
+
+def test_tools_that_do_not_exist_are_404_and_say_so(engine: Engine, acme: Tenant) -> None:
+    _, agent = accepted(engine, acme)
+
+    problem(agent.post("tools/launch_rocket", {"name": "x"}), 404, "tool_not_available")

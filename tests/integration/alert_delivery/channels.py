@@ -1,0 +1,55 @@
+"""Channels of a tenant, alerts for them, and what became of each delivery."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from activities.alerts import raise_alert, targets
+from activities.models import AlertDelivery, NotificationChannel
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+
+
+def channel_of(tenant: Tenant, kind: str, address: str, name: str = "") -> NotificationChannel:
+    channel = NotificationChannel(tenant=tenant, kind=kind, name=name or kind)
+    targets.put(channel, address)
+    with tenant_scope(tenant.pk):
+        channel.save(force_insert=True)
+    return channel
+
+
+def raised(tenant: Tenant, title: str = "It failed", **fields: Any) -> UUID:
+    with tenant_scope(tenant.pk):
+        alert_id = raise_alert(tenant.pk, "dead_letter", title, **fields)
+    assert alert_id is not None
+    return alert_id
+
+
+def deliveries(tenant: Tenant) -> list[AlertDelivery]:
+    with tenant_scope(tenant.pk):
+        return list(AlertDelivery.objects.order_by("pk"))
+
+
+def the_delivery(tenant: Tenant) -> AlertDelivery:
+    (found,) = deliveries(tenant)
+    return found
+
+
+def states(tenant: Tenant) -> list[str]:
+    return [found.state for found in deliveries(tenant)]
+
+
+def make_due(tenant: Tenant) -> None:
+    """Let every wait be over, also that for a deliverer that died."""
+    with tenant_scope(tenant.pk):
+        AlertDelivery.objects.update(next_attempt_at=Now(), claimed_at=Now() - timedelta(minutes=5))
+
+
+def wait_of(found: AlertDelivery) -> float:
+    with tenant_scope(found.tenant_id):
+        now = AlertDelivery.objects.annotate(now=Now()).values_list("now", flat=True).get(pk=found.pk)
+    return float((found.next_attempt_at - now).total_seconds())

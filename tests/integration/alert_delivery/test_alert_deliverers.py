@@ -1,0 +1,288 @@
+"""Deliverers of alerts: several at once, in turn, and dying half-way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from activities import tasks
+from activities.alerts import delivery
+from activities.alerts.delivery import deliver_waiting
+from activities.models import AlertDelivery
+from activities.models.alert import DeliveryState
+from tenants.context import OWNER, SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tests.engine import at_once, elsewhere
+from tests.integration.alert_delivery.channels import (
+    channel_of,
+    make_due,
+    raised,
+    states,
+    the_delivery,
+    wait_of,
+)
+from tests.receivers import HttpReceiver, MailReceiver, Posted
+
+
+class Died(BaseException):
+    """Ends a deliverer in the middle of its work: nothing of ours catches it."""
+
+
+def test_two_deliverers_at_once_send_each_alert_once(tenant: Tenant, receiver: HttpReceiver) -> None:
+    for number in range(10):
+        channel_of(tenant, "slack", f"{receiver.url}/{number}", name=f"slack {number}")
+    raised(tenant)
+
+    tried = at_once(*[lambda: deliver_waiting("slack")] * 4)
+
+    assert sum(tried) == 10
+    assert sorted(posted.path for posted in receiver.posted) == [f"/hook/{number}" for number in range(10)]
+    assert set(states(tenant)) == {"sent"}
+
+
+def test_what_somebody_is_about_to_claim_is_left_to_them(tenant: Tenant) -> None:
+    channel_of(tenant, "slack", "https://hooks.example.com/x")
+    raised(tenant)
+
+    with transaction.atomic(using=SYSTEM):
+        mine = delivery._claimed("slack", tenant.pk)
+        theirs = elsewhere(lambda: delivery._claimed("slack", tenant.pk))
+
+    assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
+
+
+def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    slow = channel_of(tenant, "slack", f"{receiver.url}/slow", name="slow")
+    for _ in range(3):
+        raised(tenant)
+    channel_of(tenant, "slack", f"{receiver.url}/quick", name="quick")
+    raised(tenant)
+    with tenant_scope(tenant.pk):
+        first = AlertDelivery.objects.filter(channel_id=slow.pk).order_by("pk").first()
+        assert first is not None
+    claim = delivery._claimed("slack", tenant.pk)
+    assert claim.id == first.pk
+
+    deliver_waiting("slack")
+
+    assert [posted.path for posted in receiver.posted] == ["/hook/quick"]
+
+
+def test_alerts_of_one_channel_arrive_in_their_order(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    for number in range(5):
+        raised(tenant, f"alert {number}")
+
+    deliver_waiting("slack")
+
+    assert [posted.json["text"].splitlines()[0] for posted in receiver.posted] == [
+        f"[warning] alert {number}" for number in range(5)
+    ]
+
+
+def test_tenants_take_turns(tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver) -> None:
+    for owner in (tenant, other_tenant):
+        channel_of(owner, "slack", f"{receiver.url}/{owner.slug}")
+    for _ in range(5):
+        raised(tenant)
+    for _ in range(2):
+        raised(other_tenant)
+
+    deliver_waiting("slack")
+
+    order = [posted.path.rpartition("/")[2] for posted in receiver.posted]
+    assert order == ["acme", "globex", "acme", "globex", "acme", "acme", "acme"]
+
+
+def test_one_message_sends_so_many_and_leaves_the_rest(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    for _ in range(5):
+        raised(tenant)
+
+    assert (deliver_waiting("slack", limit=3), deliver_waiting("slack", limit=3)) == (3, 2)
+
+
+def test_a_deliverer_gives_others_their_turn_in_time(
+    tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SECONDS_AT_ONCE", 0.0)
+    channel_of(tenant, "slack", receiver.url)
+    raised(tenant)
+
+    assert deliver_waiting("slack") == 0
+
+
+@pytest.mark.parametrize(("kind", "after", "times"), [("slack", "unknown", 1), ("webhook", "sent", 2)])
+def test_a_deliverer_that_is_killed_between_sending_and_marking_repeats_only_what_is_recognised(
+    tenant: Tenant,
+    receiver: HttpReceiver,
+    process_environment: dict[str, str],
+    kind: str,
+    after: str,
+    times: int,
+) -> None:
+    """A real process, and a real SIGKILL, at the moment at which the receiver has the whole message."""
+    channel_of(tenant, kind, receiver.url)
+    raised(tenant)
+    code = f"import django; django.setup(); from activities.alerts.delivery import deliver_waiting; deliver_waiting({kind!r})"
+    environment = {**process_environment, "AGENT_EGRESS_ALLOW": receiver.place}
+    victim = subprocess.Popen([sys.executable, "-c", code], env=environment)
+
+    def kill(posted: Posted) -> None:
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+
+    receiver.answer = kill
+    assert victim.wait(60) == -signal.SIGKILL
+    left = the_delivery(tenant)
+    receiver.answers((200, {}, b""))
+    deliver_waiting(kind)
+    too_early = the_delivery(tenant)
+    make_due(tenant)
+    deliver_waiting(kind)
+
+    assert (left.state, left.attempts) == ("sending", 1)
+    assert 290 < wait_of(left) <= 300
+    assert too_early.state == "sending"
+    assert (states(tenant), len(receiver.posted)) == ([after], times)
+    assert len({posted.headers.get("webhook-id") for posted in receiver.posted}) == 1
+
+
+def test_mail_of_a_deliverer_that_died_is_unknown(
+    tenant: Tenant, mails: MailReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel_of(tenant, "email", "ops@example.com")
+    raised(tenant)
+
+    def die(*arguments: Any, **changes: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr(delivery, "_note", die)
+        with pytest.raises(Died):
+            deliver_waiting("email")
+    make_due(tenant)
+    deliver_waiting("email")
+
+    assert (states(tenant), len(mails.mails)) == (["unknown"], 1)
+    assert "ended before it could say" in the_delivery(tenant).last_error
+
+
+def test_a_webhook_that_kills_every_deliverer_is_given_up(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "webhook", receiver.url)
+    raised(tenant)
+    with tenant_scope(tenant.pk):
+        AlertDelivery.objects.update(state=DeliveryState.SENDING, attempts=8)
+    make_due(tenant)
+
+    deliver_waiting("webhook")
+
+    assert (states(tenant), receiver.posted) == (["failed"], [])
+
+
+@pytest.mark.parametrize("kind", ["slack", "webhook"])
+@pytest.mark.parametrize(("status", "state"), [(200, "sent"), (500, "pending"), (404, "failed")])
+def test_a_deliverer_that_was_taken_for_dead_still_knows_best(
+    tenant: Tenant, receiver: HttpReceiver, kind: str, status: int, state: str
+) -> None:
+    channel_of(tenant, kind, receiver.url)
+    raised(tenant)
+
+    def taken_for_dead(posted: Posted) -> Any:
+        elsewhere(lambda: (make_due(tenant), delivery._end_interrupted(kind)))
+        return status, {}, b"at last"
+
+    receiver.answer = taken_for_dead
+
+    deliver_waiting(kind, limit=1)
+
+    assert (states(tenant), len(receiver.posted)) == ([state], 1)
+
+
+def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    channel_of(tenant, "webhook", receiver.url)
+    raised(tenant)
+    late = delivery._claimed("webhook", tenant.pk)
+    make_due(tenant)
+    delivery._end_interrupted("webhook")
+    make_due(tenant)
+    assert delivery._claimed("webhook", tenant.pk).attempt == 2
+
+    delivery._note(late, state=DeliveryState.FAILED, last_error="late")
+
+    assert states(tenant) == ["sending"]
+
+
+def test_somebody_may_have_it_sent_again(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    raised(tenant)
+    receiver.answers((404, {}, b""), (200, {}, b""))
+    deliver_waiting("slack")
+
+    first = delivery.send_again(the_delivery(tenant))
+    second = delivery.send_again(the_delivery(tenant))
+    deliver_waiting("slack")
+
+    assert (first, second, states(tenant)) == (True, False, ["sent"])
+    assert not delivery.send_again(the_delivery(tenant))
+
+
+def test_no_transaction_is_open_while_a_receiver_thinks(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    raised(tenant)
+    open_ones: list[int] = []
+
+    def count() -> None:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL"
+                " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            open_ones.append(cursor.fetchone()[0])
+
+    def look(posted: Posted) -> Any:
+        elsewhere(count)
+        return 200, {}, b""
+
+    receiver.answer = look
+
+    deliver_waiting("slack")
+
+    assert open_ones == [0]
+
+
+def test_the_task_of_the_queue_sends(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "webhook", receiver.url)
+    raised(tenant)
+
+    tasks.deliver_alerts(kind="webhook")
+    tasks.deliver_alerts(kind="webhook")
+
+    assert (states(tenant), len(receiver.posted)) == (["sent"], 1)
+
+
+def test_what_waits_is_found_by_an_index(tenant: Tenant) -> None:
+    """Among many that were sent. Asking costs every keeper one such look per second."""
+    channel_of(tenant, "slack", "https://hooks.example.com/x")
+    alert_id = raised(tenant)
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO activities_alertdelivery (id, tenant_id, alert_id, channel_kind, channel_id, channel_name, state, attempts,"
+            " last_error) SELECT gen_random_uuid(), %s, %s, 'slack', gen_random_uuid(), 'old', 'sent', 1, '' FROM generate_series(1, 5000)",
+            [tenant.pk, alert_id],
+        )
+        cursor.execute("ANALYZE activities_alertdelivery")
+
+    plan = delivery.waiting("slack").using(SYSTEM).explain()
+
+    assert "deliveries_due" in plan

@@ -1,0 +1,157 @@
+"""What is sent of an alert: to Slack, by mail and to webhooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from activities.alerts import slack, targets
+from activities.alerts.delivery import deliver_waiting
+from activities.alerts.raising import try_channel
+from agents import webhook_signing
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.integration.alert_delivery.channels import channel_of, raised, states, the_delivery
+from tests.receivers import HttpReceiver, MailReceiver
+
+
+def test_slack_gets_the_alert_and_where_it_comes_from(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    raised(tenant, "It failed", body="Three times.", severity="critical")
+
+    assert deliver_waiting("slack") == 1
+
+    (posted,) = receiver.posted
+    assert posted.headers["content-type"] == "application/json"
+    assert posted.json["text"].splitlines()[:2] == ["[critical] It failed", "Three times."]
+    assert "dead_letter, tenant acme" in posted.json["text"]
+    assert states(tenant) == ["sent"]
+    assert the_delivery(tenant).sent_at is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!channel> look",
+        "<https://evil.example|Approve here>",
+        "<@U024BE7LH>",
+        "@channel @here @all",
+        "https://evil.example/steal?x=1",
+        "[Approve](https://evil.example)",
+        "#general",
+        "&lt;!channel&gt;",
+    ],
+)
+def test_text_of_agents_forms_neither_links_nor_mentions_in_slack(
+    tenant: Tenant, receiver: HttpReceiver, text: str
+) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    raised(tenant, text, body=text)
+
+    deliver_waiting("slack")
+
+    (posted,) = receiver.posted
+    sent = posted.json["text"]
+    assert not any(mark in sent for mark in ("<", ">", "://", "](", "@c", "@h", "@a", "@U", "#g"))
+    assert "&lt;" not in sent or "<" in text or "&amp;lt;" in sent
+    assert (posted.json["mrkdwn"], posted.json["parse"], posted.json["link_names"]) == (False, "none", False)
+
+
+def test_text_in_slack_stays_readable() -> None:
+    assert slack.inert("a < b & c > d, mail me") == "a &lt; b &amp; c &gt; d, mail me"
+    assert slack.inert("see https://x.example").replace("\u200b", "") == "see https://x.example"
+
+
+def test_the_platforms_slack_gets_a_link_that_only_shows(
+    tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.SLACK_WEBHOOK_URL, settings.ORCHESTRATOR_PUBLIC_URL = (
+        receiver.url,
+        "https://orchestrator.example.com/",
+    )
+    alert_id = raised(tenant)
+
+    deliver_waiting("slack")
+
+    text = receiver.posted[0].json["text"]
+    page = reverse("admin:activities_alert_change", args=[alert_id])
+    assert text.endswith(f"\n<https://orchestrator.example.com{page}>")
+
+
+def test_mail_is_plain_text_with_an_id_of_its_own(tenant: Tenant, mails: MailReceiver, settings: Any) -> None:
+    settings.ORCHESTRATOR_PUBLIC_URL = "https://orchestrator.example.com"
+    channel_of(tenant, "email", "ops@example.com, lead@example.com")
+    raised(tenant, "It failed\r\nBcc: everybody@example.com", body="<b>Three</b> times.")
+
+    assert deliver_waiting("email") == 1
+
+    (mail,) = mails.mails
+    assert mail["Subject"] == "[warning] It failed Bcc: everybody@example.com"
+    assert mail["Message-ID"] == f"<{the_delivery(tenant).pk}@orchestrator.example.com>"
+    assert mail["Bcc"] is None
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert mail.get_content_type() == "text/plain"
+    assert "<b>Three</b> times." in str(mail.get_payload())
+    assert mails.recipients == [["ops@example.com", "lead@example.com"]]
+    assert states(tenant) == ["sent"]
+
+
+def test_a_channel_with_an_odd_name_can_be_tried(tenant: Tenant, mails: MailReceiver) -> None:
+    channel = channel_of(tenant, "email", "ops@example.com", name="Ops\nBcc: everybody@example.com")
+    with tenant_scope(tenant.pk):
+        try_channel(channel, actor="user:ann")
+
+    deliver_waiting("email")
+
+    (mail,) = mails.mails
+    assert mail["Subject"] == "[info] A test of the channel Ops Bcc: everybody@example.com"
+    assert mails.recipients == [["ops@example.com"]]
+
+
+def test_the_platforms_mail_goes_to_every_address(tenant: Tenant, mails: MailReceiver, settings: Any) -> None:
+    settings.ALERT_EMAIL = "ops@example.com,night@example.com"
+    raised(tenant)
+
+    deliver_waiting("email")
+
+    assert mails.recipients == [["ops@example.com", "night@example.com"]]
+
+
+def test_a_webhook_is_signed_and_says_what_programs_need(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel = channel_of(tenant, "webhook", receiver.url)
+    alert_id = raised(tenant, facts={"attempts": 3})
+
+    deliver_waiting("webhook")
+
+    (posted,) = receiver.posted
+    assert posted.json["type"] == "alert.raised"
+    assert posted.json["data"]["id"] == str(alert_id)
+    assert posted.json["data"]["facts"] == {"attempts": 3}
+    assert posted.json["data"]["tenant"] == "acme"
+    assert posted.headers["webhook-id"] == str(the_delivery(tenant).pk)
+    assert webhook_signing.verify(
+        headers=posted.headers, body=posted.body, secrets=targets.opened(channel).secrets
+    )
+
+
+def test_a_renewed_secret_signs_beside_the_one_before(tenant: Tenant, receiver: HttpReceiver) -> None:
+    channel = channel_of(tenant, "webhook", receiver.url)
+    (before,) = targets.opened(channel).secrets
+    new = targets.renew_secret(channel)
+    targets.renew_secret(channel)
+    newest = targets.opened(channel).secrets[0]
+    with tenant_scope(tenant.pk):
+        channel.save()
+    raised(tenant)
+
+    deliver_waiting("webhook")
+
+    (posted,) = receiver.posted
+    good = [
+        secret
+        for secret in (before, new, newest)
+        if webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[secret])
+    ]
+    assert good == [new, newest]

@@ -1,0 +1,109 @@
+"""Alerts over the API: shown, narrowed, acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.alerts.delivery import deliver_waiting
+from activities.models import Alert
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import at_once
+from tests.integration.alerts_api.raising import ALERTS, made, raised
+
+
+def listed(client: Any, query: str = "") -> list[str]:
+    return [alert["title"] for alert in client.get(f"{ALERTS}{query}").json()["results"]]
+
+
+def test_an_alert_is_shown_with_what_became_of_its_deliveries(
+    api: Any, tenant: Tenant, settings: Any
+) -> None:
+    settings.ALERT_EMAIL = "platform@example.com"
+    channel = made(api())
+    activity = uuid7()
+    alert_id = raised(tenant, body="Three times.", activity_id=activity, facts={"attempts": 3})
+    deliver_waiting("email")
+
+    answer = api("viewer").get(f"{ALERTS}{alert_id}/")
+
+    found = answer.json()
+    (delivery,) = found.pop("deliveries")
+    assert found | {"created_at": ""} == {
+        "id": str(alert_id), "kind": "dead_letter", "severity": "warning", "title": "It failed", "body": "Three times.",
+        "activity": str(activity), "facts": {"attempts": 3}, "created_at": "", "acknowledged_at": None, "acknowledged_by": None,
+    }  # fmt: skip
+    assert (delivery["channel"], delivery["name"], delivery["kind"]) == (channel["id"], "Ops", "email")
+    assert (delivery["state"], delivery["attempts"], delivery["next_attempt_at"]) == ("failed", 1, None)
+    assert "EMAIL_URL" in delivery["last_error"]
+    assert answer["ETag"]
+
+
+def test_alerts_are_listed_newest_first_and_narrowed(api: Any, tenant: Tenant) -> None:
+    activity = uuid7()
+    raised(tenant, title="first", activity_id=activity)
+    raised(tenant, "plan_invalid", "second", severity="critical")
+    raised(tenant, title="third")
+    client = api("reviewer")
+    client.post(f"{ALERTS}{raised(tenant, title='seen')}/acknowledge/")
+
+    assert listed(client) == ["seen", "third", "second", "first"]
+    assert listed(client, "?kind=plan_invalid") == ["second"]
+    assert listed(client, "?severity=critical") == ["second"]
+    assert listed(client, f"?activity={activity}") == ["first"]
+    assert listed(client, "?acknowledged=true") == ["seen"]
+    assert listed(client, "?acknowledged=false&search=ir") == ["third", "first"]
+    assert listed(client, "?ordering=created_at&limit=2") == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "query", ["kind=dead_leter", "severity=bad", "activity=1", "acknowledged=perhaps", "titel=x"]
+)
+def test_a_filter_that_means_nothing_is_refused(api: Any, query: str) -> None:
+    problem(api("viewer").get(f"{ALERTS}?{query}"), 400, "validation_failed")
+
+
+def test_the_first_to_acknowledge_is_named(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+    first, second = api("reviewer", name="first"), api("operator", name="second")
+
+    one, two = first.post(f"{place}acknowledge/"), second.post(f"{place}acknowledge/")
+
+    assert (one.status_code, two.status_code) == (200, 200)
+    assert one.json()["acknowledged_by"] == two.json()["acknowledged_by"] == "token:first"
+    assert one.json()["acknowledged_at"] == two.json()["acknowledged_at"] is not None
+
+
+def test_of_ten_who_acknowledge_at_once_one_is_named(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/acknowledge/"
+    clients = [api("reviewer", name=f"person {number}") for number in range(10)]
+
+    answers = at_once(*[lambda client=client: client.post(place) for client in clients])
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["acknowledged_by"] for answer in answers}) == 1
+
+
+def test_a_viewer_only_looks(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+
+    problem(api("viewer").post(f"{place}acknowledge/"), 403, "forbidden")
+    problem(api("admin").delete(place), 405, "method_not_allowed")
+    problem(
+        api("reviewer").post(f"{place}acknowledge/", {"note": "x"}, format="json"), 400, "validation_failed"
+    )
+
+
+def test_another_tenants_alert_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
+    place = f"{ALERTS}{raised(tenant)}/"
+    stranger = api(tenant=other_tenant)
+
+    assert listed(stranger) == []
+    problem(stranger.get(place), 404, "not_found")
+    problem(stranger.post(f"{place}acknowledge/"), 404, "not_found")
+    with tenant_scope(tenant.pk):
+        assert Alert.objects.get().acknowledged_at is None

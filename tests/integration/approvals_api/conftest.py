@@ -1,0 +1,14 @@
+"""A tenant with agents and people."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenants.models import Tenant
+from tests.engine import Engine
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant

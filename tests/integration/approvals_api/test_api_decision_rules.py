@@ -1,0 +1,99 @@
+"""Questions that other requests bring along, with their rules."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pipelines import versions
+from tenants.models import Tenant
+from tests.asking import children
+from tests.engine import Engine
+from tests.integration.approvals_api.addresses import INBOX
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_persons_item_takes_the_same_members_as_an_approval(api: Any, engine: Engine, acme: Tenant) -> None:
+    body = {
+        "name": "Sign", "human_role": "editor", "is_approval_gate": True, "quorum": 2, "voters": 3,
+        "due_seconds": 60, "on_timeout": "reject", "options": ["a", "b"], "reminders": [30],
+    }  # fmt: skip
+    asker = api("operator", name="Asker")
+
+    made = asker.post("/api/v1/activities/", body).json()
+
+    assert made["due_at"]
+    problem(asker.post(f"/api/v1/activities/{made['id']}/approve/"), 403, "forbidden")
+    for name in ("Ann", "Bob"):
+        api("reviewer", name=name).post(f"/api/v1/activities/{made['id']}/approve/", {"chosen_option": "b"})
+    decided = engine.get(acme, UUID(made["id"]))
+    assert (decided.status, decided.chosen_option) == ("approved", "b")
+
+
+@pytest.mark.parametrize(
+    ("members", "path"),
+    [
+        ({"human_role": "editor", "quorum": 2}, "quorum"),
+        ({"human_role": "editor", "due_seconds": 5, "on_timeout": "approve"}, "on_timeout"),
+        ({"agent_role": "qa", "due_seconds": 5}, "due_seconds"),
+        ({"agent_role": "qa", "is_approval_gate": True}, "is_approval_gate"),
+    ],
+)
+def test_members_that_would_mean_nothing_are_refused(
+    api: Any, engine: Engine, acme: Tenant, members: Any, path: str
+) -> None:
+    refused = problem(
+        api("operator").post("/api/v1/activities/", {"name": "x", **members}), 400, "validation_failed"
+    )
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+
+
+def test_the_gate_of_submitted_work_has_the_rules_that_came_with_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    body = {"name": "x", "agent_role": "qa", "requires_approval": True, "quorum": 2, "due_seconds": 60}
+    asker = api("operator", name="Asker")
+    work = UUID(asker.post("/api/v1/activities/", body).json()["id"])
+    engine.drain()
+
+    (gate,) = children(acme, work, "gate")
+
+    assert gate.due_at is not None
+    problem(asker.post(f"/api/v1/activities/{work}/approve/"), 403, "forbidden")
+    api("reviewer", name="Ann").post(f"/api/v1/activities/{work}/approve/")
+    assert engine.status(acme, work) == "awaiting_approval"
+    api("reviewer", name="Bob").post(f"/api/v1/activities/{work}/approve/")
+    assert engine.status(acme, work) == "approved"
+
+
+def test_who_starts_a_pipeline_run_has_no_voice_where_a_step_says_so(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    step = {"id": "sign", "human_role": "editor", "is_approval_gate": True, "self_approval": False}
+    versions.save(acme.pk, {"key": "signed", "name": "Signed", "steps": [step]}, actor="test")
+    asker = api("operator", name="Asker")
+    asker.post("/api/v1/pipelines/signed/runs/", {})
+    (gate,) = asker.get(INBOX).json()["results"]
+
+    problem(asker.post(f"/api/v1/activities/{gate['id']}/approve/"), 403, "forbidden")
+
+    assert api("reviewer").post(f"/api/v1/activities/{gate['id']}/approve/").status_code == 200
+
+
+def test_a_repeated_submission_is_counted_for_the_platform_without_its_tenant(
+    api: Any, client: Any, engine: Engine, acme: Tenant
+) -> None:
+    body = {"name": "x", "agent_role": "qa", "dedup_key": "once"}
+    answers = [api("operator").post("/api/v1/activities/", body) for _ in range(3)]
+
+    text = client.get("/metrics").content.decode()
+
+    assert [answer.json().get("deduplicated", False) for answer in answers] == [False, True, True]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert 'orchestrator_repeated_submissions_total{role="qa"} 2.0' in text
+    assert "acme" not in text

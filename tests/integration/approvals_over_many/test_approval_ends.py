@@ -1,0 +1,147 @@
+"""An agent that asked wakes once, however and whenever its question ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from activities import approvals, cancellation, deadlines, relay
+from activities.decision_rules import Voter
+from activities.exceptions import (
+    AlreadyDecided,
+    DecisionForbidden,
+    SubmissionInvalid,
+)
+from activities.models import Deadline
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asked, asking, called, heard, links_of, told
+from tests.engine import Engine, elsewhere
+from tests.integration.agent_runs.accepted_work import Agent
+from tests.integration.approvals_over_many.voters import voter
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "outcome", "feedback"),
+    [
+        ("approve", "review_approved", "approved", "Nice"),
+        ("reject", "review_feedback", "rejected", "Nice"),
+        ("withdraw", "review_feedback", "withdrawn", "Nice"),
+        ("cancel", "review_feedback", "withdrawn", "Nice"),
+        ("expire", "review_feedback", "expired", deadlines.NOBODY),
+    ],
+)
+def test_an_agent_wakes_with_the_outcome_however_its_question_ends(
+    engine: Engine, patient: Tenant, end: str, reason: str, outcome: str, feedback: str
+) -> None:
+    rules = {"due_seconds": 60, "on_timeout": "reject"} if end == "expire" else {}
+    activity_id, approval = asking(engine, patient, "create_approval", {**DIRECTION, **rules})
+
+    if end == "approve":
+        approvals.approve(patient.pk, approval, actor="Ann", notes="Nice")
+    elif end == "reject":
+        approvals.reject(patient.pk, approval, actor="Ann", notes="Nice")
+    elif end == "withdraw":
+        approvals.withdraw(patient.pk, approval, by=voter("Ann"), reason="Nice")
+    elif end == "cancel":
+        cancellation.cancel(patient.pk, approval, actor="Ann", reason="Nice")
+    else:
+        with tenant_scope(patient.pk):
+            (due,) = Deadline.objects.filter(activity_id=approval)
+        deadlines.pass_due(due.at)
+    engine.drain()
+
+    assert len(heard(engine, activity_id)) == 2
+    said = told(engine.agent.calls[-1])
+    assert (said["reason"], said["outcome"], said["reviewer_feedback"]) == (reason, outcome, feedback)
+    assert (said["approval"], said["approval_type"], said["title"]) == (
+        str(approval), "content_direction", "Which direction?"
+    )  # fmt: skip
+    assert said["review_approved"] is (end == "approve")
+    assert links_of(patient, approval) == {activity_id: ("woken", "")}
+
+
+def test_the_chosen_option_reaches_the_agent_and_is_part_of_the_feedback(
+    engine: Engine, patient: Tenant
+) -> None:
+    _, approval = asking(engine, patient, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]})
+
+    approvals.approve(patient.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
+    engine.drain()
+
+    said = told(engine.agent.calls[-1])
+    assert (said["chosen_option"], said["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
+
+
+def test_an_option_that_was_not_offered_is_refused_and_decides_nothing(
+    engine: Engine, patient: Tenant
+) -> None:
+    activity_id, approval = asking(engine, patient, "create_approval", {**DIRECTION, "options": ["a", "b"]})
+
+    with pytest.raises(SubmissionInvalid, match="none of the options: 'a', 'b'"):
+        approvals.approve(patient.pk, approval, actor="Ann", chosen_option="c")
+
+    assert engine.status(patient, approval) == "created"
+    assert engine.status(patient, activity_id) == "awaiting_review"
+
+
+def test_a_decision_during_the_call_that_asked_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:
+    def asks_and_is_answered(request: AgentRequest) -> AgentResult:
+        if request.wake_reason == "new_task":
+            approval = called(Agent(request), "create_approval", DIRECTION)
+            elsewhere(lambda: approvals.approve(acme.pk, approval, actor="Ann"))
+            relay.flush()
+            assert engine.take() is None, "the next run must not begin while this call is going"
+        return Completed(Output(content=request.wake_reason))
+
+    engine.agent.behaviour = asks_and_is_answered
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    assert [call.wake_reason for call in engine.agent.calls] == ["new_task", "review_approved"]
+    assert engine.status(acme, activity_id) == "done"
+    assert [run.ended_by_tool for run in engine.runs(acme, activity_id)] == ["create_approval", ""]
+
+
+def test_a_decision_before_the_agents_own_202_has_come_wakes_once(engine: Engine, acme: Tenant) -> None:
+    def asks_before_it_accepts(request: AgentRequest) -> AgentResult:
+        if request.wake_reason == "new_task":
+            approval = called(Agent(request), "create_approval", DIRECTION)
+            elsewhere(lambda: approvals.reject(acme.pk, approval, actor="Ann", notes="no"))
+            return Accepted()
+        return Completed(Output(content="x"))
+
+    engine.agent.behaviour = asks_before_it_accepts
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    assert [call.wake_reason for call in engine.agent.calls] == ["new_task", "review_feedback"]
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_only_who_asked_and_operators_take_an_approval_back(engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, identity="token:Ann")
+
+    with pytest.raises(DecisionForbidden, match="operator has asked this"):
+        approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="token:Bob", decides_all=False))
+    approvals.withdraw(acme.pk, approval, by=Voter("Ann", identity="token:Ann", decides_all=False))
+
+    with pytest.raises(AlreadyDecided, match="Ann withdrew this"):
+        approvals.approve(acme.pk, approval, actor="Bob")
+    with pytest.raises(AlreadyDecided, match="Ann withdrew this"):
+        approvals.withdraw(acme.pk, approval, by=voter("Bob"))
+
+
+def test_what_was_decided_cannot_be_taken_back(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id])
+    approvals.approve(acme.pk, approval, actor="Ann")
+
+    with pytest.raises(AlreadyDecided, match="Ann approved this"):
+        approvals.withdraw(acme.pk, approval, by=voter("Bob"))
+
+    assert engine.status(acme, activity_id) == "created"

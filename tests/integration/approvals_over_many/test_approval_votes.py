@@ -1,0 +1,104 @@
+"""Several must agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from activities import approvals, deadlines
+from activities.exceptions import (
+    AlreadyDecided,
+    AlreadyVoted,
+    DecisionForbidden,
+)
+from activities.models import Deadline
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import asked
+from tests.engine import Engine
+from tests.integration.approvals_over_many.voters import voter
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="token:Asker")
+
+    approvals.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
+    with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approve"):
+        approvals.approve(acme.pk, approval, actor=voter("Ann"))
+    with pytest.raises(AlreadyVoted):
+        approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="changed my mind")
+    with pytest.raises(DecisionForbidden, match="You asked for this"):
+        approvals.approve(acme.pk, approval, actor=voter("Asker"))
+    approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
+    assert engine.status(acme, approval) == "in_progress"
+
+    approvals.approve(acme.pk, approval, actor=voter("Cleo"), notes="fine")
+
+    decided = engine.get(acme, approval)
+    assert (decided.status, decided.reviewer_notes) == ("approved", "Ann: yes\n\nCleo: fine")
+    with pytest.raises(AlreadyDecided, match="Cleo approved this"):
+        approvals.approve(acme.pk, approval, actor=voter("Dan"))
+
+
+def test_it_is_rejected_as_soon_as_those_who_are_left_cannot_make_up_the_quorum(
+    engine: Engine, acme: Tenant
+) -> None:
+    approval = asked(acme, quorum=2, voters=3)
+
+    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
+
+    assert engine.status(acme, approval) == "rejected"
+
+
+def test_one_yes_of_three_is_enough_where_the_quorum_is_one_and_one_no_is_not(
+    engine: Engine, acme: Tenant
+) -> None:
+    approval = asked(acme, quorum=1, voters=3)
+
+    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    still = engine.status(acme, approval)
+    approvals.approve(acme.pk, approval, actor=voter("Bob"))
+
+    assert (still, engine.status(acme, approval)) == ("in_progress", "approved")
+
+
+def test_the_option_with_the_most_votes_is_chosen_and_of_equal_ones_the_first(
+    engine: Engine, acme: Tenant
+) -> None:
+    most = asked(acme, quorum=3, options=("a", "b"))
+    equal = asked(acme, quorum=2, options=("a", "b"))
+
+    for name, option in (("Ann", "a"), ("Bob", "b"), ("Cleo", "b")):
+        approvals.approve(acme.pk, most, actor=voter(name), chosen_option=option)
+    for name, option in (("Ann", "b"), ("Bob", "a")):
+        approvals.approve(acme.pk, equal, actor=voter(name), chosen_option=option)
+
+    assert (engine.get(acme, most).chosen_option, engine.get(acme, equal).chosen_option) == ("b", "b")
+
+
+def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, quorum=2, voters=3, due_seconds=60, on_timeout="approve")
+    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    with tenant_scope(acme.pk):
+        (due,) = Deadline.objects.filter(activity_id=approval)
+
+    deadlines.pass_due(due.at)
+
+    decided = engine.get(acme, approval)
+    assert (decided.status, decided.decided_by) == ("approved", "deadline")
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_who_asks_may_answer_only_where_it_is_allowed(engine: Engine, acme: Tenant, quorum: int) -> None:
+    allowed = asked(acme, quorum=quorum, identity="token:Ann")
+    refused = asked(acme, quorum=quorum, identity="token:Ann", self_approval=False)
+
+    approvals.approve(acme.pk, allowed, actor=voter("Ann"))
+    with pytest.raises(DecisionForbidden):
+        approvals.reject(acme.pk, refused, actor=voter("Ann"), notes="x")
+
+    assert engine.status(acme, allowed) == ("approved" if quorum == 1 else "in_progress")
+    assert engine.status(acme, refused) == "created"

@@ -1,0 +1,170 @@
+"""One question over many activities: each that waits hears of the decision."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from activities import approvals, cancellation, reassignment, tasks
+from activities.exceptions import (
+    TransitionRefused,
+)
+from activities.models import Activity
+from pipelines import versions
+from pipelines.models import PipelineRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asked, called, heard, links_of, told, wakes_of
+from tests.engine import Engine
+from tests.integration.agent_runs.accepted_work import accepted
+from tests.integration.test_alerts import statements
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_option(
+    engine: Engine, acme: Tenant
+) -> None:
+    steps = [{"id": f"s{number}", "agent_role": "qa", "depends_on": []} for number in range(10)]
+    versions.save(acme.pk, {"key": "wide", "name": "Wide", "steps": steps}, actor="test")
+    runs = [start_run(acme.pk, "wide", NewRun(), actor="test") for _ in range(5)]
+    with tenant_scope(acme.pk):
+        waiting = list(Activity.objects.filter(step__isnull=False).values_list("pk", flat=True))
+    (ended,) = engine.submit(acme, "dev")
+    approval = asked(acme, [*waiting, ended], options=("Honey", "Hives"))
+    engine.drain()
+    cancellation.cancel(acme.pk, ended, actor="Ann")
+    assert engine.agent.calls == [], "nothing that is held may start"
+
+    approvals.approve(acme.pk, approval, actor="Ann", chosen_option="Honey")
+    engine.drain()
+
+    assert len(waiting) == 50
+    assert {call.activity_id for call in engine.agent.calls} == set(waiting)
+    assert len(engine.agent.calls) == 50
+    assert {told(call)["chosen_option"] for call in engine.agent.calls} == {"Honey"}
+    found = links_of(acme, approval)
+    assert [found.pop(ended)] == [("skipped", "It was cancelled or handed on.")]
+    assert set(found.values()) == {("woken", "")}
+    with tenant_scope(acme.pk):
+        assert {PipelineRun.objects.get(pk=run.pk).status for run in runs} == {"completed"}
+
+
+def test_what_has_been_granted_already_and_is_then_held_does_not_start(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    approval = asked(acme, [activity_id])
+
+    tasks.run(**message)
+
+    assert engine.agent.calls == []
+    assert engine.status(acme, activity_id) == "awaiting_review"
+    approvals.approve(acme.pk, approval, actor="Ann")
+    engine.drain()
+    assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "review_approved"]
+
+
+def test_what_runs_goes_on_and_is_listed_as_skipped(engine: Engine, patient: Tenant) -> None:
+    running, agent = accepted(engine, patient)
+    approval = asked(patient, [running])
+
+    assert agent.post("heartbeat").json()["stop"] is False
+    approvals.approve(patient.pk, approval, actor="Ann")
+
+    assert engine.status(patient, running) == "in_progress"
+    assert links_of(patient, approval)[running] == (
+        "skipped",
+        "It was in_progress and did not wait for this.",
+    )
+    assert len(wakes_of(patient, running)) == 1
+
+
+def test_what_waits_for_another_approval_is_not_woken_by_this_one(engine: Engine, patient: Tenant) -> None:
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    own = called(agent, "create_approval", DIRECTION)
+
+    approvals.approve(patient.pk, approval, actor="Ann")
+
+    assert links_of(patient, approval)[activity_id] == (
+        "skipped", "It waits for another approval that its agent asked for."
+    )  # fmt: skip
+    assert engine.status(patient, activity_id) == "awaiting_review"
+    approvals.approve(patient.pk, own, actor="Ann")
+    assert engine.status(patient, activity_id) == "created"
+
+
+def test_the_decision_also_answers_what_a_linked_activity_asked_in_a_review(
+    engine: Engine, patient: Tenant
+) -> None:
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    review = called(agent, "request_human_review", {"question": "Which direction?"})
+
+    approvals.approve(patient.pk, approval, actor="Ann", chosen_option="Honey")
+
+    assert links_of(patient, approval)[activity_id] == ("woken", "")
+    assert engine.status(patient, activity_id) == "created"
+    assert engine.status(patient, review) == "cancelled"
+    with pytest.raises(TransitionRefused, match="Answered by the approval"):
+        approvals.approve(patient.pk, review, actor="Bob")
+
+
+def test_of_two_approvals_about_one_activity_the_first_decision_wakes_it_and_the_second_skips_it(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    first, second = asked(acme, [activity_id]), asked(acme, [activity_id])
+
+    approvals.approve(acme.pk, second, actor="Ann")
+    approvals.reject(acme.pk, first, actor="Ann", notes="no")
+
+    assert links_of(acme, second)[activity_id][0] == "woken"
+    assert links_of(acme, first)[activity_id] == ("skipped", "It was created and did not wait for this.")
+    assert [wake.reason for wake in wakes_of(acme, activity_id)] == ["new_task", "review_approved"]
+
+
+def test_an_approval_that_nothing_waits_for_any_more_is_closed(engine: Engine, acme: Tenant) -> None:
+    ids = engine.submit(acme, count=2)
+    approval = asked(acme, ids)
+
+    cancellation.cancel(acme.pk, ids[0], actor="Ann")
+    still = engine.status(acme, approval)
+    cancellation.cancel(acme.pk, ids[1], actor="Ann")
+
+    assert (still, engine.status(acme, approval)) == ("created", "cancelled")
+    with pytest.raises(TransitionRefused, match="obsolete; it waits for no answer"):
+        approvals.approve(acme.pk, approval, actor="Ann")
+
+
+def test_an_heir_waits_for_what_others_asked_about_the_work(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id])
+
+    heir = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
+    engine.drain()
+    assert (engine.status(acme, heir.pk), engine.agent.calls) == ("awaiting_review", [])
+    approvals.approve(acme.pk, approval, actor="Ann")
+    engine.drain()
+
+    assert engine.status(acme, heir.pk) == "done"
+    assert links_of(acme, approval) == {
+        activity_id: ("skipped", "It was cancelled or handed on."),
+        heir.pk: ("woken", ""),
+    }
+
+
+def test_asking_and_deciding_cost_as_many_statements_for_fifty_activities_as_for_five(
+    engine: Engine, acme: Tenant
+) -> None:
+    def costs(count: int) -> tuple[int, int]:
+        made: list[UUID] = []
+        ids = engine.submit(acme, count=count)
+        return (
+            statements(lambda: made.append(asked(acme, ids))),
+            statements(lambda: approvals.approve(acme.pk, made[0], actor="Ann")),
+        )
+
+    assert costs(5) == costs(50)

@@ -1,0 +1,195 @@
+"""The call of the agent that is blocked goes on, and so does what happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from activities import cancellation, tasks
+from activities.admission import rebuilding
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from tenants.models import Tenant
+from tests.engine import Engine, elsewhere
+from tests.integration.blockers.blocked_work import DOWN, blocked
+from tests.toolbox import (
+    OUTPUT,
+    Caller,
+    of,
+    over,
+    woken,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def while_called(
+    engine: Engine, meanwhile: Callable[[Caller], None], then: Callable[[], AgentResult]
+) -> None:
+    """The agent's first call does `meanwhile` and then ends; every later one accepts."""
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) > 1:
+            return Accepted()
+        meanwhile(Caller(request))
+        return then()
+
+    engine.agent.behaviour = behaviour
+
+
+def raised(error: Exception) -> AgentResult:
+    raise error
+
+
+ENDS: dict[str, Callable[[], AgentResult]] = {
+    "result": lambda: Completed(Output("never mind")),
+    "202": Accepted,
+    "error": lambda: raised(PermanentAgentError("gave up")),
+    "passing error": lambda: raised(RetryableAgentError("gave up")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_the_call_ends_after_the_blocker_the_work_stays_blocked(
+    engine: Engine, acme: Tenant, end: str
+) -> None:
+    while_called(engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), ENDS[end])
+
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    (run,) = engine.runs(acme, activity_id)
+    waiting = engine.get(acme, activity_id)
+    assert (waiting.status, waiting.output_ref, run.status) == ("blocked", None, "completed")
+    assert (waiting.error, run.error) == (None, None)
+
+
+def test_a_result_after_the_blocker_leaves_its_session_and_its_usage_and_nothing_else(
+    engine: Engine, acme: Tenant
+) -> None:
+    result = Completed(Output("never mind"), Usage(input_tokens=5, output_tokens=7), session_id="s-1")
+    while_called(
+        engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), lambda: result
+    )
+
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    (run,) = engine.runs(acme, activity_id)
+    assert (run.session_id, run.usage["input_tokens"], run.usage["output_tokens"]) == ("s-1", 5, 7)
+    assert engine.get(acme, activity_id).output_ref is None
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_resolved_during_the_call_runs_exactly_once_more_and_after_it(
+    api: Any, engine: Engine, acme: Tenant, end: str
+) -> None:
+    ready: list[int] = []
+
+    def meanwhile(agent: Caller) -> None:
+        elsewhere(lambda: agent.used("report_blocker", **DOWN))
+        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+        ready.append(engine.messages())
+
+    while_called(engine, meanwhile, ENDS[end])
+    (activity_id,) = engine.submit(acme)
+    assert engine.deliver()
+
+    assert (ready, engine.messages()) == ([0], 1)
+    engine.drain()
+    assert [call.wake_reason for call in engine.agent.calls] == ["new_task", "unblocked"]
+    assert engine.status(acme, activity_id) == "in_progress"
+
+
+def test_a_second_delivery_during_the_call_starts_nothing_although_the_work_was_resolved(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    calls: list[int] = []
+
+    def meanwhile(agent: Caller) -> None:
+        elsewhere(lambda: agent.used("report_blocker", **DOWN))
+        elsewhere(lambda: tasks.run(**message))  # finds the work blocked
+        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+        elsewhere(lambda: tasks.run(**message))  # finds it ready
+        calls.append(len(engine.agent.calls) + engine.messages())
+
+    while_called(engine, meanwhile, ENDS["result"])
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    assert message is not None
+    tasks.run(**message)
+
+    assert calls == [1]
+    assert woken(engine, activity_id).wake_reason == "unblocked"
+    assert len(engine.runs(acme, activity_id)) == 2
+
+
+def test_a_redis_that_is_wiped_during_the_call_does_not_start_the_work_beside_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    ready: list[int] = []
+
+    def meanwhile(agent: Caller) -> None:
+        elsewhere(lambda: agent.used("report_blocker", **DOWN))
+        elsewhere(rebuilding.rebuild)
+        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+        ready.append(engine.messages())
+
+    while_called(engine, meanwhile, ENDS["result"])
+    (activity_id,) = engine.submit(acme)
+    assert engine.deliver()
+
+    assert ready == [0]
+    assert woken(engine, activity_id).wake_reason == "unblocked"
+
+
+def test_what_was_resolved_and_cancelled_during_the_call_does_not_run_again(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    def meanwhile(agent: Caller) -> None:
+        elsewhere(lambda: agent.used("report_blocker", **DOWN))
+        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+        elsewhere(lambda: cancellation.cancel(acme.pk, agent.activity_id, actor="test"))
+
+    while_called(engine, meanwhile, ENDS["result"])
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert (engine.status(acme, activity_id), len(engine.agent.calls)) == ("cancelled", 1)
+    engine.serve(acme, "qa", max_concurrency=1)
+    engine.submit(acme)
+    assert engine.drain() == 1  # its slot is free
+
+
+def test_an_agent_that_put_its_work_aside_is_told_to_stop(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent, _ = blocked(engine, acme)
+
+    beat = agent.post("heartbeat", {"progress": "still here"}).json()
+    late = agent.post("complete", {**OUTPUT, "session_id": "s-1", "usage": {"input_tokens": 3}})
+    failed = agent.post("fail", {"error": {"message": "x", "retryable": True}})
+
+    assert (beat["stop"], "report_blocker" in beat["reason"]) == (True, True)
+    for answer in (late, failed):
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"accepted": False, "duplicate": False, "stop": True},
+        )
+    over(agent.job(), "report_blocker")
+    (run,) = engine.runs(acme, activity_id)
+    assert (run.session_id, run.usage["input_tokens"]) == ("s-1", 3)
+    assert engine.status(acme, activity_id) == "blocked"
+
+
+def test_a_late_result_of_the_run_that_was_put_aside_does_not_touch_the_next_one(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent, _ = blocked(engine, acme)
+    api("reviewer").post(of(activity_id, "resolve"), {"note": "Up."})
+    woken(engine, activity_id)
+
+    assert agent.post("complete", OUTPUT).json()["accepted"] is False
+
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["completed", "running"]

@@ -1,0 +1,32 @@
+"""Calls of programs, and the failures that come of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agents.contracts import Completed
+from agents.exceptions import (
+    AgentError,
+)
+from agents.runner import run_agent
+from tests.programs import Linked, a_request
+
+STREAM = {"output": "stream-json"}
+
+
+def run(
+    command: list[Any], link: Linked | None = None, *, changes: dict[str, Any] | None = None, **options: Any
+) -> Completed:
+    result = run_agent(a_request({"command": command, **options}, **(changes or {})), link=link or Linked())
+    assert isinstance(result, Completed)
+    return result
+
+
+def failing(
+    command: list[Any], link: Linked | None = None, *, changes: dict[str, Any] | None = None, **options: Any
+) -> AgentError:
+    with pytest.raises(AgentError) as caught:
+        run(command, link, changes=changes, **options)
+    return caught.value

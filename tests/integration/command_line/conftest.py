@@ -1,0 +1,26 @@
+"""A home for the files of programs, and looks at them in quick succession."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.command_line import processes
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.ORCHESTRATOR_HOME = tmp_path / "home"
+    settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
+    return tmp_path / "home"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "SAMPLE_COST", 2)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)

@@ -1,0 +1,133 @@
+"""What a program is given: its prompt, its environment, its conversation; and nothing of a shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.contracts import Output
+from agents.exceptions import (
+    ConfigurationError,
+    SessionInvalid,
+)
+from agents.runner import run_agent
+from tests.integration.command_line.calls import failing, run
+from tests.programs import KEY, TOKEN, a_request, program
+
+SHELL_WORDS = "; rm -rf / && $(echo) `id` | '\" > x\n--help"
+
+
+def test_what_a_program_prints_is_the_output(tmp_path: Path) -> None:
+    assert run(program(tmp_path, "print('Grüße,', sys.stdin.read())")).output == Output(
+        "Grüße, Count the bees. Then rest."
+    )
+
+
+def test_the_prompt_may_come_as_a_file_and_the_job_beside_it_without_the_token(tmp_path: Path) -> None:
+    code = """
+        job = json.load(open(sys.argv[2]))
+        print(json.dumps({"output": {"data": [open(sys.argv[1]).read(), job["params"], job["callback"], sys.argv[3:]]}}))
+    """
+    command = [
+        *program(tmp_path, code),
+        "{prompt_file}",
+        "{job_file}",
+        ["--model", "{model}"],
+        ["--skills", "{skills_dir}"],
+    ]
+
+    data = run(command, prompt="file", output="json", changes={"params": {"a": 1}}).output.data
+
+    assert data == [
+        "Count the bees. Then rest.",
+        {"a": 1},
+        {"url": "http://127.0.0.1:1/api/v1/agent-runs/1/"},
+        [],
+    ]
+
+
+def test_no_text_from_outside_reaches_a_shell_or_becomes_an_option(tmp_path: Path) -> None:
+    command = [
+        *program(tmp_path, "print(json.dumps({'output': {'data': [sys.argv[1:], sys.stdin.read()]}}))"),
+        "{role}",
+    ]
+
+    assert run(command, output="json", changes={"prompt": SHELL_WORDS}).output.data == [["dev"], SHELL_WORDS]
+    for bad in ("--dangerous", "a b", "$(id)", "x\ny"):
+        request = a_request({"command": [*command, "{model}"]})
+        settings = type(request.settings)("cli", model=bad, options=request.settings.options)
+        assert isinstance(failing([*command, "{model}"], changes={"settings": settings}), ConfigurationError)
+        assert isinstance(
+            failing(command, changes={"session_id": bad}, resume=["--resume", "{session_id}"]), SessionInvalid
+        )
+
+
+def test_the_environment_is_what_was_allowed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    command = program(tmp_path, "print(json.dumps({'output': {'data': [dict(os.environ), sys.argv]}}))")
+
+    environment, arguments = run(
+        command,
+        output="json",
+        credential_variable="MODEL_KEY",
+        environment=["HTTPS_PROXY"],
+        variables={"CI": "1"},
+    ).output.data
+
+    ours = {name: value for name, value in environment.items() if name.startswith("ORCHESTRATOR_")}
+    assert ours.keys() == {
+        "ORCHESTRATOR_RUN_ID", "ORCHESTRATOR_ACTIVITY_ID", "ORCHESTRATOR_AGENT_ROLE", "ORCHESTRATOR_CALLBACK_URL",
+        "ORCHESTRATOR_CALLBACK_TOKEN", "ORCHESTRATOR_DEADLINE",
+    }  # fmt: skip
+    assert environment.keys() - ours.keys() <= {
+        "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HOME", "TMPDIR", "HTTPS_PROXY", "CI", "MODEL_KEY",
+    }  # fmt: skip
+    assert (environment["MODEL_KEY"], environment["ORCHESTRATOR_CALLBACK_TOKEN"]) == (KEY, TOKEN)
+    assert KEY not in str(arguments)
+    assert TOKEN not in str(arguments)
+
+
+def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_again(tmp_path: Path) -> None:
+    command = program(tmp_path, "print(os.environ['HOME'])")
+    one, other = a_request({"command": command}), a_request({"command": command})
+    homes = [run_agent(request).output.content for request in (one, other, one)]  # type: ignore[union-attr]
+
+    assert homes[0] == homes[2] != homes[1]
+    assert os.stat(str(homes[0])).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "must be a list"),
+        ({"command": ["/bin/sh", "-c", "id"]}, "not among the programs"),
+        ({"command": [sys.executable, "{secret}"]}, "unknown placeholder {secret}"),
+        ({"command": [sys.executable], "memory": 5}, "option memory .* is not known"),
+        ({"command": [sys.executable], "limits": {"nice": -5}}, "limits.nice"),
+        ({"command": [sys.executable], "output": "yaml"}, "one of text, json, stream-json"),
+        ({"command": [sys.executable], "prompt": "file"}, "no argument of the command names"),
+        ({"command": [sys.executable], "session_invalid": "("}, "no regular expression"),
+        ({"command": [sys.executable, "{model}"]}, "which this run does not have"),
+        ({"command": [sys.executable], "repository": "/"}, "not among ORCHESTRATOR_CLI_REPOSITORIES"),
+    ],
+)  # fmt: skip
+def test_what_operators_have_set_is_read_by_the_letter(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        run_agent(a_request(options))
+
+
+def test_a_program_that_is_not_installed_is_a_matter_of_configuration(settings: Any, tmp_path: Path) -> None:
+    odd = tmp_path / "no-program"
+    odd.write_text("#!/no/such/interpreter\n")
+    odd.chmod(0o755)
+    settings.ORCHESTRATOR_CLI_COMMANDS = ("no-such-program", str(odd))
+
+    assert isinstance(failing(["no-such-program"]), ConfigurationError)
+    assert isinstance(failing([str(odd)]), ConfigurationError)

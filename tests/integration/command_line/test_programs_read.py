@@ -1,0 +1,121 @@
+"""How the output of a program is understood."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.command_line import reading
+from agents.contracts import Completed, Output, Usage
+from agents.exceptions import (
+    PermanentAgentError,
+    RetryableAgentError,
+    SessionInvalid,
+)
+from tests.integration.command_line.calls import STREAM, failing, run
+from tests.programs import Linked, program
+
+
+def test_a_session_is_told_at_first_sight_and_usage_as_it_grows(tmp_path: Path) -> None:
+    code = """
+        say(type="system", session_id="s-1")
+        for number in (1, 1, 2):
+            say(type="assistant", message={"id": f"m{number}", "model": "m", "usage": {"input_tokens": 5, "output_tokens": 2}})
+        print("no json at all")
+        say(type="result", result="Done.", session_id="s-1", total_cost_usd=0.25, model="m",
+            usage={"input_tokens": 10, "cache_read_input_tokens": 3, "output_tokens": 9})
+    """
+    link = Linked()
+
+    result = run(program(tmp_path, code), link, **STREAM)
+
+    total = Usage(13, 9, Decimal("0.25"), "m")
+    assert result == Completed(Output("Done."), total, "s-1")
+    assert link.sessions == ["s-1"]
+    assert link.usages == [Usage(5, 2, None, "m"), Usage(10, 4, None, "m"), total]
+
+
+def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
+    link = Linked()
+    events = reading.Events(link, lambda reason: None)
+    for event in (
+        {"type": "thread.started", "thread_id": "t-1"},
+        {"type": "item.completed", "item": {"type": "reasoning", "text": "hm"}},
+        {"type": "item.completed", "item": {"type": "agent_message", "text": "The answer."}},
+        {"type": "turn.completed", "usage": {"input_tokens": 7, "output_tokens": 3}},
+    ):
+        events.feed(json.dumps(event).encode() + b"\n")
+
+    assert events.close().result == Completed(Output("The answer."), Usage(7, 3), "t-1")
+    assert link.sessions == ["t-1"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
+    text = '{"type": "system", "session_id": "s-1"}\n{"type": "result", "result": "Grüße", "structured_output": [1]}'.encode()
+    events = reading.Events(Linked(), lambda reason: None)
+    for start in range(0, len(text), size):
+        events.feed(text[start : start + size])
+
+    assert events.close().result == Completed(Output("Grüße", [1]), None, "s-1")
+
+
+def test_an_event_without_end_costs_no_memory_and_the_next_one_is_read() -> None:
+    events = reading.Events(Linked(), lambda reason: None)
+    for _ in range(100):
+        events.feed(b"x" * 100_000)
+    assert len(events.rest) <= reading.LONGEST_LINE
+    events.feed(b'\n{"type": "result", "result": "ok"}\n')
+
+    assert events.close().result == Completed(Output("ok"))
+
+
+def test_the_closing_object_of_a_coding_agent_is_understood_as_json(tmp_path: Path) -> None:
+    code = (
+        "say(type='result', result='Done.', session_id='s-1', usage={'input_tokens': 1, 'output_tokens': 2})"
+    )
+
+    assert run(program(tmp_path, code), output="json") == Completed(Output("Done."), Usage(1, 2), "s-1")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "expected", "error_code"),
+    [
+        ("sys.exit(1)", {}, RetryableAgentError, "agent_failed"),
+        ("sys.exit(7)", {"permanent_exit_codes": [7]}, PermanentAgentError, "agent_failed"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", {}, RetryableAgentError, "agent_killed"),
+        ("pass", STREAM, RetryableAgentError, "agent_failed"),
+        ("print('{')", {"output": "json"}, PermanentAgentError, "invalid_agent_answer"),
+        ("say(type='result', is_error=True, result='no')", STREAM, RetryableAgentError, "agent_failed"),
+        ("say(type='result', subtype='error_max_turns')", STREAM, PermanentAgentError, "max_turns"),
+        ("print('x' * 2_000_000)", {}, PermanentAgentError, "invalid_agent_answer"),
+        ("say(type='result', output={'content': 5})", STREAM, PermanentAgentError, "invalid_agent_answer"),
+    ],
+)  # fmt: skip
+def test_every_end_has_its_meaning(
+    tmp_path: Path, code: str, options: dict[str, Any], expected: type, error_code: str
+) -> None:
+    error = failing(program(tmp_path, code), **options)
+
+    assert type(error) in (expected, *expected.__subclasses__())
+    assert error.retryable == (expected is RetryableAgentError)
+    assert error.error_code == error_code
+
+
+def test_a_conversation_that_the_program_does_not_know_is_said_to_be_invalid(tmp_path: Path) -> None:
+    command, pattern = program(tmp_path, "sys.exit('No conversation found')"), "no conversation found"
+
+    assert isinstance(
+        failing(command, session_invalid=pattern, changes={"session_id": "s-1"}), SessionInvalid
+    )
+    assert type(failing(command, session_invalid=pattern)) is RetryableAgentError  # it was given none
+
+
+def test_a_failure_is_shown_without_secrets(tmp_path: Path) -> None:
+    error = failing(program(tmp_path, "sys.exit('bad key ' + os.environ['K'])"), credential_variable="K")
+
+    assert "bad key [secret]" in str(error)

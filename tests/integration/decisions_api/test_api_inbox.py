@@ -1,0 +1,156 @@
+"""The inbox: what is open, narrowed, and decided in bulk."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from tenants.context import tenant_scope
+from tenants.models import Membership, Tenant
+from tests.engine import Engine, at_once
+from tests.integration.decisions_api.questions import DECIDE, INBOX, a_task, gated, gates, of
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_the_inbox_holds_what_is_open_the_most_urgent_first(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    low, high, done = a_task(client, priority=20), a_task(client, priority=1), a_task(client)
+    client.post(of(done, "complete"))
+    client.post(of(low, "start"))
+    gated(engine, acme)
+
+    items = api("viewer").get(INBOX).json()["results"]
+
+    assert [item["id"] for item in items][:: len(items) - 1] == [high, low]
+    assert [item["kind"] for item in items] == ["task", "gate", "task"]
+
+
+def test_the_inbox_can_be_narrowed(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    editors, lawyers = a_task(client), a_task(client, human_role="lawyer", name="Contract")
+
+    def found(**query: Any) -> list[str]:
+        return [item["id"] for item in client.get(INBOX, query).json()["results"]]
+
+    assert found(human_role="lawyer") == [lawyers] == found(search="contract")
+    assert found(gate="true") == []
+    assert set(found(mine="true")) == {editors, lawyers}
+    problem(client.get(f"{INBOX}?status=done"), 400, "validation_failed")
+
+
+def test_a_person_may_ask_for_what_is_theirs(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    editors, _ = a_task(client), a_task(client, human_role="lawyer")
+    user = User.objects.create_user("ann")
+    with tenant_scope(acme.pk):
+        Membership.objects.create(tenant=acme, user=user, role="reviewer", human_roles=["editor"])
+    ann = APIClient()
+    ann.force_login(user)
+
+    assert [item["id"] for item in ann.get(f"{INBOX}?mine=true").json()["results"]] == [editors]
+    assert len(ann.get(INBOX).json()["results"]) == 2
+
+
+def test_many_gates_are_decided_in_one_call_each_with_its_result(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    waiting = gated(engine, acme, 4)
+    client = api("reviewer", name="Ann")
+    first, second, third, _ = gates(client)
+    client.post(of(third["id"], "approve"))
+    items = [
+        {"id": first["id"], "decision": "approved", "notes": "good"},
+        {"id": second["id"], "decision": "rejected", "notes": "Shorter."},
+        {"id": third["id"], "decision": "rejected", "notes": "late"},
+        {"id": str(uuid4()), "decision": "approved"},
+        {"id": str(waiting[3]), "decision": "approve"},
+    ]
+
+    answer = client.post(DECIDE, {"items": items})
+
+    results = answer.json()["results"]
+    assert answer.status_code == 200
+    assert [result["id"] for result in results] == [item["id"] for item in items]
+    assert [result["ok"] for result in results] == [True, True, False, False, True]
+    assert [result["status"] for result in results] == ["approved", "rejected", "approved", None, "approved"]
+    assert (results[2]["problem"]["code"], results[2]["problem"]["decided_by"]) == (
+        "already_decided",
+        "token:Ann",
+    )
+    assert results[3]["problem"]["code"] == "not_found"
+    assert gates(client) == []
+
+
+def test_a_hundred_decisions_fit_into_one_call(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "qa", max_concurrency=100)
+    gated(engine, acme, 100)
+    client = api("reviewer")
+    items = [
+        {"id": gate["id"], "decision": "approved"}
+        for gate in client.get(f"{INBOX}?limit=200").json()["results"]
+    ]
+
+    results = client.post(DECIDE, {"items": items}).json()["results"]
+
+    assert [result["ok"] for result in results] == [True] * 100
+
+
+def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    gated(engine, acme, 6)
+    items = [{"id": gate["id"], "decision": "approved"} for gate in gates(api())]
+    clients = [api("reviewer", name=f"r{number}") for number in range(3)]
+
+    answers = at_once(
+        *[
+            lambda c=client, s=turn: c.post(DECIDE, {"items": items[:: -1 if s % 2 else 1]})
+            for turn, client in enumerate(clients)
+        ]
+    )
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+    won = [result["id"] for answer in answers for result in answer.json()["results"] if result["ok"]]
+    assert sorted(won) == sorted(item["id"] for item in items)
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({}, "items"), ({"items": []}, "items"), ({"items": [{"decision": "approved"}]}, "items[0].id"),
+        ({"items": [{"id": str(UUID(int=1)), "decision": "maybe"}]}, "items[0].decision"),
+        ({"items": [{"id": str(UUID(int=1)), "decision": "rejected"}]}, "items[0].notes"),
+        ({"items": [{"id": str(UUID(int=1)), "decision": "approved", "x": 1}]}, "items[0].x"), ({"items": 5}, "items"),
+    ],
+)  # fmt: skip
+def test_a_bulk_decision_that_is_none_is_refused_by_path(
+    api: Any, engine: Engine, acme: Tenant, body: Any, path: str
+) -> None:
+    refused = problem(api("reviewer").post(DECIDE, body), 400, "validation_failed")
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+
+
+def test_the_inbox_of_another_tenant_is_empty_and_its_gates_are_not_there(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    (waiting,) = gated(engine, acme)
+    client = api("reviewer", tenant=other_tenant)
+
+    (result,) = client.post(DECIDE, {"items": [{"id": str(waiting), "decision": "approved"}]}).json()[
+        "results"
+    ]
+
+    assert client.get(INBOX).json()["results"] == []
+    assert (result["ok"], result["problem"]["code"]) == (False, "not_found")
+    assert engine.status(acme, waiting) == "awaiting_approval"
+
+
+def test_deciding_needs_a_reviewer(api: Any, engine: Engine, acme: Tenant) -> None:
+    assert problem(api("viewer").post(DECIDE, {"items": []}), 403, "forbidden")["required_role"] == "reviewer"

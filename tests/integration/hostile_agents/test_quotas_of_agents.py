@@ -1,0 +1,142 @@
+"""What agents may ask for: so much and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities.models import Activity, ApprovalLink, ToolCall
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.integration.tools.calling import CALLS
+from tests.toolbox import at_work, child, count_of, of
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_one_blocker_of_a_kind_is_open_and_not_more(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = at_work(engine, acme)
+    agent.used("report_blocker", **CALLS["report_blocker"])
+
+    for number in range(3):
+        agent.use("report_blocker", key=f"k{number}", **CALLS["report_blocker"])
+
+    assert child(acme, activity_id).link_kind == "resolution"
+    assert count_of(acme) == 2
+
+
+def test_an_agent_asks_about_fifty_activities_at_once_and_not_more(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+    ids = list(map(str, engine.submit(acme, "ba", count=51)))
+
+    refused = problem(
+        agent.use("create_approval", **CALLS["create_approval"], activity_ids=ids), 429, "quota_exceeded"
+    )
+
+    assert refused["quota"] == "links"
+    with tenant_scope(acme.pk):
+        assert ApprovalLink.objects.count() == 0
+    assert agent.use("create_approval", **CALLS["create_approval"], activity_ids=ids[:50]).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("tool", "member", "most"),
+    [
+        ("report_blocker", "message", 2_000), ("report_blocker", "type", 63), ("create_subtask", "name", 200),
+        ("create_subtask", "description", 20_000), ("request_human_review", "question", 2_000),
+        ("request_human_review", "content", 200_000),
+        ("create_approval", "title", 200), ("create_approval", "type", 63), ("create_approval", "description", 20_000),
+        ("reassign_task", "reason", 2_000),
+    ],
+)  # fmt: skip
+def test_texts_have_a_longest_length(engine: Engine, acme: Tenant, tool: str, member: str, most: int) -> None:
+    _, agent = at_work(engine, acme)
+
+    refused = problem(agent.use(tool, **{**CALLS[tool], member: "x" * (most + 1)}), 400, "validation_failed")
+
+    assert [fault["path"] for fault in refused["errors"]] == [member]
+    assert agent.use(tool, **{**CALLS[tool], member: "x" * most}).status_code == 201
+
+
+ASKING = [
+    ("report_blocker", CALLS["report_blocker"]), ("request_human_review", CALLS["request_human_review"]),
+    ("create_approval", CALLS["create_approval"]), ("reassign_task", CALLS["reassign_task"]),
+    ("create_subtask", {"name": "Look", "human_role": "editor", "blocking": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "arguments"), ASKING, ids=[tool for tool, _ in ASKING])
+def test_agents_of_a_role_fill_the_inbox_so_far_and_no_further(
+    api: Any,
+    engine: Engine,
+    acme: Tenant,
+    other_tenant: Tenant,
+    settings: Any,
+    tool: str,
+    arguments: dict[str, Any],
+) -> None:
+    settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 2
+    engine.serve(other_tenant)
+    _, first = at_work(engine, acme)
+    asked = [first.used("create_subtask", name=name, human_role="editor", blocking=False) for name in "ab"]
+    activity_id, agent = at_work(engine, acme)
+    _, of_another_role = at_work(engine, acme, "dev")
+    _, of_another_tenant = at_work(engine, other_tenant)
+    before = count_of(acme)
+
+    refused = problem(agent.use(tool, **arguments), 429, "quota_exceeded")
+
+    assert (refused["quota"], count_of(acme), engine.status(acme, activity_id)) == (
+        "inbox",
+        before,
+        "in_progress",
+    )
+    assert of_another_role.use(tool, **arguments).status_code == 201
+    assert of_another_tenant.use(tool, **arguments).status_code == 201
+    assert agent.use("create_subtask", name="x", agent_role="dev", blocking=False).status_code == 201
+    assert api().post(of(asked[0], "complete"), {}).status_code == 200
+    assert agent.use(tool, key="again", **arguments).status_code == 201
+
+
+def test_a_question_that_is_open_already_is_not_asked_twice(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+    ids = list(map(str, engine.submit(acme, "ba", count=2)))
+    approval = {**CALLS["create_approval"], "activity_ids": ids}
+    task = {"name": "Look", "description": "There.", "human_role": "editor", "blocking": False}
+
+    made = {
+        tool: {agent.use(tool, key=f"{number}", **arguments).json()["id"] for number in range(4)}
+        for tool, arguments in (("create_approval", approval), ("create_subtask", task))
+    }
+    others = {
+        agent.use("create_subtask", **{**task, "name": "Look again"}).json()["id"],
+        agent.use("create_approval", **{**approval, "activity_ids": ids[:1]}).json()["id"],
+        agent.use("create_approval", **{**approval, "title": "And this?"}).json()["id"],
+    }
+
+    assert [len(found) for found in made.values()] == [1, 1]
+    assert len(others - made["create_approval"] - made["create_subtask"]) == 3
+    with tenant_scope(acme.pk):
+        assert Activity.objects.filter(assignee_type="human").count() == 5
+        assert ToolCall.objects.count() == 11
+
+
+def test_every_refusal_is_written_down_once(
+    engine: Engine, acme: Tenant, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 0
+    _, agent = at_work(engine, acme)
+
+    agent.use("create_approval", **CALLS["create_approval"], activity_ids=[str(uuid4())])
+    agent.use("report_blocker", type="x", message="y", channel_id=str(uuid4()))
+    agent.use("request_human_review", question="May I?")
+
+    told = [record for record in caplog.records if getattr(record, "action", "") == "tool_refused"]
+    assert [(record.tool, record.code) for record in told] == [  # type: ignore[attr-defined]
+        ("create_approval", "quota_exceeded"), ("report_blocker", "tool_refused"), ("request_human_review", "quota_exceeded"),
+    ]  # fmt: skip
+    assert {record.run for record in told} == {str(agent.run_id)}  # type: ignore[attr-defined]

@@ -1,0 +1,93 @@
+"""Answers that are too long, compressed or endless."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agents.exceptions import (
+    PermanentAgentError,
+)
+from agents.outbound import client
+from tests.integration.outbound_client.peers import Serve, answering, dripping, ok, post
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", b"x" * 1001],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100\r\n" + b"x" * 256 + b"\r\n"] * 10],
+        [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b"x" * 1001],
+    ],
+)
+def test_an_answer_above_the_limit_is_cut_off(parts: list[bytes], serve: Serve) -> None:
+    server = serve(answering(*parts))
+
+    with pytest.raises(PermanentAgentError) as caught:
+        post(server.url, max_bytes=1000)
+
+    assert caught.value.error_code == "answer_too_large"
+
+
+def test_an_answer_of_exactly_the_limit_is_returned(serve: Serve) -> None:
+    server = serve(answering(ok(b"x" * 1000)))
+
+    assert post(server.url, max_bytes=1000).body == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("start", "endless"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1;" + b"e" * 4000 + b"\r\nx\r\n"),
+    ],
+)
+def test_a_flood_beside_the_body_is_cut_off_too(start: bytes, endless: bytes, serve: Serve) -> None:
+    server = serve(dripping(start, endless))
+
+    with pytest.raises(PermanentAgentError) as caught:
+        post(server.url, max_bytes=1000)
+
+    assert caught.value.error_code == "answer_too_large"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "identity, gzip", "x"])
+def test_a_compressed_answer_is_refused(encoding: str, serve: Serve) -> None:
+    server = serve(answering(ok(b"\x1f\x8b", f"Content-Encoding: {encoding}")))
+
+    with pytest.raises(PermanentAgentError) as caught:
+        post(server.url)
+
+    assert caught.value.error_code == "answer_encoded"
+
+
+def test_an_answer_that_says_identity_is_returned(serve: Serve) -> None:
+    server = serve(answering(ok(b"1", "Content-Encoding: Identity")))
+
+    assert post(server.url).body == b"1"
+
+
+@pytest.mark.parametrize("status", [202, 302, 404, 500])
+def test_the_status_counts_even_if_the_body_never_ends(
+    status: int, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "EXCERPT_SECONDS", 0.2)
+
+    server = serve(dripping(b"HTTP/1.1 %d Status\r\nContent-Length: 99999\r\n\r\nsorry" % status, b"."))
+
+    started = time.monotonic()
+    response = post(server.url, seconds=30)
+
+    assert time.monotonic() - started < 10
+    assert (response.status, response.truncated) == (status, True)
+    assert response.body.startswith(b"sorry")
+
+
+def test_only_the_beginning_of_an_errors_body_is_kept(serve: Serve) -> None:
+    server = serve(answering(b"HTTP/1.1 500 Oops\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000))
+
+    response = post(server.url, max_bytes=1000)
+
+    assert (response.status, len(response.body), response.truncated) == (500, client.EXCERPT_BYTES, True)

@@ -1,0 +1,42 @@
+"""Names and listeners of a world in which nothing may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agents import outbound
+from agents.outbound import policy
+from tests.outside import HOSTILE_URLS, Listener, Names, controlled_names
+
+
+@pytest.fixture(autouse=True)
+def closed_world(settings: Any) -> Iterator[None]:
+    settings.ORCHESTRATOR_EGRESS_ALLOW = settings.ORCHESTRATOR_EGRESS_DENY = ()
+    settings.ORCHESTRATOR_EGRESS_CA_FILE = None
+    yield
+    outbound.close_connections()
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    with controlled_names(monkeypatch) as controlled:
+        yield controlled
+
+
+@pytest.fixture(autouse=True)
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    """Something inside, at a port that the rules allow. Whatever a test does, nobody may come to it."""
+    listening = Listener()
+    monkeypatch.setattr(policy, "PORTS", policy.PORTS | {listening.port})
+    yield listening
+    listening.close()
+    assert listening.connections == 0
+
+
+@pytest.fixture
+def hostile(listener: Listener) -> tuple[str, ...]:
+    own = [f"{host}:{listener.port}/run" for host in ("127.0.0.1", "[::1]", "localhost", "loop.example")]
+    return (*HOSTILE_URLS, *(f"{scheme}://{place}" for place in own for scheme in ("http", "https")))

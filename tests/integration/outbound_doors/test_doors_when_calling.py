@@ -1,0 +1,148 @@
+"""What was saved all the same is judged again when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities.alerts import posting, targets
+from activities.alerts.problems import DeliveryProblem
+from activities.webhooks import posting as webhook_posting
+from agents import health, outbound
+from agents.contracts import AdapterSettings
+from agents.exceptions import AgentError
+from agents.models import Agent
+from agents.outbound import client as outbound_client
+from agents.outbound import transport
+from agents.runner import run_agent
+from pipelines.exceptions import SourceUnavailable
+from pipelines.models import Dataset
+from pipelines.tables import fetched
+from tests.outside import GOOD_NAME, GOOD_URL, Listener, Names
+from tests.subjects import RecordingLink, a_request
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def _call_http(url: str) -> Any:
+    return run_agent(a_request(AdapterSettings("http", url)), link=RecordingLink())
+
+
+def _call_model(adapter: str) -> Callable[[str], Any]:
+    def call(url: str) -> Any:
+        settings = AdapterSettings(adapter, url, {"type": "bearer", "token": "k"}, "m-1")
+        return run_agent(a_request(settings), link=RecordingLink())
+
+    return call
+
+
+def _look_at_health(url: str) -> Any:
+    finding = health.look(Agent(role="x", health_url=url), "")
+    if not finding.reachable:
+        raise AgentError(finding.detail)
+
+
+def _look_at_endpoint(url: str) -> Any:
+    finding = health.look(Agent(role="x"), url)
+    if not finding.reachable:
+        raise AgentError(finding.detail)
+
+
+def _read_rows(url: str) -> Any:
+    dataset = Dataset(tenant_id=uuid4(), name="x", source="api", fields={"id": "string"}, location=url)
+    return list(fetched.typed_rows(dataset))
+
+
+def _send_event(url: str) -> Any:
+    """It never raises: what came of an attempt is kept with the delivery."""
+    outcome = webhook_posting.post(url, {}, message_id="m", secrets=["whsec_" + 8 * "QUJD"])
+    assert not outcome.taken
+    raise AgentError(outcome.error)
+
+
+CALLS: dict[str, Callable[[str], Any]] = {
+    "agent": _call_http,
+    "model": _call_model("openai"),
+    "other model": _call_model("anthropic"),
+    "health": _look_at_health,
+    "health of an endpoint": _look_at_endpoint,
+    "alert": lambda url: posting.post(targets.Target(url), b"{}"),
+    "data source": _read_rows,
+    "event": _send_event,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_was_saved_all_the_same_is_refused_when_it_is_called(
+    monkeypatch: pytest.MonkeyPatch, hostile: tuple[str, ...], name: str
+) -> None:
+    """As from a row that is older than a rule, or was written past it."""
+    connected: list[Any] = []
+    monkeypatch.setattr(transport, "_connected", lambda *place: connected.append(place))
+
+    for url in hostile:
+        with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
+            CALLS[name](url)
+        assert connected == [], url
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_name_that_leads_inside_once_it_was_checked_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch, names: Names, listener: Listener, name: str
+) -> None:
+    names.flips[GOOD_NAME] = ["127.0.0.1"]
+    url = f"https://{GOOD_NAME}:{listener.port}/run"
+    outbound.check_url(url)
+
+    with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
+        CALLS[name](url)
+
+    assert names.asked == [GOOD_NAME, GOOD_NAME]
+
+
+def test_a_name_is_not_asked_again_between_judging_and_connecting(
+    monkeypatch: pytest.MonkeyPatch, names: Names, listener: Listener
+) -> None:
+    """The name flips after the first question of the call itself: the judged address is what is connected to."""
+    names.flips[GOOD_NAME] = ["127.0.0.1"]
+    connected: list[Any] = []
+
+    def connect(address: Any, port: int) -> Any:
+        connected.append((str(address), port))
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(transport, "_connected", connect)
+
+    for call in CALLS.values():
+        names.asked.clear()
+        with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
+            call(f"https://{GOOD_NAME}:{listener.port}/run")
+        assert names.asked == [GOOD_NAME]
+
+    assert set(connected) == {("93.184.216.34", listener.port)}
+
+
+def test_every_call_has_a_deadline_and_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they do is tested with the client; that nobody calls without them, here."""
+    bounds: list[tuple[float, int]] = []
+
+    class Stopped(BaseException):
+        """Nothing of ours catches it."""
+
+    def budgeted(seconds: float, max_bytes: int, *more: Any) -> Any:
+        bounds.append((seconds, max_bytes))
+        raise Stopped
+
+    monkeypatch.setattr("agents.outbound.budget.call_budget", budgeted)
+    monkeypatch.setattr("agents.outbound.call_budget", budgeted)
+    assert outbound_client.budget.call_budget is budgeted
+
+    for call in CALLS.values():
+        with pytest.raises(Stopped):
+            call(GOOD_URL)
+
+    assert len(bounds) == len(CALLS)
+    assert all(0 < seconds <= 3_600 and 0 < most <= 64_000_000 for seconds, most in bounds), bounds

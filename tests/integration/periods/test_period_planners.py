@@ -1,0 +1,158 @@
+"""The planner comes to nothing: it is asked again, or people plan in its place."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from activities import approvals, cancellation, people, reassignment
+from activities.models import Activity, Alert
+from agents.contracts import Completed, Output
+from agents.exceptions import PermanentAgentError
+from pipelines import periods
+from pipelines.exceptions import PeriodNotPlanning, PlannerAtWork
+from pipelines.models import DeliverablePeriod
+from pipelines.periods import PlanInvalid
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.integration.periods.months import PLAN, answering, count, figures, planner, risk, runs
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_planner_that_fails_puts_the_period_at_risk_until_it_is_tried_again(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    def fail(request: Any) -> Completed:
+        raise PermanentAgentError("No idea.")
+
+    engine.agent.behaviour = fail
+    engine.drain()
+    failed = planner(acme, may)
+    assert risk(acme, may) == (
+        True,
+        f"The planner's activity is {failed.status.replace('_', ' ')}, and there is no plan.",
+    )
+
+    cancellation.retry(acme.pk, failed.pk, actor="user:ann")
+
+    assert risk(acme, may) == (False, "")
+    engine.agent.behaviour = answering(PLAN)
+    engine.drain()
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+def test_the_planner_is_asked_again_only_when_it_has_come_to_nothing(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    with pytest.raises(PlannerAtWork):
+        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+    first = planner(acme, may)
+    cancellation.cancel(acme.pk, first.pk, actor="user:ann")
+    assert risk(acme, may) == (True, "The planner's activity is cancelled, and there is no plan.")
+
+    asked = periods.ask_again(acme.pk, may.pk, actor="user:ann")
+
+    assert asked.planner_activity_id not in (None, first.pk)
+    assert risk(acme, may) == (False, "")
+    engine.drain()
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    with pytest.raises(PeriodNotPlanning):
+        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+
+
+def test_asking_again_closes_what_is_left_of_the_planner_that_failed(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    def fail(request: Any) -> Completed:
+        raise PermanentAgentError("No idea.")
+
+    engine.agent.behaviour = fail
+    engine.drain()
+    failed = planner(acme, may)
+
+    periods.ask_again(acme.pk, may.pk, actor="user:ann")
+
+    assert engine.status(acme, failed.pk) == "cancelled"
+    assert planner(acme, may).status == "created"
+    assert risk(acme, may) == (False, "")
+
+
+def test_of_two_who_ask_again_at_once_one_is_told_that_it_plans(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    cancellation.cancel(acme.pk, may.planner_activity_id, actor="user:ann")
+
+    outcomes = at_once(*[partial(periods.ask_again, acme.pk, may.pk, actor="user:ann")] * 2)
+
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["DeliverablePeriod", "PlannerAtWork"]
+    assert count(acme, Activity, agent_role="activity-planner") == 2
+
+
+def test_a_person_gives_the_plan_and_is_no_longer_asked_for_one(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_ROUNDS = 1
+    engine.agent.behaviour = answering({"items": []})
+    engine.drain()
+
+    with pytest.raises(PlanInvalid):
+        periods.take_up(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
+    assert count(acme, Activity, link_kind="escalation", status="created") == 1
+    taken = periods.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+
+    assert (taken.status, taken.planned, taken.at_risk) == ("active", 2, False)
+    assert {run.created_by for run in runs(acme, may)} == {"user:ann"}
+    assert count(acme, Activity, link_kind="escalation", status="cancelled") == 1
+    with pytest.raises(PeriodNotPlanning):
+        periods.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+
+
+def test_a_plan_that_another_agent_was_given_to_do_is_taken_up(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.take()
+    reassignment.reassign(
+        acme.pk, may.planner_activity_id, actor="user:ann", reason="Ask Dev.", agent_role="dev"
+    )
+    heir = planner(acme, may)
+    engine.agent.behaviour = lambda request: Completed(Output(data=PLAN))
+
+    engine.drain()
+
+    assert (heir.agent_role, heir.parent_id) == ("dev", may.planner_activity_id)
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+def test_a_plan_that_a_person_was_given_to_do_is_taken_up_from_the_person(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    reassignment.reassign(
+        acme.pk, may.planner_activity_id, actor="user:ann", reason="Bob knows.", human_role="editor"
+    )
+    heir = planner(acme, may)
+    assert heir.assignee_type == "human"
+
+    periods.take_up(acme.pk, may.pk, PLAN, actor="user:bob")
+
+    assert engine.status(acme, heir.pk) == "cancelled"
+    assert figures(acme, may)[:2] == ("active", 2)
+
+
+def test_a_person_who_approves_instead_of_planning_leaves_the_period_at_risk(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    reassignment.reassign(
+        acme.pk, may.planner_activity_id, actor="user:ann", reason="Bob knows.", human_role="editor"
+    )
+    heir = planner(acme, may)
+
+    if heir.is_approval_gate:
+        approvals.approve(acme.pk, heir.pk, actor="user:bob")
+    else:
+        people.complete(acme.pk, heir.pk, actor="user:bob")
+
+    assert risk(acme, may) == (True, "The plan was refused.")
+    assert count(acme, Alert, kind="plan_invalid") == 1

@@ -1,0 +1,204 @@
+"""A plan is taken up, or goes back to the planner with all of its faults."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities.models import Activity, Alert
+from agents.contracts import Completed, Output
+from pipelines import deliverables, periods
+from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
+from pipelines.periods import planning
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once, elsewhere
+from tests.integration.periods.months import (
+    PLAN,
+    again,
+    answering,
+    count,
+    figures,
+    impatiently,
+    of_step,
+    planner,
+    risk,
+    runs,
+    save,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_plan_starts_one_run_for_each_item_with_what_the_item_says(
+    engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
+) -> None:
+    save(acme, "own", {"id": "only", "agent_role": "qa"}, params={"city": "Oslo", "tone": "loud"})
+    deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "own"]})
+    engine.agent.behaviour = answering(
+        {"items": [
+            {"pipeline": "own", "params": {"city": "Bergen"}, "input": {"content": "Begin."}, "priority": 3, "name": "One"},
+            {"pipeline": "flow"},
+            {"pipeline": "own"},
+        ]}
+    )  # fmt: skip
+
+    engine.deliver()
+
+    first, second, third = runs(acme, may)
+    assert (first.name, first.priority, first.input, first.params) == (
+        "One", 3, {"content": "Begin."}, {"city": "Bergen", "tone": "calm"},
+    )  # fmt: skip
+    assert third.params == {"city": "Oslo", "tone": "calm"}
+    assert {run.deliverable_id for run in (first, second, third)} == {blog.pk}
+    assert figures(acme, may) == ("active", 3, 0, 0, 0)
+    assert of_step(acme, first, "only").deliverable_id == blog.pk
+    engine.drain()
+    assert figures(acme, may) == ("completed", 3, 3, 0, 0)
+    assert again(acme, may).ended_at is not None
+
+
+def test_a_run_that_is_not_to_start_yet_waits_while_the_others_begin(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    far = datetime.now(UTC).date() + timedelta(days=400)
+    (period,) = periods.start_new_periods(acme.pk, today=far)
+    begins = {"pipeline": "flow", "not_before": f"{far}T08:00:00Z"}
+    engine.agent.behaviour = answering({"items": [begins, {"pipeline": "flow"}]})
+
+    engine.drain()
+
+    later, now = runs(acme, period)
+    assert (later.status, now.status) == ("running", "completed")
+    waiting = of_step(acme, later, "a")
+    assert (waiting.status, waiting.not_before) == (
+        "created",
+        datetime(far.year, far.month, far.day, 8, tzinfo=UTC),
+    )
+    engine.make_due(acme)
+    engine.drain()
+    assert figures(acme, period) == ("completed", 2, 2, 0, 0)
+
+
+def test_a_plan_that_is_announced_twice_starts_its_runs_once(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.deliver()
+    settled = planner(acme, may)
+
+    with tenant_scope(acme.pk):
+        periods.follow_planner(settled)
+    at_once(*[partial(_follow, acme, settled)] * 4)
+
+    assert len(runs(acme, may)) == 2
+
+
+def _follow(tenant: Tenant, activity: Activity) -> None:
+    with tenant_scope(tenant.pk):
+        periods.follow_planner(activity)
+
+
+def test_an_activity_that_only_says_it_plans_a_period_changes_nothing(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, other_tenant: Tenant
+) -> None:
+    engine.serve(other_tenant)
+    engine.take()  # the planner's message
+    for forger in (acme, other_tenant):
+        engine.submit(forger, "qa", metadata={"deliverable_period": str(may.pk)})
+    engine.submit(acme, "qa", metadata={"deliverable_period": ["no", "id"]})
+    engine.agent.behaviour = lambda request: Completed(Output(data=PLAN))
+
+    engine.drain()
+
+    assert count(acme, Activity, agent_role="qa", status="done") == 2
+    assert (runs(acme, may), again(acme, may).status) == ([], "planning")
+
+
+def test_a_plan_with_faults_goes_back_to_the_planner_with_all_of_them(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    broken = {"items": [{"pipeline": "flop"}, {"pipeline": "flow", "priority": 99}]}
+    engine.agent.behaviour = answering(broken, {"items": [{"pipeline": "flop"}]}, PLAN)
+
+    engine.deliver()
+
+    revision = planner(acme, may)
+    assert (revision.round, revision.link_kind, revision.status) == (2, "revision_of", "created")
+    assert "- items[1].priority: must be from 1 to 20" in revision.reviewer_notes
+    assert again(acme, may).plan_faults == [{"path": "items[1].priority", "message": "must be from 1 to 20"}]
+    assert risk(acme, may) == (False, "")
+    engine.drain()
+    wakes = [call.wake_reason for call in engine.agent.calls if call.agent_role == "activity-planner"]
+    assert wakes == ["scheduled", "rejection", "rejection"]
+    assert (
+        'items[0].pipeline: unknown pipeline "flop", did you mean flow?' in planner(acme, may).reviewer_notes
+    )
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert again(acme, may).plan_faults == []
+
+
+@pytest.mark.parametrize("answer", [Output(content="Here is my plan."), Output(data=[1]), Output(data="x")])
+def test_an_answer_that_is_no_plan_goes_back_too(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, answer: Output
+) -> None:
+    engine.agent.behaviour = lambda request: Completed(answer)
+
+    engine.deliver()
+
+    assert "- must be an object" in planner(acme, may).reviewer_notes
+
+
+def test_after_too_many_rounds_people_are_asked_and_told_once(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_ROUNDS = 3
+    engine.agent.behaviour = answering({"items": []})
+
+    engine.drain()
+
+    last = planner(acme, may)
+    assert (last.round, last.status) == (3, "done")
+    assert risk(acme, may) == (True, "The plan was refused.")
+    with tenant_scope(acme.pk):
+        (escalation,) = Activity.objects.filter(link_kind="escalation")
+        (alert,) = Alert.objects.all()
+    assert (escalation.parent_id, escalation.assignee_type, escalation.reviewer_notes) == (
+        last.pk, "human", "- items: must have at least 1 member",
+    )  # fmt: skip
+    assert (alert.kind, alert.activity_id) == ("plan_invalid", last.pk)
+    assert alert.facts == {"period": str(may.pk), "deliverable": str(may.deliverable_id)}
+
+
+def test_a_pipeline_that_was_switched_off_meanwhile_is_a_fault_of_the_plan(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    with tenant_scope(acme.pk):
+        Pipeline.objects.update(enabled=False)
+
+    engine.deliver()
+
+    assert 'items[0].pipeline: unknown pipeline "flow"' in planner(acme, may).reviewer_notes
+
+
+def test_a_pipeline_cannot_be_switched_off_between_the_look_at_the_plan_and_its_start(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, tried = planning._start_runs, []
+
+    def switch_off(tenant_id: UUID) -> None:
+        Pipeline.objects.for_tenant(tenant_id).update(enabled=False)
+
+    def meanwhile(*args: Any) -> None:
+        tried.append(elsewhere(partial(impatiently, acme, switch_off)))
+        start(*args)
+
+    monkeypatch.setattr(planning, "_start_runs", meanwhile)
+
+    engine.deliver()
+
+    assert "lock timeout" in str(tried[0])
+    assert figures(acme, may)[:2] == ("active", 2)

@@ -1,0 +1,243 @@
+"""How a month goes: its figures, what puts it at risk, and calling it off."""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, connections
+
+from activities import cancellation, people, relay
+from activities.models import Alert
+from pipelines import periods, tally
+from pipelines.cancellation import cancel_run
+from pipelines.exceptions import PeriodEnded, PeriodNotPlanning
+from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.integration.periods.months import (
+    MAY,
+    PLAN,
+    again,
+    answering,
+    count,
+    figures,
+    of_step,
+    planner,
+    risk,
+    runs,
+    save,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_run_that_fails_is_counted_and_puts_the_period_at_risk(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.agent.behaviour = answering(PLAN, failing="b")
+
+    engine.drain()
+
+    assert figures(acme, may) == ("completed", 2, 0, 2, 0)
+    assert risk(acme, may) == (True, "Bees failed; Honey failed.")
+    assert count(acme, Alert, kind="period_at_risk") == 1
+
+
+def test_a_run_that_is_tried_again_and_recovers_takes_the_flag_away(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.agent.behaviour = answering(PLAN, failing="b")
+    engine.drain()
+    engine.agent.behaviour = answering(PLAN)
+    bees, honey = runs(acme, may)
+
+    cancellation.retry(acme.pk, of_step(acme, bees, "b").pk, actor="user:ann")
+
+    assert figures(acme, may) == ("active", 2, 0, 1, 0)
+    assert again(acme, may).ended_at is None
+    engine.drain()
+    assert figures(acme, may) == ("completed", 2, 1, 1, 0)
+    assert risk(acme, may) == (True, "Honey failed.")
+    cancellation.retry(acme.pk, of_step(acme, honey, "b").pk, actor="user:ann")
+    assert risk(acme, may) == (False, "")
+    engine.drain()
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+def test_a_dead_letter_on_the_critical_path_flags_the_period_while_its_run_goes_on(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    save(
+        acme, "flow", {"id": "bad", "agent_role": "qa"},
+        {"id": "beside", "human_role": "editor", "depends_on": []},
+    )  # fmt: skip
+    engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]}, failing="bad")
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+
+    engine.drain()
+
+    assert figures(acme, period) == ("active", 1, 0, 0, 0)
+    assert risk(acme, period) == (True, "flow failed at bad.")
+    (run,) = runs(acme, period)
+    cancellation.retry(acme.pk, of_step(acme, run, "bad").pk, actor="user:ann")
+    assert risk(acme, period) == (False, "")
+
+
+@pytest.mark.parametrize("policy", ["continue", "skip"])
+def test_a_dead_letter_that_its_run_can_do_without_flags_nothing(
+    engine: Engine, acme: Tenant, blog: Deliverable, policy: str
+) -> None:
+    save(
+        acme, "flow", {"id": "bad", "agent_role": "qa"},
+        {"id": "after", "agent_role": "dev", "depends_on": ["bad"], "on_upstream_failure": policy},
+    )  # fmt: skip
+    engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]}, failing="bad")
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+
+    engine.drain()
+
+    assert figures(acme, period) == ("completed", 1, 1, 0, 0)
+    assert risk(acme, period) == (False, "")
+    assert count(acme, Alert, kind="period_at_risk") == 0
+
+
+def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    save(acme, "flow", {"id": "only", "human_role": "editor"})
+    engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}] * 6})
+    for attempt in range(3):
+        (period,) = periods.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
+        engine.drain()
+        tasks = [of_step(acme, run, "only").pk for run in runs(acme, period)]
+        finish = [partial(people.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
+        cancel = [partial(cancel_run, acme.pk, run.pk, actor="user:ann") for run in runs(acme, period)[4:]]
+
+        outcomes = at_once(*finish, *cancel)
+
+        assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert figures(acme, period) == ("completed", 6, 4, 0, 2)
+
+
+def test_a_run_that_is_cancelled_is_counted_and_the_last_one_completes_the_period(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.deliver()
+    bees, honey = runs(acme, may)
+
+    cancel_run(acme.pk, bees.pk, actor="user:ann")
+    assert figures(acme, may) == ("active", 2, 0, 0, 1)
+    cancel_run(acme.pk, honey.pk, actor="user:ann")
+
+    assert figures(acme, may) == ("completed", 2, 0, 0, 2)
+
+
+def test_counting_again_changes_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+    engine.agent.behaviour = answering(PLAN, failing="b")
+    engine.drain()
+    before = again(acme, may)
+
+    with tenant_scope(acme.pk):
+        tally.recount(acme.pk, may.pk)
+        tally.recount(acme.pk, may.pk)
+
+    after = again(acme, may)
+    assert {f.name: getattr(after, f.attname) for f in after._meta.fields} == {
+        f.name: getattr(before, f.attname) for f in before._meta.fields
+    }
+    assert count(acme, Alert, kind="period_at_risk") == 1
+
+
+def test_a_reason_names_three_troubles_and_counts_the_rest(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    items = [{"pipeline": "flow", "name": f"Run {number}"} for number in range(5)]
+    engine.agent.behaviour = answering({"items": items}, failing="a")
+
+    engine.drain()
+
+    assert risk(acme, may) == (True, "Run 0 failed; Run 1 failed; Run 2 failed; and 2 more.")
+
+
+def test_cancelling_a_period_ends_its_planner(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+    periods.cancel_period(acme.pk, may.pk, actor="user:ann", reason="No budget.")
+
+    engine.drain()
+
+    assert planner(acme, may).status == "cancelled"
+    assert figures(acme, may) == ("cancelled", 0, 0, 0, 0)
+    assert risk(acme, may) == (False, "")
+    assert again(acme, may).ended_at is not None
+    with pytest.raises(PeriodNotPlanning):
+        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+
+
+def test_cancelling_a_period_cancels_its_runs_and_keeps_what_they_did(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.deliver()
+    bees, honey = runs(acme, may)
+    cancel_run(acme.pk, bees.pk, actor="user:ann")
+
+    periods.cancel_period(acme.pk, may.pk, actor="user:ann")
+    periods.cancel_period(acme.pk, may.pk, actor="user:ann")
+
+    assert figures(acme, may) == ("cancelled", 2, 0, 0, 2)
+    assert of_step(acme, honey, "a").status == "cancelled"
+
+
+def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    for attempt in range(3):
+        period = (
+            may if not attempt else periods.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))[0]
+        )
+
+        outcomes = at_once(
+            engine.deliver, partial(periods.cancel_period, acme.pk, period.pk, actor="user:ann")
+        )
+
+        assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert again(acme, period).status == "cancelled"
+        assert not [run for run in runs(acme, period) if run.status == "running"]
+        engine.drain()
+
+
+def test_a_completed_period_is_not_cancelled(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+    engine.drain()
+
+    with pytest.raises(PeriodEnded, match="completed"):
+        periods.cancel_period(acme.pk, may.pk, actor="user:ann")
+
+
+def test_a_run_without_a_period_asks_nothing_of_periods(engine: Engine, acme: Tenant) -> None:
+    asked: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        asked.append(sql)
+        return execute(sql, params, many, context)
+
+    start_run(acme.pk, "flow", NewRun(), actor="test")
+    with connections["default"].execute_wrapper(note):
+        engine.drain()
+
+    assert asked
+    assert not [sql for sql in asked if "deliverableperiod" in sql]
+    relay.flush()
+
+
+def test_a_unique_index_keeps_an_item_of_a_plan_from_running_twice(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.deliver()
+    first: UUID = runs(acme, may)[0].pk
+
+    with pytest.raises(IntegrityError), tenant_scope(acme.pk):
+        PipelineRun.objects.filter(period=may).exclude(pk=first).update(plan_item=0)

@@ -1,0 +1,222 @@
+"""Pipelines and templates over the API: made, changed by versions, refused with every fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines.models import Pipeline, PipelineVersion
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.integration.pipelines_api.definitions import EXAMPLE, PIPELINES, TEMPLATES, definition, paths
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_pipeline_is_made_and_shown_with_its_definition_and_versions(api: Any, acme: Tenant) -> None:
+    made = api("admin").post(PIPELINES, definition(description="Two steps", params={"city": "Oslo"}))
+
+    shown = made.json()
+    assert made.status_code == 201
+    assert (shown["key"], shown["name"], shown["version"], shown["enabled"]) == ("flow", "Flow", 1, True)
+    assert [(step["id"], step["depends_on"]) for step in shown["definition"]["steps"]] == [
+        ("a", []),
+        ("b", ["a"]),
+    ]
+    assert [(version["version"], version["created_by"]) for version in shown["versions"]] == [
+        (1, "token:admin of acme")
+    ]
+    assert (made["Location"], made["ETag"]) == (f"{PIPELINES}flow/", '"1"')
+    assert api("viewer").get(made["Location"]).json() == shown
+
+
+def test_making_the_same_pipeline_twice_is_409_and_makes_no_version(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+
+    problem(client.post(PIPELINES, definition(name="Other")), 409, "already_exists")
+
+    assert client.get(f"{PIPELINES}flow/").json()["version"] == 1
+    assert client.get(f"{PIPELINES}flow/").json()["name"] == "Flow"
+
+
+def test_a_put_makes_a_new_version_and_the_first_one_makes_the_pipeline(api: Any, acme: Tenant) -> None:
+    client = api()
+
+    first = client.put(f"{PIPELINES}flow/", definition())
+    second = client.put(f"{PIPELINES}flow/", {"name": "Better", "steps": definition()["steps"][:1]})
+
+    assert (first.status_code, first.json()["version"], first["ETag"]) == (201, 1, '"1"')
+    assert (second.status_code, second.json()["version"], second["ETag"]) == (200, 2, '"2"')
+    assert [version["version"] for version in second.json()["versions"]] == [2, 1]
+    assert (second.json()["name"], len(second.json()["definition"]["steps"])) == ("Better", 1)
+
+
+def test_a_put_with_another_key_than_its_address_is_refused(api: Any, acme: Tenant) -> None:
+    assert paths(api().put(f"{PIPELINES}flow/", definition("other"))) == {"key"}
+
+
+@pytest.mark.parametrize("condition", ['"1"', "*", '"7", "1"'])
+def test_a_put_on_the_version_that_was_read_is_made(api: Any, acme: Tenant, condition: str) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+
+    assert (
+        client.put(f"{PIPELINES}flow/", definition(), headers={"If-Match": condition}).json()["version"] == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "condition"), [("flow", '"2"'), ("flow", 'W/"1"'), ("none", '"1"'), ("none", "*")]
+)
+def test_a_put_on_anything_else_is_412_and_makes_nothing(
+    api: Any, acme: Tenant, key: str, condition: str
+) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+
+    problem(
+        client.put(f"{PIPELINES}{key}/", definition(key), headers={"If-Match": condition}),
+        412,
+        "precondition_failed",
+    )
+
+    with tenant_scope(acme.pk):
+        assert PipelineVersion.objects.count() == 1
+
+
+def test_of_several_who_change_the_same_version_at_once_one_wins(api: Any, acme: Tenant) -> None:
+    clients = [api(name=f"n{number}") for number in range(4)]
+    clients[0].post(PIPELINES, definition())
+
+    answers = at_once(
+        *[
+            lambda c=client: c.put(f"{PIPELINES}flow/", definition(), headers={"If-Match": '"1"'})
+            for client in clients
+        ]
+    )
+
+    assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
+
+
+@pytest.mark.parametrize(
+    ("broken", "path"),
+    [
+        ({"steps": []}, "steps"), ({"steps": "a"}, "steps"), ({"name": ""}, "name"), ({"key": "Not A Key"}, "key"),
+        ({"colour": 1}, "colour"),
+        ({"steps": [{"id": "a", "agent_role": "no-such"}]}, "steps[0].agent_role"),
+        ({"steps": [{"id": "a", "template": "no-such"}]}, "steps[0].template"),
+        ({"steps": [{"id": "a", "agent_role": "qa", "depends_on": ["z"]}]}, "steps[0].depends_on[0]"),
+        ({"steps": [{"id": "a", "agent_role": "qa", "depends_on": ["b"]}, {"id": "b", "agent_role": "qa"}]}, "steps[0].depends_on"),
+        ({"steps": [{"id": "a", "agent_role": "qa", "when": "1 <"}]}, "steps[0].when"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["post", "put"])
+def test_every_fault_of_a_definition_is_named_by_its_path(
+    api: Any, acme: Tenant, method: str, broken: Any, path: str
+) -> None:
+    client, body = api(), definition(**broken)
+    address = PIPELINES if method == "post" else f"{PIPELINES}{body['key']}/".replace(" ", "%20")
+
+    assert path in paths(getattr(client, method)(address, body), "invalid_definition")
+    with tenant_scope(acme.pk):
+        assert not Pipeline.objects.filter().exists()
+
+
+def test_a_repeated_key_in_a_definition_is_refused(api: Any, acme: Tenant) -> None:
+    raw = b'{"key": "flow", "name": "a", "name": "b", "steps": [{"id": "a", "agent_role": "qa"}]}'
+
+    problem(api().generic("POST", PIPELINES, raw, content_type="application/json"), 400, "invalid_json")
+
+
+def test_definitions_come_as_json_alone(api: Any, acme: Tenant) -> None:
+    answer = api().generic("PUT", f"{PIPELINES}flow/", EXAMPLE.read_bytes(), content_type="application/yaml")
+
+    assert answer.status_code == 415
+
+
+def test_pipelines_are_listed_by_key_without_their_definitions(api: Any, acme: Tenant) -> None:
+    client = api()
+    for key in ("b", "a"):
+        client.post(PIPELINES, definition(key))
+
+    found = client.get(PIPELINES).json()["results"]
+
+    assert [pipeline["key"] for pipeline in found] == ["a", "b"]
+    assert "definition" not in found[0]
+    assert [
+        pipeline["key"] for pipeline in client.get(f"{PIPELINES}?search=b&enabled=true").json()["results"]
+    ] == ["b"]
+
+
+def test_a_template_is_made_used_and_changed(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api("admin")
+    made = client.post(
+        TEMPLATES,
+        {
+            "key": "write",
+            "name": "Write",
+            "agent_role": "qa",
+            "description": "Well.",
+            "params": {"tone": "dry"},
+        },
+    )
+    client.post(PIPELINES, {"key": "flow", "name": "Flow", "steps": [{"id": "a", "template": "write"}]})
+    changed = client.put(made["Location"], {"name": "Write", "agent_role": "dev"})
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+
+    assert (made.status_code, made["Location"]) == (201, f"{TEMPLATES}write/")
+    assert made.json().keys() == {
+        "key", "name", "description", "agent_role", "human_role", "requires_approval", "is_approval_gate", "params", "retry",
+        "timeout_seconds", "created_at",
+    }  # fmt: skip
+    assert (changed.status_code, changed.json()["agent_role"], changed.json()["params"]) == (200, "dev", {})
+    activity = client.get(run["steps"][0]["link"]).json()
+    assert (activity["agent_role"], activity["description"], activity["params"]) == (
+        "qa",
+        "Well.",
+        {"tone": "dry"},
+    )
+    assert [template["key"] for template in api("viewer").get(TEMPLATES).json()["results"]] == ["write"]
+
+
+def test_a_template_of_a_key_that_is_taken_is_409(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})
+
+    problem(
+        client.post(TEMPLATES, {"key": "write", "name": "Else", "agent_role": "qa"}), 409, "already_exists"
+    )
+
+
+def test_a_template_that_has_changed_since_it_was_read_is_not_replaced(api: Any, acme: Tenant) -> None:
+    client = api()
+    seen = client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})["ETag"]
+    now = client.put(f"{TEMPLATES}write/", {"name": "Better", "agent_role": "qa"}, headers={"If-Match": seen})
+
+    assert now.status_code == 200
+    problem(
+        client.put(f"{TEMPLATES}write/", {"name": "Worse"}, headers={"If-Match": seen}),
+        412,
+        "precondition_failed",
+    )
+    assert client.get(f"{TEMPLATES}write/")["ETag"] == now["ETag"]
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"name": ""}, "name"), ({"key": "No Key"}, "key"), ({"key": None}, "key"), ({"agent_role": "none"}, "agent_role"),
+        ({"agent_role": "qa", "human_role": "editor"}, "human_role"), ({"agent_role": "qa", "is_approval_gate": True}, "is_approval_gate"),
+        ({"human_role": "editor", "requires_approval": True}, "requires_approval"), ({"params": 1}, "params"),
+        ({"retry": {"max_attempts": 99}}, "retry.max_attempts"), ({"timeout_seconds": -1}, "timeout_seconds"),
+        ({"colour": "red"}, "colour"),
+    ],
+)  # fmt: skip
+def test_a_template_that_could_not_work_is_refused_by_path(
+    api: Any, acme: Tenant, body: Any, path: str
+) -> None:
+    assert path in paths(api().post(TEMPLATES, {"key": "write", "name": "Write", **body}))

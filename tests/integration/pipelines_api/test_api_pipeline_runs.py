@@ -1,0 +1,255 @@
+"""Runs of pipelines over the API: started, listed, drawn, cancelled; and who may do so."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+from xml.etree import ElementTree
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from agents.contracts import Completed
+from agents.exceptions import PermanentAgentError
+from pipelines.models import Pipeline
+from tenants.context import APP, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.pipelines_api.definitions import PIPELINES, RUNS, TEMPLATES, definition, paths
+from tests.integration.test_api_door import problem
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_started_run_is_shown_with_its_steps(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api("operator")
+    api("admin").post(PIPELINES, definition(params={"city": "Oslo"}))
+    given = {
+        "params": {"topic": "bees"},
+        "priority": "gated",
+        "input": {"content": "begin"},
+        "deliverable": str(uuid4()),
+    }
+
+    started = client.post(f"{PIPELINES}flow/runs/", given)
+
+    run = started.json()
+    assert started.status_code == 201
+    assert started["Location"] == f"{RUNS}{run['id']}/"
+    assert (run["pipeline"], run["version"], run["status"], run["priority"]) == ("flow", 1, "running", 5)
+    assert (run["params"], run["deliverable"]) == ({"city": "Oslo", "topic": "bees"}, given["deliverable"])
+    first, second = run["steps"]
+    assert (first["step"], first["name"], first["status"], first["round"], first["needs"]) == (
+        "a",
+        "First",
+        "active",
+        1,
+        [],
+    )
+    assert (second["step"], second["status"], second["activity"], second["needs"]) == (
+        "b",
+        "pending",
+        None,
+        ["a"],
+    )
+    assert client.get(f"/api/v1/activities/{first['activity']}/").json()["pipeline_run"] == run["id"]
+
+    engine.drain()
+
+    ended = client.get(started["Location"]).json()
+    assert (ended["status"], bool(ended["finished_at"])) == ("completed", True)
+    assert [(step["status"], step["activity_status"]) for step in ended["steps"]] == [("done", "done")] * 2
+
+
+def test_a_run_keeps_the_version_that_it_began_with(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+
+    client.put(f"{PIPELINES}flow/", {"name": "Flow", "steps": [{"id": "z", "agent_role": "qa"}]})
+    engine.drain()
+
+    now = client.get(run["link"]).json()
+    assert (now["version"], now["status"], [step["step"] for step in now["steps"]]) == (
+        1,
+        "completed",
+        ["a", "b"],
+    )
+    assert client.post(f"{PIPELINES}flow/runs/").json()["version"] == 2
+
+
+def test_starting_what_is_not_there_is_404_and_what_is_switched_off_409(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    with tenant_scope(acme.pk):
+        Pipeline.objects.filter(key="flow").update(enabled=False)
+
+    problem(client.post(f"{PIPELINES}none/runs/"), 404, "not_found")
+    problem(client.post(f"{PIPELINES}flow/runs/"), 409, "pipeline_disabled")
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"params": []}, "params"), ({"priority": 0}, "priority"), ({"priority": "soon"}, "priority"),
+        ({"deliverable": "x"}, "deliverable"),
+        ({"input": "text"}, "input"), ({"input": {"txt": "x"}}, "input.txt"), ({"parms": {}}, "parms"),
+    ],
+)  # fmt: skip
+def test_what_a_run_may_not_be_given_is_named_by_its_path(
+    api: Any, acme: Tenant, body: Any, path: str
+) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+
+    assert path in paths(client.post(f"{PIPELINES}flow/runs/", body))
+
+
+def test_a_repeated_start_under_one_idempotency_key_starts_one_run(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+
+    first, again = (
+        client.post(f"{PIPELINES}flow/runs/", {}, headers={"Idempotency-Key": "k"}).json() for _ in range(2)
+    )
+
+    assert first == again
+    assert len(client.get(RUNS).json()["results"]) == 1
+
+
+def test_runs_are_listed_newest_first_and_narrowed_as_asked(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition("one"))
+    client.post(PIPELINES, definition("two"))
+    done = client.post(f"{PIPELINES}one/runs/").json()["id"]
+    engine.drain()
+    going = client.post(f"{PIPELINES}two/runs/").json()["id"]
+
+    def found(**query: Any) -> list[str]:
+        return [run["id"] for run in client.get(RUNS, query).json()["results"]]
+
+    assert found() == [going, done]
+    assert found(pipeline="one") == found(status="completed") == [done]
+    assert found(status="running") == found(version="1", pipeline="two") == [going]
+    problem(client.get(f"{RUNS}?status=odd"), 400, "validation_failed")
+    problem(client.get(f"{RUNS}?colour=red"), 400, "validation_failed")
+
+
+def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant) -> None:
+    client = api()
+
+    def statements() -> int:
+        with CaptureQueriesContext(connections[APP]) as captured:
+            client.get(RUNS)
+        return len(captured)
+
+    client.post(PIPELINES, definition("p0"))
+    client.post(f"{PIPELINES}p0/runs/")
+    statements()
+    few = statements()
+    for number in range(1, 6):
+        client.post(PIPELINES, definition(f"p{number}"))
+        client.post(f"{PIPELINES}p{number}/runs/")
+
+    assert statements() == few <= 6
+
+
+def test_a_cancelled_run_is_cancelled_with_all_that_is_under_way(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    api().post(PIPELINES, definition())
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+
+    cancelled = client.post(f"{run['link']}cancel/", {"reason": "not needed"})
+    again = client.post(f"{run['link']}cancel/")
+
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+    assert again.status_code == 200
+    activity = client.get(cancelled.json()["steps"][0]["link"]).json()
+    assert (activity["status"], activity["cancel_reason"]) == ("cancelled", "not needed")
+    engine.drain()
+    assert engine.agent.calls == []
+
+
+def test_what_has_ended_is_not_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+    engine.drain()
+
+    problem(client.post(f"{run['link']}cancel/"), 409, "run_ended")
+    problem(client.post(f"{run['link']}cancel/", {"why": 1}), 400, "validation_failed")
+
+
+def test_cancelling_honours_if_match(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+    seen = client.get(run["link"])["ETag"]
+    engine.deliver()
+
+    problem(client.post(f"{run['link']}cancel/", {}, headers={"If-Match": seen}), 412, "precondition_failed")
+
+    now = client.get(run["link"])["ETag"]
+    assert client.post(f"{run['link']}cancel/", {}, headers={"If-Match": now}).status_code == 200
+
+
+def test_a_run_is_drawn_as_a_picture_that_fetches_and_runs_nothing(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    def broken(request: Any) -> Completed:
+        raise PermanentAgentError("no")
+
+    engine.agent.behaviour = broken
+    client = api()
+    client.post(PIPELINES, definition(name="<Flow> & more"))
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+    engine.drain()
+
+    drawn = api("viewer").get(f"{run['link']}picture/", headers={"Accept": "image/svg+xml"})
+
+    assert (drawn.status_code, drawn["Content-Type"]) == (200, "image/svg+xml")
+    assert "default-src 'none'" in drawn["Content-Security-Policy"]
+    text = drawn.content.decode()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert "First" in text
+    assert "Failed" in text
+    assert "<script" not in text
+
+
+def test_a_picture_that_there_is_not_is_a_problem_even_to_who_accepts_pictures_alone(
+    api: Any, acme: Tenant
+) -> None:
+    problem(api().get(f"{RUNS}{uuid4()}/picture/", headers={"Accept": "image/svg+xml"}), 404, "not_found")
+
+
+def test_what_belongs_to_another_tenant_is_not_there(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
+    owner, stranger = api(tenant=acme), api(tenant=other_tenant)
+    owner.post(PIPELINES, definition())
+    owner.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})
+    run = owner.post(f"{PIPELINES}flow/runs/").json()
+
+    for address in (f"{PIPELINES}flow/", f"{TEMPLATES}write/", run["link"], f"{run['link']}picture/"):
+        problem(stranger.get(address), 404, "not_found")
+    problem(stranger.post(f"{PIPELINES}flow/runs/"), 404, "not_found")
+    problem(stranger.post(f"{run['link']}cancel/"), 404, "not_found")
+    problem(stranger.put(f"{TEMPLATES}write/", {"name": "x"}), 404, "not_found")
+    for address in (PIPELINES, TEMPLATES, RUNS):
+        assert stranger.get(address).json()["results"] == []
+    assert stranger.put(f"{PIPELINES}flow/", definition(name="Theirs")).status_code == 201
+    assert owner.get(f"{PIPELINES}flow/").json()["name"] == "Flow"
+
+
+def test_each_change_needs_its_role(api: Any, acme: Tenant) -> None:
+    def needed(role: str, method: str, address: str) -> str:
+        return str(problem(getattr(api(role), method)(address, {}), 403, "forbidden")["required_role"])
+
+    assert needed("operator", "post", PIPELINES) == needed("operator", "put", f"{PIPELINES}flow/") == "admin"
+    assert needed("operator", "post", TEMPLATES) == needed("operator", "put", f"{TEMPLATES}x/") == "admin"
+    assert (
+        needed("reviewer", "post", f"{PIPELINES}flow/runs/")
+        == needed("reviewer", "post", f"{RUNS}{uuid4()}/cancel/")
+        == "operator"
+    )

@@ -1,0 +1,127 @@
+"""What a provider may do to a batch, and what people see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from activities.batches import gathering, tending
+from benchmarks.fake_provider import FakeProvider, Fault
+from tenants.models import Tenant
+from tests import batching
+from tests.engine import Engine
+from tests.integration.provider_batches.parked_work import statuses
+
+
+def test_a_batch_whose_answer_was_lost_is_found_again_and_not_sent_twice(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.lost = 1
+    found = batched(3)
+
+    batching.look_after(tenant, turns=3)
+
+    assert len(provider.batches.batches) == 1
+    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert [batch.sendings for batch in batching.batches(tenant)] == [1]
+
+
+def test_a_batch_that_the_provider_does_not_have_is_sent_again_and_that_is_counted(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.refusals.append(Fault(status=529))
+    found = batched(3)
+
+    batching.look_after(tenant, turns=4)
+
+    assert len(provider.batches.batches) == 1
+    assert [batch.sendings for batch in batching.batches(tenant)] == [2]
+    assert statuses(engine, tenant, found) == ["done"] * 3
+
+
+def test_somebody_elses_batch_is_not_taken_for_ours(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.refusals.append(Fault(status=529))
+    found = batched(3)
+    provider.batches.create({"requests": [{"custom_id": f"theirs-{number}"} for number in range(3)]})
+
+    batching.look_after(tenant, turns=6)
+
+    (batch,) = batching.batches(tenant)
+    assert (batch.state, batch.not_ours) == ("ended", ["msgbatch_1"])
+    assert statuses(engine, tenant, found) == ["done"] * 3
+
+
+def test_a_provider_that_has_enough_gets_the_batch_later(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.refusals.append(Fault(status=429, retry_after="40"))
+    batched(3)
+
+    gathering.gather()
+    tending.tend()
+
+    (batch,) = batching.batches(tenant)
+    assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")
+    assert timedelta(seconds=30) < batch.due_at - datetime.now(UTC) <= timedelta(seconds=40)
+
+
+def test_a_batch_that_is_refused_fails_its_items_for_good(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.refusals.append(Fault(status=400))
+    found = batched(3)
+
+    batching.look_after(tenant)
+
+    assert statuses(engine, tenant, found) == ["failed"] * 3
+    assert [batch.state for batch in batching.batches(tenant)] == ["refused"]
+
+
+def test_a_role_that_is_done_otherwise_by_now_takes_its_work_with_it(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    found = batched(3)
+    batching.look_after(tenant)
+    engine.serve(tenant, batching.ROLE)
+
+    batching.look_after(tenant)
+    engine.make_due(tenant)
+    engine.drain()
+
+    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert len(engine.agent.calls) == 3
+
+
+def test_operators_see_batches_and_items_of_their_tenant_only(
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    batched: Callable[..., list[UUID]],
+    api: Callable[..., Any],
+) -> None:
+    found = batched(4)
+    batching.look_after(tenant)
+
+    (batch,) = api("operator").get("/api/v1/batches/").json()["results"]
+    one = api("operator").get(f"/api/v1/batches/{batch['id']}/").json()
+    waiting = api("operator").get("/api/v1/batch-items/?state=collected").json()["results"]
+    bound = api("operator").get(f"/api/v1/batch-items/?batch={batch['id']}").json()["results"]
+
+    assert (one["state"], one["size"], one["items"]["bound"], one["external_id"]) == (
+        "sent",
+        3,
+        3,
+        "msgbatch_1",
+    )
+    assert one["provider"].startswith("anthropic at 127.0.0.1:")
+    assert {item["activity"] for item in waiting + bound} == set(map(str, found))
+    stranger = api("operator", other_tenant)
+    assert stranger.get("/api/v1/batches/").json()["results"] == []
+    assert stranger.get("/api/v1/batch-items/").json()["results"] == []
+    assert stranger.get(f"/api/v1/batches/{batch['id']}/").status_code == 404
+    assert api("viewer").get("/api/v1/batches/").status_code == 403
+    assert api("admin").post("/api/v1/batches/", {}, format="json").status_code == 405

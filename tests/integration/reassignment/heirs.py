@@ -1,0 +1,24 @@
+"""Work that was handed on, and agents whose work fails."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from activities.models import Activity
+from activities.states import LinkKind
+from tenants.models import Tenant
+from tests.toolbox import (
+    Caller,
+    child,
+)
+
+TO_AGENT = {"agent_role": "dev", "reason": "Yours."}
+TO_PERSON = {"assignee_type": "human", "human_role": "editor", "reason": "Tricky."}
+
+
+def heir_of(acme: Tenant, activity_id: UUID) -> Activity:
+    return child(acme, activity_id, LinkKind.REASSIGNED_FROM)
+
+
+def fail(agent: Caller) -> None:
+    agent.post("fail", {"error": {"message": "cannot", "retryable": False}})

@@ -1,0 +1,168 @@
+"""The heir of a step moves its pipeline run on."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities.states import LinkKind
+from pipelines import cancellation as run_cancellation
+from pipelines import versions
+from pipelines.models import PipelineRun, StepRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.integration.reassignment.heirs import TO_AGENT, TO_PERSON, fail
+from tests.toolbox import (
+    OUTPUT,
+    Caller,
+    at_work,
+    caller_of,
+    child,
+    children,
+    not_woken,
+    of,
+    woken,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def piped(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller]:
+    """A run of three steps, the first of which is at work."""
+    steps = [
+        {"id": "a", "agent_role": "qa"},
+        {"id": "b", "agent_role": "qa"},
+        {"id": "c", "agent_role": "qa"},
+    ]
+    versions.save(acme.pk, {"key": "three", "name": "Three", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "three", NewRun(), actor="test")
+    engine.drain()
+    return run, Caller(engine.agent.calls[-1])
+
+
+def run_now(acme: Tenant, run: PipelineRun) -> tuple[str, dict[str, str]]:
+    with tenant_scope(acme.pk):
+        steps = dict(StepRun.objects.filter(run_id=run.pk).values_list("step", "status"))
+        return PipelineRun.objects.get(pk=run.pk).status, steps
+
+
+@pytest.mark.parametrize("by", ["agent", "operator"])
+def test_the_heir_of_a_step_moves_its_run_on(api: Any, engine: Engine, acme: Tenant, by: str) -> None:
+    run, agent = piped(engine, acme)
+
+    if by == "agent":
+        heir = agent.used("reassign_task", **TO_AGENT)
+    else:
+        heir = UUID(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT).json()["id"])
+    assert run_now(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
+    engine.drain()
+    caller_of(engine, heir).post("complete", OUTPUT)
+    engine.drain()
+
+    following = engine.agent.calls[-1]
+    assert (following.pipeline_step, (following.input or {})["content"]) == ("b", "# Bees")
+    assert run_now(acme, run) == ("running", {"a": "done", "b": "active", "c": "pending"})
+
+
+@pytest.mark.parametrize("to", [TO_AGENT, TO_PERSON], ids=["agent", "person"])
+def test_the_heir_of_a_failed_step_opens_its_run_again(
+    api: Any, engine: Engine, acme: Tenant, to: dict[str, str]
+) -> None:
+    run, agent = piped(engine, acme)
+    fail(agent)
+    assert run_now(acme, run) == ("failed", {"a": "failed", "b": "skipped", "c": "skipped"})
+    client = api("operator")
+
+    heir = UUID(client.post(of(agent.activity_id, "reassign"), to).json()["id"])
+    assert run_now(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
+    if to is TO_AGENT:
+        engine.drain()
+        caller_of(engine, heir).post("complete", OUTPUT)
+    else:
+        client.post(of(heir, "complete"), {"output": {"content": "By hand."}})
+    for _ in "bc":
+        engine.drain()
+        Caller(engine.agent.calls[-1]).post("complete", OUTPUT)
+
+    assert run_now(acme, run) == ("completed", {"a": "done", "b": "done", "c": "done"})
+
+
+def test_a_gate_that_sends_back_what_a_person_had_taken_over_asks_that_person_again(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    steps = [
+        {"id": "a", "agent_role": "qa"},
+        {"id": "ok", "human_role": "boss", "is_approval_gate": True, "depends_on": ["a"]},
+    ]
+    versions.save(acme.pk, {"key": "gated", "name": "Gated", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "gated", NewRun(), actor="test")
+    engine.drain()
+    heir = Caller(engine.agent.calls[-1]).used("reassign_task", **TO_PERSON)
+    client.post(of(heir, "complete"), {"output": {"content": "By hand."}})
+    gate = next(
+        item for item in client.get("/api/v1/inbox/").json()["results"] if item["human_role"] == "boss"
+    )
+
+    assert client.post(of(gate["id"], "reject"), {"notes": "Shorter."}).status_code == 200
+
+    (again,) = client.get("/api/v1/inbox/").json()["results"]
+    assert (again["human_role"], again["round"], again["reviewer_notes"]) == ("editor", 2, "Shorter.")
+    client.post(of(again["id"], "complete"), {"output": {"content": "Short."}})
+    (gate,) = client.get("/api/v1/inbox/").json()["results"]
+    client.post(of(gate["id"], "approve"))
+    assert run_now(acme, run)[0] == "completed"
+
+
+def test_the_heir_of_a_revision_is_told_what_was_rejected_and_why(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = at_work(engine, acme, requires_approval=True)
+    agent.post("complete", OUTPUT)
+    api("reviewer").post(of(activity_id, "reject"), {"notes": "Shorter."})
+    engine.drain()
+    revision = child(acme, activity_id, LinkKind.REVISION_OF).pk
+
+    heir = caller_of(engine, revision).used("reassign_task", **TO_AGENT)
+
+    told = woken(engine, heir)
+    assert (told.wake_reason, told.wakes[0]["reviewer_notes"]) == ("rejection", "Shorter.")
+    assert told.wakes[0]["rejection_ref"] == str(agent.run_id)
+    assert engine.get(acme, heir).round == 2
+
+
+def test_nothing_is_handed_on_in_a_run_that_was_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
+    """Whoever cancelled it has not seen the heir, so that nobody would ever stop it."""
+    run, agent = piped(engine, acme)
+    with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
+        PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
+
+    problem(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
+
+    assert children(acme, agent.activity_id) == []
+    run_cancellation.cancel_run(acme.pk, run.pk, actor="test")
+    assert engine.status(acme, agent.activity_id) == "cancelled"
+
+
+def test_a_revision_that_is_asked_for_in_a_run_that_was_cancelled_is_cancelled_with_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    steps = [{"id": "a", "agent_role": "qa", "requires_approval": True}]
+    versions.save(acme.pk, {"key": "one", "name": "One", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "one", NewRun(), actor="test")
+    engine.drain()
+    agent = Caller(engine.agent.calls[-1])
+    agent.post("complete", OUTPUT)
+    with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
+        PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
+
+    api("reviewer").post(of(agent.activity_id, "reject"), {"notes": "Shorter."})
+
+    revision = child(acme, agent.activity_id, LinkKind.REVISION_OF)
+    assert (revision.status, revision.cancel_reason) == ("cancelled", "The pipeline run was cancelled.")
+    assert not_woken(engine, revision.pk)

@@ -1,0 +1,151 @@
+"""From where an operator may hand work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities.models import DeadLetter
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.integration.reassignment.heirs import TO_AGENT, TO_PERSON, fail, heir_of
+from tests.toolbox import (
+    OUTPUT,
+    at_work,
+    caller_of,
+    calls_of,
+    children,
+    count_of,
+    not_woken,
+    of,
+    over,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def created(engine: Engine, acme: Tenant) -> UUID:
+    (activity_id,) = engine.submit(acme, "ba")
+    return activity_id
+
+
+def running(engine: Engine, acme: Tenant) -> UUID:
+    return at_work(engine, acme)[0]
+
+
+def asking(tool: str, **arguments: Any) -> Callable[[Engine, Tenant], UUID]:
+    def waiting(engine: Engine, acme: Tenant) -> UUID:
+        activity_id, agent = at_work(engine, acme)
+        agent.used(tool, **arguments)
+        return activity_id
+
+    return waiting
+
+
+def failed(engine: Engine, acme: Tenant) -> UUID:
+    activity_id, agent = at_work(engine, acme)
+    fail(agent)
+    return activity_id
+
+
+def given_to_people(engine: Engine, acme: Tenant) -> UUID:
+    from activities import deadletters
+
+    activity_id = failed(engine, acme)
+    deadletters.handle_waiting()
+    return activity_id
+
+
+FROM: dict[str, Callable[[Engine, Tenant], UUID]] = {
+    "created": created,
+    "in_progress": running,
+    "blocked": asking("report_blocker", type="x", message="y"),
+    "awaiting_subtask": asking("create_subtask", name="part", agent_role="ba", blocking=True),
+    "awaiting_review": asking("request_human_review", question="?"),
+    "failed": failed,
+    "needs_review": given_to_people,
+}
+
+
+@pytest.mark.parametrize("status", FROM)
+@pytest.mark.parametrize("to", [TO_AGENT, TO_PERSON], ids=["agent", "person"])
+def test_an_operator_hands_on_whatever_is_not_decided_or_done(
+    api: Any, engine: Engine, acme: Tenant, status: str, to: dict[str, str]
+) -> None:
+    activity_id = FROM[status](engine, acme)
+    assert engine.status(acme, activity_id) == status
+    asked = [one.pk for one in children(acme, activity_id)]
+
+    answer = api("operator", name="Ann").post(of(activity_id, "reassign"), to)
+
+    assert answer.status_code == 201, answer.content
+    heir = heir_of(acme, activity_id)
+    assert (answer.json()["id"], answer["Location"]) == (str(heir.pk), f"/api/v1/activities/{heir.pk}/")
+    assert engine.status(acme, activity_id) == "reassigned"
+    for one in asked:
+        assert (engine.status(acme, one), engine.get(acme, one).cancel_reason) == ("cancelled", "obsolete")
+    assert not_woken(engine, activity_id)
+    if to is TO_AGENT:
+        assert len(calls_of(engine, heir.pk)) == 1
+        caller_of(engine, heir.pk).post("complete", OUTPUT)
+        assert engine.status(acme, heir.pk) == "done"
+
+
+def test_an_agent_whose_work_was_taken_away_is_told_to_stop(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = at_work(engine, acme)
+
+    api("operator").post(of(activity_id, "reassign"), TO_AGENT)
+
+    assert agent.post("heartbeat").json()["stop"] is True
+    over(agent.post("complete", OUTPUT))
+    over(agent.use("report_blocker", type="x", message="y"))
+
+
+def test_handing_on_what_had_failed_closes_its_dead_letter(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id = given_to_people(engine, acme)
+
+    api("operator").post(of(activity_id, "reassign"), TO_AGENT)
+
+    with tenant_scope(acme.pk):
+        assert DeadLetter.objects.get(activity_id=activity_id).state == "closed"
+
+
+@pytest.mark.parametrize("status", ["awaiting_approval", "done", "cancelled", "reassigned"])
+def test_what_is_decided_or_done_is_not_handed_on(
+    api: Any, engine: Engine, acme: Tenant, status: str
+) -> None:
+    client = api("operator")
+    activity_id, agent = at_work(engine, acme, requires_approval=status == "awaiting_approval")
+    if status == "cancelled":
+        client.post(of(activity_id, "cancel"))
+    elif status == "reassigned":
+        client.post(of(activity_id, "reassign"), TO_AGENT)
+    else:
+        agent.post("complete", OUTPUT)
+    before = count_of(acme)
+
+    problem(client.post(of(activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
+
+    assert (engine.status(acme, activity_id), count_of(acme)) == (status, before)
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [({"agent_role": "dev"}, "reason"), ({"reason": "x"}, "agent_role"), ({"agent_role": "none-such", "reason": "x"}, "agent_role"),
+     ({"assignee_type": "agent", "human_role": "x", "reason": "x"}, "assignee_type")],
+)  # fmt: skip
+def test_what_is_wrong_with_handing_on_is_named_by_its_path(
+    api: Any, engine: Engine, acme: Tenant, body: dict[str, Any], path: str
+) -> None:
+    refused = problem(api().post(of(created(engine, acme), "reassign"), body), 400, "validation_failed")
+
+    assert [fault["path"] for fault in refused["errors"]] == [path]
+
+
+def test_only_operators_hand_on(api: Any, engine: Engine, acme: Tenant) -> None:
+    problem(api("reviewer").post(of(created(engine, acme), "reassign"), TO_AGENT), 403, "forbidden")

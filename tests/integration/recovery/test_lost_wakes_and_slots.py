@@ -1,0 +1,254 @@
+"""What is lost between two steps is found again: wakes, slots, messages, Redis, promises of agents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+from django.db.models import F
+from django.db.models.functions import Now
+
+from activities import admission, keeper, publishing, recovery, relay, results, tasks
+from activities.admission import Closed, audit, exchange, rebuilding
+from activities.admission.exchange import Exchange
+from activities.models import Activity, ActivityRun
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, Completed, Output
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.integration.recovery.losses import lose
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_recovering_twice_at_once_starts_the_work_once(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    lose(engine)
+
+    mended = at_once(*[recovery.reclaim_runs_of_ended_workers] * 4)
+    relay.flush()
+    engine.drain()
+
+    assert sum(mended) == 1
+    assert len(engine.runs(acme, killed_run.activity_id)) == 2
+
+
+def test_work_that_was_never_offered_is_offered_by_recovery(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        dying.setattr(
+            "activities.relay.hand_over", lambda what: None
+        )  # the process ends right after its commit
+        (activity_id,) = engine.submit(acme)
+    assert engine.messages() == 0
+    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+
+    recovery.offer_forgotten()
+    recovery.offer_forgotten()
+    assert engine.drain() == 1
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_forgotten_work_is_found_page_by_page(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+    with monkeypatch.context() as dying:
+        dying.setattr("activities.relay.hand_over", lambda what: None)
+        engine.submit(acme, count=5)
+
+    after, pages = None, []
+    while True:
+        found, after = recovery.offer_forgotten(after=after, limit=2)
+        pages.append(found)
+        if after is None:
+            break
+
+    assert pages == [2, 2, 1]
+    assert engine.drain() == 5
+
+
+def test_after_redis_was_wiped_nothing_is_lost_and_caps_still_count_what_runs(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.serve(acme, "qa", max_concurrency=2)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(acme, count=5)
+    engine.drain()
+
+    client().flushdb()
+    with pytest.raises(Closed):
+        exchange(Exchange())
+    rebuilding.rebuild()
+    while_held = exchange(Exchange())
+    for run in live_runs():
+        token = RunToken(acme.pk, run.activity_id, run.pk, run.fence)
+        results.completed(token, Completed(Output(content="x")), needs_approval=False, actor="run")
+    relay.flush()
+    engine.agent.behaviour = lambda request: Completed(Output(content="x"))
+    engine.drain()
+
+    assert while_held == []
+    with tenant_scope(acme.pk):
+        assert set(Activity.objects.values_list("status", flat=True)) == {"done"}
+
+
+def test_a_message_from_before_the_wipe_starts_nothing(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+
+    client().flushdb()
+    rebuilding.rebuild()
+    tasks.run(**message)
+
+    assert engine.agent.calls == []
+
+
+def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme, timeout_seconds=60, max_attempts=1)
+    engine.drain()
+    assert recovery.end_overdue_runs() == 0
+
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.update(accepted_at=Now() - timedelta(seconds=61))
+    assert recovery.end_overdue_runs() == 1
+
+    failed = engine.get(acme, activity_id)
+    assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
+
+
+def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_AGENT_SILENT_SECONDS = 60
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    (other_id,) = engine.submit(acme)  # its agent never sends a heartbeat: only the deadline bounds it
+    engine.drain()
+    clock = iter([0.0, 59.0, 60.0, 119.9, 120.0])
+    watch = recovery.HeartbeatWatch(clock=lambda: next(clock))
+
+    def beat() -> None:
+        with tenant_scope(acme.pk):
+            ActivityRun.objects.filter(activity_id=activity_id).update(beats=F("beats") + 1)
+
+    beat()
+    found = [recovery.reclaim_silent_runs(watch), recovery.reclaim_silent_runs(watch)]
+    beat()
+    found += [recovery.reclaim_silent_runs(watch) for _ in range(3)]
+
+    assert found == [0, 0, 0, 0, 1]
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"]
+    assert [run.status for run in engine.runs(acme, other_id)] == ["running"]
+
+
+def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    message = engine.take()
+    admission.start(UUID(message["activity"]), message["grant"])  # the worker died between this and its claim
+    slots = rebuilding.SlotAudit()
+
+    first, _ = slots.compare()
+    second, _ = slots.compare()
+
+    assert not first
+    assert [release.grant for release in second.releases] == [message["grant"]]
+
+
+def test_a_seat_that_an_accepted_run_could_not_give_back_is_given_back(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    with monkeypatch.context() as away:
+        away.setattr("activities.admission.accept", lambda *slot: False)
+        engine.submit(acme)
+        engine.drain()
+    (before,) = audit(withdraw_orphans=False)
+
+    rebuilding.SlotAudit().compare()
+
+    (after,) = audit(withdraw_orphans=False)
+    assert (before.seated, after.seated, after.grant) == (True, False, before.grant)
+
+
+def test_slots_of_live_runs_that_redis_forgot_are_held_again(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    (run,) = engine.runs(acme, activity_id)
+    exchange(Exchange(releases=[rebuilding.Release(activity_id, run.grant)]))
+
+    rebuilding.SlotAudit().compare()
+
+    assert [(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)] == [
+        (activity_id, run.grant)
+    ]
+
+
+def test_a_grant_whose_message_was_lost_is_published_again(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_REPUBLISH_SECONDS = -1.0
+    (activity_id,) = engine.submit(acme)
+    engine.take()  # and drop it
+
+    _, again = rebuilding.SlotAudit().compare()
+    publishing.publish(again)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_work_past_its_expiry_never_starts(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(seconds=1))
+
+    tasks.run(**message)
+    recovery.expire_stale()
+
+    expired = engine.get(acme, activity_id)
+    assert (expired.status, expired.cancel_reason, engine.agent.calls) == ("cancelled", "expired", [])
+
+
+def test_one_keeper_leads_and_another_takes_over_when_its_connection_ends(database: None) -> None:
+    first, second = keeper.Keeper(), keeper.Keeper()
+
+    assert elsewhere(first._take_lead)  # its connection ends with the thread
+    try:
+        eventually(second._take_lead)
+        assert second._take_lead()
+        assert not elsewhere(first._take_lead)
+    finally:
+        connections[SYSTEM].close()  # and with it the lead, which others need who come later
+
+
+def test_a_full_pass_of_the_keeper_mends_everything_at_once(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(engine)
+    client().flushdb()
+    monkeypatch.setattr("activities.admission.rebuilding.SETTLE_SECONDS", 0.0)
+
+    keeper.Keeper().tick()
+    relay.flush()
+    engine.drain()
+
+    assert engine.status(acme, killed_run.activity_id) == "done"
+
+
+def live_runs() -> list[ActivityRun]:
+    with system_scope():
+        return list(ActivityRun.objects.filter(status="running"))

@@ -1,0 +1,173 @@
+"""A worker is lost: that is noticed, its work runs again, and what it still says counts for nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+
+from activities import leases, recovery, relay, results, workers
+from activities.exceptions import RunSuperseded
+from activities.models import ActivityRun, WorkerProcess
+from activities.recovery import LivenessWatch
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, Completed, Output
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.recovery.losses import Died, lose
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(
+    engine: Engine, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_LOST_AFTER_SECONDS = 30
+    clock = iter([0.0, 29.9, 31.0, 60.9, 61.0])
+    watch = LivenessWatch(clock=lambda: next(clock))
+
+    found = [watch.lost(), watch.lost()]
+    engine.lease.beat()
+    found += [watch.lost(), watch.lost()]
+    lost = watch.lost()
+
+    assert found == [[], [], [], []]
+    assert [worker.pk for worker in lost] == [engine.lease.worker_id]
+
+
+def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engine: Engine) -> None:
+    with system_scope():
+        seen = WorkerProcess.objects.get(pk=engine.lease.worker_id)
+
+    engine.lease.beat()
+
+    assert not recovery.declare_lost(seen)
+
+
+def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(engine: Engine) -> None:
+    with system_scope():
+        gone = WorkerProcess.objects.create(
+            host="here", boot=leases.boot_identity(), pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
+        )
+        elsewhere_gone = WorkerProcess.objects.create(
+            host="there", boot="another machine", pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
+        )
+
+    watch = LivenessWatch()
+    assert watch.lost() == []
+    lost = watch.lost()
+
+    assert [worker.pk for worker in lost] == [gone.pk]
+    assert elsewhere_gone.pk not in {worker.pk for worker in lost}
+
+
+def test_processes_that_ended_long_ago_are_forgotten(engine: Engine) -> None:
+    now = datetime.now(UTC)
+    told = {"host": "here", "boot": "b", "pid": 1, "pid_started": 1, "roles": [], "concurrency": 1}
+    with system_scope():
+        old, young = (
+            WorkerProcess.objects.create(**told, ended_at=now - timedelta(days=days)) for days in (91, 89)
+        )
+
+    assert [recovery.forget_ended_workers() for _ in range(2)] == [1, 0]
+    with system_scope():
+        left = set(WorkerProcess.objects.values_list("pk", flat=True))
+    assert left == {young.pk, engine.lease.worker_id}
+    assert old.pk not in left
+
+
+def test_work_of_a_lost_worker_runs_again_and_counts_as_a_stall_not_as_an_attempt(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    relay.flush()
+    engine.drain()
+
+    done = engine.get(acme, killed_run.activity_id)
+    assert (done.status, done.stalls, done.attempts) == ("done", 1, 1)
+    assert [run.status for run in engine.runs(acme, done.pk)] == ["stalled", "completed"]
+    assert engine.agent.calls[0].idempotency_key == engine.agent.calls[1].idempotency_key
+
+
+def test_a_late_result_of_a_lost_worker_is_refused(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    token = RunToken(acme.pk, killed_run.activity_id, killed_run.pk, killed_run.fence)
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    engine.drain()
+
+    with pytest.raises(RunSuperseded):
+        results.completed(token, Completed(Output(content="late")), needs_approval=False)
+
+    assert engine.get(acme, killed_run.activity_id).output_ref != killed_run.pk
+
+
+def test_nothing_that_a_lost_worker_reports_counts_while_another_runs_the_work(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    old = RunToken(acme.pk, killed_run.activity_id, killed_run.pk, killed_run.fence)
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.drain()
+    reports = (
+        lambda: results.completed(old, Completed(Output(content="late")), needs_approval=False),
+        lambda: results.failed(old, results.overdue(1)),
+        lambda: results.stalled(old),
+        lambda: results.accepted(old),
+    )
+
+    for report in reports:
+        with pytest.raises(RunSuperseded):
+            report()
+
+    assert engine.status(acme, killed_run.activity_id) == "in_progress"
+    assert [run.status for run in engine.runs(acme, killed_run.activity_id)] == ["stalled", "running"]
+
+
+def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: ActivityRun) -> None:
+    def die(request: Any) -> Completed:
+        raise Died
+
+    engine.agent.behaviour = die
+    for _ in range(2):
+        lose(engine)
+        recovery.reclaim_runs_of_ended_workers()
+        with pytest.raises(Died):
+            engine.deliver()
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+
+    failed = engine.get(acme, killed_run.activity_id)
+    assert (failed.status, failed.stalls, failed.error["code"]) == ("failed", 2, "stalled")
+    assert [run.status for run in engine.runs(acme, failed.pk)] == ["stalled"] * 3
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    workers.hand_back_unattended(engine.lease)
+    after_one_look = engine.status(acme, killed_run.activity_id)
+    workers.hand_back_unattended(engine.lease)
+    relay.flush()
+    engine.drain()
+
+    done = engine.get(acme, killed_run.activity_id)
+    assert after_one_look == "in_progress"
+    assert (done.status, done.stalls, done.attempts) == ("done", 1, 1)
+
+
+def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.update(started_at=Now() - timedelta(seconds=killed_run.timeout_seconds + 61))
+
+    assert recovery.end_overdue_runs() == 1
+
+    assert engine.get(acme, killed_run.activity_id).error["code"] == "agent_timeout"

@@ -1,0 +1,25 @@
+"""The sample agents, started once for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.sample_agents.desk import ARTICLE, TEXT_AGENTS, Agents, Json, running
+
+
+@pytest.fixture(scope="session")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    with running(TEXT_AGENTS, tmp_path_factory.mktemp("text")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def keywords(agents: Agents) -> Json:
+    return agents.output("keyword-researcher", input={"content": ARTICLE})
+
+
+@pytest.fixture(scope="session")
+def brief(agents: Agents, keywords: Json) -> Json:
+    return agents.output("content-brief-writer", input=keywords)

@@ -1,0 +1,83 @@
+"""One conversation of a deliverable and role is live; another takes its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError
+from django.db.models.functions import Now
+
+from agents import sessions
+from agents.contracts import Accepted
+from agents.models import AgentSession
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.integration.agent_runs.accepted_work import RESULT, Agent
+from tests.integration.sessions.conversations import REPORT, history, live, naming, run
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_another_conversation_takes_the_place_of_the_one_before(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = naming("s-1", "s-2")
+    run(engine, acme)
+    run(engine, acme)
+
+    assert history(acme) == [("s-1", "replaced"), ("s-2", "")]
+    assert run(engine, acme).session_id == "s-2"
+
+
+def test_of_many_that_are_named_at_once_one_is_live_and_all_are_kept(engine: Engine, acme: Tenant) -> None:
+    def name(number: int) -> None:
+        with tenant_scope(acme.pk):
+            sessions.begin(acme.pk, REPORT, "qa", f"s-{number}")
+
+    outcomes = at_once(*[lambda n=number: name(n) for number in range(10)])
+
+    assert outcomes == [None] * 10
+    assert len(live(acme)) == 1
+    assert sorted(session for session, _ in history(acme)) == [f"s-{number}" for number in range(10)]
+
+
+def test_the_same_one_named_by_many_at_once_is_one(engine: Engine, acme: Tenant) -> None:
+    def name() -> None:
+        with tenant_scope(acme.pk):
+            sessions.begin(acme.pk, REPORT, "qa", "s-1")
+
+    assert at_once(*[name] * 10) == [None] * 10
+    assert history(acme) == [("s-1", "")]
+
+
+def test_two_runs_that_name_different_ones_at_once_end_both_and_leave_one_live(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    agents = [Agent(run(engine, acme)) for _ in range(6)]
+
+    answers = at_once(
+        *[
+            lambda a=agent, n=n: a.post("complete", {**RESULT, "session_id": f"s-{n}"})
+            for n, agent in enumerate(agents)
+        ]
+    )
+
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert len(live(acme)) == 1
+
+
+def test_the_database_itself_allows_one_that_is_live_and_an_end_with_its_reason_alone(acme: Tenant) -> None:
+    fields: dict[str, Any] = {
+        "tenant": acme,
+        "deliverable_id": REPORT,
+        "agent_id": "qa",
+        "external_session_id": "s",
+    }
+    faulty: list[dict[str, Any]] = [{}, {"ended_at": Now()}, {"end_reason": "invalid"}]
+    with tenant_scope(acme.pk):
+        AgentSession.objects.create(**fields)
+
+    for wrong in faulty:
+        with pytest.raises(IntegrityError), tenant_scope(acme.pk):
+            AgentSession.objects.create(**fields, **wrong)

@@ -1,0 +1,217 @@
+"""Skills as files, where the agent can read files; they go with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from activities import results, workers
+from activities.run_tokens import RunToken
+from agents import skill_files
+from agents.contracts import (
+    Accepted,
+    AdapterSettings,
+    AgentRequest,
+    AgentResult,
+    Callback,
+    Completed,
+    Output,
+)
+from agents.exceptions import InputUnavailable
+from agents.skills import Knowledge, KnownSkill
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.skills.knowledge import CLIENT, add, run
+
+ROOT, NOBODY = 0, 65534
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_an_agent_here_finds_its_skills_as_files_that_are_gone_afterwards(
+    engine: Engine, acme: Tenant, home: Path
+) -> None:
+    add(acme, **CLIENT)
+    add(acme)
+    found: dict[str, Any] = {}
+
+    def look(request: AgentRequest) -> AgentResult:
+        assert request.skills_dir is not None
+        found.update(
+            files_of(request.skills_dir),
+            folder=request.skills_dir,
+            mode=request.skills_dir.stat().st_mode & 0o777,
+        )
+        return Completed(Output("done"))
+
+    engine.agent.behaviour = look
+    request = run(engine, acme)
+
+    assert (found.pop("folder"), found.pop("mode")) == (home / "runs" / str(request.run_id), 0o700)
+    (told,) = json.loads(found.pop("manifest.json"))
+    assert (told["key"], told["path"], told["description"]) == ("tone", "tone/SKILL.md", "How we sound.")
+    assert found == {"CONTEXT.md": "# Acme\n\n# Acme\n\nSells tea.\n", "tone/SKILL.md": "Be kind.\n"}
+    assert request.skills.manifest[0].path == "tone/SKILL.md"
+    assert list((home / "runs").iterdir()) == []
+
+
+class Died(BaseException):
+    """Ends a worker as SIGKILL would, but for what Python itself still does."""
+
+
+@pytest.mark.parametrize("error", [ValueError, InputUnavailable, Died, SystemExit])
+def test_files_are_removed_however_the_call_ends(home: Path, error: type[BaseException]) -> None:
+    request, knowledge = a_request(), Knowledge(skills=(a_skill(),))
+
+    def call() -> None:
+        with skill_files.laid_out(request, knowledge) as told:
+            assert told.skills_dir is not None
+            assert told.skills_dir.is_dir()
+            raise error("no")
+
+    with pytest.raises(error, match="no"):
+        call()
+
+    assert list((home / "runs").iterdir()) == []
+
+
+def a_request(adapter: str = "inline") -> AgentRequest:
+    return AgentRequest(
+        tenant_id=uuid4(), activity_id=uuid4(), run_id=uuid4(), idempotency_key="w", agent_role="qa", attempt=1, prompt="",
+        settings=AdapterSettings(adapter), callback=Callback("http://x/", "t"), timeout_seconds=1,
+        deadline=datetime.now(UTC) + timedelta(seconds=1),
+    )  # fmt: skip
+
+
+def a_skill(key: str = "tone") -> KnownSkill:
+    return KnownSkill(uuid4(), "skill", key, "Tone", "", 1, "Be kind.")
+
+
+@pytest.mark.parametrize("adapter", ["http", "anthropic", "openai", "batch"])
+def test_agents_elsewhere_get_no_files(home: Path, adapter: str) -> None:
+    request = a_request(adapter)
+
+    with skill_files.laid_out(request, Knowledge(skills=(a_skill(),))) as told:
+        assert told is request
+
+    assert not (home / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["..", "../../tone", "/etc", "a/b", "", ".", "tone\n", "Tone"])
+def test_a_key_that_leads_elsewhere_is_never_made_a_folder(home: Path, key: str) -> None:
+    request = a_request()
+
+    with pytest.raises(ValidationError), skill_files.laid_out(request, Knowledge(skills=(a_skill(key),))):
+        pass
+
+    assert [path.name for path in home.rglob("*")] == ["runs"]
+
+
+def test_files_that_cannot_be_written_delay_the_run_and_use_up_no_attempt(
+    engine: Engine, acme: Tenant, home: Path
+) -> None:
+    add(acme)
+    (home / "runs").write_text("in the way")
+
+    (activity_id,) = engine.submit(acme, max_attempts=1)
+    engine.drain()
+    waiting = engine.get(acme, activity_id)
+    (home / "runs").unlink()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert (waiting.status, waiting.attempts, (waiting.error or {})["code"]) == (
+        "created",
+        0,
+        "skills_unavailable",
+    )
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_what_an_agent_leaves_in_the_folder_goes_with_it_and_nothing_beyond(home: Path) -> None:
+    kept = home / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("mine")
+
+    with skill_files.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told:
+        assert told.skills_dir is not None
+        (told.skills_dir / "link").symlink_to(kept)
+        (told.skills_dir / "deep" / "deeper").mkdir(parents=True)
+        (told.skills_dir / "deep" / "deeper" / "file").write_text("x")
+
+    assert list((home / "runs").iterdir()) == []
+    assert (kept / "file").read_text() == "mine"
+
+
+def test_folders_that_an_agent_has_protected_are_removed_as_well(home: Path) -> None:
+    with (
+        bound_by_permissions(home),
+        skill_files.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told,
+    ):
+        assert told.skills_dir is not None
+        inner = told.skills_dir / "cache" / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").write_text("x")
+        inner.chmod(0o500)
+        inner.parent.chmod(0o000)
+        with pytest.raises(PermissionError):
+            (inner / "file").unlink()
+
+    assert list((home / "runs").iterdir()) == []
+
+
+@contextmanager
+def bound_by_permissions(home: Path) -> Iterator[None]:
+    """Root may delete anything: as root, go on as an account that owns nothing but what it makes in the folder."""
+    account = os.geteuid()
+    if account != ROOT:
+        yield
+        return
+    home.chmod(0o777)
+    for parent in home.parents[:3]:
+        parent.chmod(0o755)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(account)
+
+
+def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
+    engine: Engine, acme: Tenant, home: Path
+) -> None:
+    add(acme)
+    engine.agent.behaviour = lambda request: Accepted()
+    live = run(engine, acme).run_id
+    ended = run(engine, acme)
+    results.completed(
+        RunToken(acme.pk, ended.activity_id, ended.run_id, 1), Completed(Output("x")), needs_approval=False
+    )
+    for name in (str(live), str(ended.run_id), str(uuid4()), "notes", str(uuid4()).upper()):
+        (home / "runs" / name / "tone").mkdir(parents=True)
+    engine.close()
+
+    workers.begin(roles=["qa"], concurrency=1)
+    workers.end()
+
+    left = {path.name for path in (home / "runs").iterdir()}
+    assert str(live) in left
+    assert "notes" in left
+    assert len(left) == 3
+
+
+def test_a_worker_starts_where_there_never_were_any_files(database: None) -> None:
+    workers.remove_files_left_behind()
+
+    assert skill_files.left_behind() == set()

@@ -1,0 +1,47 @@
+"""A parent that waits for a part of its work, and the ways in which the part may end."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from activities.models import Activity
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.toolbox import (
+    OUTPUT,
+    at_work,
+    caller_of,
+)
+
+PART = {
+    "name": "Look it up",
+    "description": "Where do bees live?",
+    "agent_role": "dev",
+    "params": {"limit": 5},
+    "blocking": True,
+}
+TASK = {"name": "Look it up", "human_role": "editor", "blocking": True}
+
+
+def waiting(engine: Engine, acme: Tenant, **part: Any) -> tuple[UUID, UUID]:
+    """An activity that waits for its subtask, and the subtask, whose agent is at work."""
+    parent, agent = at_work(engine, acme)
+    subtask = agent.used("create_subtask", **{**PART, **part})
+    engine.drain()
+    return parent, subtask
+
+
+def fail(engine: Engine, activity_id: UUID, *, retryable: bool = False) -> None:
+    error = {"message": "cannot", "code": "broken", "retryable": retryable}
+    assert caller_of(engine, activity_id).post("fail", {"error": error}).json()["accepted"] is True
+
+
+def complete(engine: Engine, activity_id: UUID) -> None:
+    assert caller_of(engine, activity_id).post("complete", OUTPUT).json()["accepted"] is True
+
+
+def require_approval(acme: Tenant, activity_id: UUID) -> None:
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(requires_approval=True)

@@ -1,0 +1,244 @@
+"""However a subtask ends, its parent wakes once and learns how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import outputs, results
+from activities.run_tokens import RunToken
+from activities.states import LinkKind
+from agents.contracts import Accepted, Completed, Output
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.subtasks.parts import PART, TASK, complete, fail, require_approval, waiting
+from tests.toolbox import (
+    at_work,
+    caller_of,
+    calls_of,
+    child,
+    not_woken,
+    of,
+    wakes_of,
+    woken,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_the_parent_goes_on_with_what_its_subtask_produced(engine: Engine, acme: Tenant) -> None:
+    parent, subtask = waiting(engine, acme)
+
+    complete(engine, subtask)
+
+    told = woken(engine, parent)
+    assert (told.wake_reason, told.attempt) == ("subtask_completed", 1)
+    (wake,) = told.wakes
+    produced = engine.get(acme, subtask).output_ref
+    assert wake == {
+        "reason": "subtask_completed", "subtask": str(subtask), "subtask_name": "Look it up", "subtask_outcome": "done",
+        "subtask_output_ref": str(produced), "subtask_error": None, "subtask_notes": None, "subtask_ended_by": str(subtask),
+    }  # fmt: skip
+    stored = outputs.read(acme.pk, UUID(wake["subtask_output_ref"]))
+    assert stored is not None
+    assert stored.content == "# Bees"
+    job = caller_of(engine, parent).job().json()
+    assert (job["wake_reason"], job["subtask_name"], job["subtask_output_ref"]) == (
+        "subtask_completed", "Look it up", str(produced),
+    )  # fmt: skip
+    complete(engine, parent)
+    assert engine.status(acme, parent) == "done"
+
+
+def test_a_worker_that_gets_the_result_itself_wakes_the_parent_too(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: (
+        Completed(Output("found")) if request.agent_role == "dev" else Accepted()
+    )
+    parent, agent = at_work(engine, acme)
+    agent.used("create_subtask", **PART)
+
+    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
+
+
+def test_a_persons_part_wakes_with_what_the_person_wrote(api: Any, engine: Engine, acme: Tenant) -> None:
+    parent, agent = at_work(engine, acme)
+    task = agent.used("create_subtask", **TASK)
+    client = api("reviewer", name="Ann")
+    assert str(task) in [item["id"] for item in client.get("/api/v1/inbox/").json()["results"]]
+
+    client.post(of(task, "start"))
+    client.post(of(task, "complete"), {"output": {"content": "In hives."}, "note": "Sure."})
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("done", "Sure.")
+    stored = outputs.read(acme.pk, UUID(wake["subtask_output_ref"]))
+    assert stored is not None
+    assert stored.content == "In hives."
+
+
+def failed(engine: Engine, acme: Tenant, subtask: UUID) -> None:
+    fail(engine, subtask)
+
+
+def exhausted(engine: Engine, acme: Tenant, subtask: UUID) -> None:
+    for _ in range(2):
+        fail(engine, subtask, retryable=True)
+        engine.make_due(acme)
+        engine.drain()
+    fail(engine, subtask, retryable=True)
+
+
+def lost_three_times(engine: Engine, acme: Tenant, subtask: UUID) -> None:
+    for _ in range(3):
+        run = engine.runs(acme, subtask)[-1]
+        results.stalled(RunToken(acme.pk, subtask, run.pk, run.fence))
+        engine.drain()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [(failed, "broken"), (exhausted, "broken"), (lost_three_times, "stalled")]
+)
+def test_a_subtask_that_fails_for_good_wakes_its_parent_with_the_error(
+    engine: Engine, acme: Tenant, end: Callable[[Engine, Tenant, UUID], None], code: str
+) -> None:
+    parent, subtask = waiting(engine, acme)
+
+    end(engine, acme, subtask)
+
+    engine.drain()
+    (_, told) = calls_of(engine, parent)
+    (wake,) = told.wakes
+    assert (wake["subtask_outcome"], wake["subtask_error"]["code"]) == ("failed", code)
+    assert wake["subtask_output_ref"] is None
+
+
+def test_a_subtask_that_is_tried_again_by_itself_wakes_nobody_yet(engine: Engine, acme: Tenant) -> None:
+    parent, subtask = waiting(engine, acme)
+
+    fail(engine, subtask, retryable=True)
+
+    assert not_woken(engine, parent)
+    engine.make_due(acme)
+    engine.drain()
+    complete(engine, subtask)
+    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
+
+
+def test_a_subtask_that_is_cancelled_wakes_its_parent_with_the_reason(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, subtask = waiting(engine, acme)
+
+    api("operator").post(of(subtask, "cancel"), {"reason": "Too dear."})
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("cancelled", "Too dear.")
+
+
+def test_a_subtask_with_a_revision_answers_once_and_by_its_revision(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, subtask = waiting(engine, acme)
+    require_approval(acme, subtask)
+    complete(engine, subtask)
+    client = api("reviewer")
+
+    client.post(of(subtask, "reject"), {"notes": "Shorter."})
+    assert not_woken(engine, parent)
+    revision = child(acme, subtask, LinkKind.REVISION_OF).pk
+    complete(engine, revision)
+    assert not_woken(engine, parent)
+    client.post(of(revision, "approve"))
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask"], wake["subtask_name"], wake["subtask_outcome"]) == (
+        str(subtask),
+        "Look it up",
+        "approved",
+    )
+    assert (wake["subtask_output_ref"], wake["subtask_ended_by"]) == (
+        str(engine.get(acme, revision).output_ref), str(revision),
+    )  # fmt: skip
+
+
+def test_a_subtask_that_is_rejected_for_the_last_time_wakes_with_the_notes(
+    api: Any, engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_ROUNDS = 1
+    parent, subtask = waiting(engine, acme)
+    require_approval(acme, subtask)
+    complete(engine, subtask)
+
+    api("reviewer").post(of(subtask, "reject"), {"notes": "No."})
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("rejected", "No.")
+
+
+@pytest.mark.parametrize("by", ["operator", "agent"])
+def test_a_subtask_that_is_handed_to_another_agent_still_answers(
+    api: Any, engine: Engine, acme: Tenant, by: str
+) -> None:
+    parent, subtask = waiting(engine, acme)
+    body = {"agent_role": "seo", "reason": "Yours."}
+
+    if by == "operator":
+        heir = UUID(api("operator").post(of(subtask, "reassign"), body).json()["id"])
+    else:
+        heir = caller_of(engine, subtask).used("reassign_task", **body)
+    assert not_woken(engine, parent)
+    complete(engine, heir)
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask"], wake["subtask_outcome"], wake["subtask_ended_by"]) == (
+        str(subtask),
+        "done",
+        str(heir),
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "outcome"), [("complete", "done"), ("approve", "approved"), ("reject", "rejected")]
+)
+def test_a_subtask_that_a_person_takes_over_answers_by_that_person(
+    api: Any, engine: Engine, acme: Tenant, verb: str, outcome: str
+) -> None:
+    parent, subtask = waiting(engine, acme)
+    client = api("operator")
+    heir = client.post(of(subtask, "reassign"), {"human_role": "editor", "reason": "Tricky."}).json()["id"]
+    bodies = {
+        "complete": {"output": {"content": "By hand."}},
+        "approve": {},
+        "reject": {"notes": "Cannot be done."},
+    }
+
+    assert client.post(of(heir, verb), bodies[verb]).status_code == 200
+
+    (wake,) = woken(engine, parent).wakes
+    assert (wake["subtask_outcome"], wake["subtask"]) == (outcome, str(subtask))
+    assert (wake["subtask_output_ref"] is not None) == (verb == "complete")
+
+
+def test_a_subtask_that_is_handed_on_three_times_and_revised_answers_once(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, subtask = waiting(engine, acme)
+    client, current = api("operator"), subtask
+    require_approval(acme, subtask)
+    for role in ("seo", "qa", "dev"):
+        body = {"agent_role": role, "reason": "Next."}
+        current = UUID(client.post(of(current, "reassign"), body).json()["id"])
+    engine.drain()
+    complete(engine, current)
+    client.post(of(current, "reject"), {"notes": "Again."})
+    revision = child(acme, current, LinkKind.REVISION_OF).pk
+    engine.drain()
+    complete(engine, revision)
+
+    client.post(of(revision, "approve"))
+
+    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "approved"
+    assert len(wakes_of(acme, parent)) == 2

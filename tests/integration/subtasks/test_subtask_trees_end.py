@@ -1,0 +1,163 @@
+"""Ends that nobody waits for any more, and the end of a parent, which ends its tree."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import tasks
+from activities.states import LinkKind
+from agents.contracts import Accepted, AgentRequest, AgentResult
+from tenants.models import Tenant
+from tests.engine import Engine, elsewhere
+from tests.integration.subtasks.parts import PART, TASK, complete, fail, require_approval, waiting
+from tests.toolbox import (
+    OUTPUT,
+    Caller,
+    at_work,
+    caller_of,
+    calls_of,
+    child,
+    not_woken,
+    of,
+    over,
+    wakes_of,
+    woken,
+)
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def test_a_failed_subtask_that_is_tried_again_does_not_wake_a_parent_that_went_on(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, subtask = waiting(engine, acme)
+    fail(engine, subtask)
+    woken(engine, parent)
+
+    api("operator").post(of(subtask, "retry"))
+    engine.drain()
+    complete(engine, subtask)
+
+    assert engine.status(acme, subtask) == "done"
+    assert not_woken(engine, parent)
+    assert caller_of(engine, parent).post("complete", OUTPUT).json()["accepted"] is True
+
+
+def test_a_failed_subtask_that_is_tried_again_is_not_taken_for_the_next_one(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, first = waiting(engine, acme)
+    fail(engine, first)
+    woken(engine, parent)
+    second = caller_of(engine, parent).used("create_subtask", **{**PART, "name": "Ask somebody"})
+    api("operator").post(of(first, "retry"))
+    engine.drain()
+
+    complete(engine, first)
+    assert not_woken(engine, parent)
+    assert engine.status(acme, parent) == "awaiting_subtask"
+    complete(engine, second)
+
+    assert woken(engine, parent).wakes[0]["subtask_name"] == "Ask somebody"
+
+
+def test_an_end_that_is_told_twice_wakes_once(engine: Engine, acme: Tenant) -> None:
+    parent, agent = at_work(engine, acme)
+    subtask = agent.used("create_subtask", **PART)
+    message = engine.take()
+    assert message is not None
+    tasks.run(**message)
+    tasks.run(**message)
+    assert len(calls_of(engine, subtask)) == 1
+
+    for _ in range(3):
+        caller_of(engine, subtask).post("complete", OUTPUT)
+
+    woken(engine, parent)
+    assert len(wakes_of(acme, parent)) == 2
+
+
+def test_a_subtask_that_ends_during_its_parents_call_wakes_it_once_and_after_the_call(
+    engine: Engine, acme: Tenant
+) -> None:
+    ready: list[int] = []
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if request.wake_reason == "new_task" and request.agent_role == "qa":
+            subtask = elsewhere(lambda: Caller(request).used("create_subtask", **PART))
+            elsewhere(engine.deliver)
+            elsewhere(lambda: complete(engine, subtask))
+            ready.append(engine.messages())
+        return Accepted()
+
+    engine.agent.behaviour = behaviour
+    (parent,) = engine.submit(acme)
+    engine.deliver()
+
+    assert (ready, len(calls_of(engine, parent))) == ([0], 1)
+    assert woken(engine, parent).wake_reason == "subtask_completed"
+
+
+def test_cancelling_the_parent_cancels_everything_that_was_asked_for_its_sake(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    parent, agent = at_work(engine, acme)
+    idle = agent.used("create_subtask", **{**PART, "blocking": False, "name": "idle"})
+    task = agent.used("create_subtask", **{**TASK, "blocking": False})
+    subtask = agent.used("create_subtask", **PART)
+    engine.drain()
+    below = caller_of(engine, subtask).used("create_subtask", **{**PART, "agent_role": "seo"})
+    engine.drain()
+    resolution = caller_of(engine, below).used("report_blocker", type="x", message="y")
+    worker = caller_of(engine, idle)
+
+    api("operator").post(of(parent, "cancel"), {"reason": "Enough."})
+
+    for one in (idle, task, subtask, below, resolution):
+        assert (engine.status(acme, one), engine.get(acme, one).cancel_reason) == ("cancelled", "obsolete")
+    assert worker.post("heartbeat").json()["stop"] is True
+    over(worker.post("complete", OUTPUT))
+    assert engine.drain() == 0
+
+
+def test_cancelling_the_parent_reaches_heirs_and_revisions_and_what_ended_parts_had_asked_for(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    parent, agent = at_work(engine, acme)
+    handed_on, revised, ended = (
+        agent.used("create_subtask", **{**PART, "name": name, "blocking": False}) for name in ("a", "b", "c")
+    )
+    engine.drain()
+    heir = UUID(client.post(of(handed_on, "reassign"), {"agent_role": "seo", "reason": "x"}).json()["id"])
+    require_approval(acme, revised)
+    complete(engine, revised)
+    client.post(of(revised, "reject"), {"notes": "x"})
+    revision = child(acme, revised, LinkKind.REVISION_OF).pk
+    left = caller_of(engine, ended).used("create_subtask", **{**PART, "blocking": False})
+    complete(engine, ended)
+    engine.drain()
+
+    client.post(of(parent, "cancel"))
+
+    assert [engine.status(acme, one) for one in (heir, revision, left)] == ["cancelled"] * 3
+    assert [engine.status(acme, one) for one in (handed_on, revised, ended)] == [
+        "reassigned",
+        "rejected",
+        "done",
+    ]
+
+
+def test_slots_of_cancelled_subtasks_are_free_again(api: Any, engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "dev", max_concurrency=1)
+    parent, _ = waiting(engine, acme)
+    (behind,) = engine.submit(acme, "dev")
+    assert engine.drain() == 0
+
+    api("operator").post(of(parent, "cancel"))
+    engine.drain()
+
+    assert engine.status(acme, behind) == "in_progress"

@@ -1,0 +1,289 @@
+"""Commands for people say what the API says, look well on a terminal and elsewhere, and tell what next when they cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.core.management import CommandError, call_command, get_commands, load_command_class
+
+from activities.submission import NewActivity, submit
+from orchestrator.terminal import replaying
+from pipelines.models import PipelineRun
+from tenants.audit.rows import AuditEntry
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.burying import failed, failed_many, letters_of
+from tests.engine import Engine
+from tests.flows import BROKEN, Flow, step
+from tests.scheduling import make_schedule
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+NAMES = ("queues", "why", "inbox", "replay", "schedules", "tenants")
+ACTIVITY, RUN = "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90", "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a91"
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def called(*command: str, stdout: StringIO | None = None) -> str:
+    output = stdout or StringIO()
+    call_command(*command, stdout=output, stderr=StringIO())
+    return output.getvalue()
+
+
+def as_json(*command: str) -> Any:
+    return json.loads(called(*command, "--json"))
+
+
+@dataclass(frozen=True)
+class World:
+    """A tenant with one of everything that the commands show."""
+
+    waiting: UUID
+    broken: UUID
+    run: UUID
+
+
+@pytest.fixture
+def world(engine: Engine, tenant: Tenant) -> World:
+    engine.serve(tenant)
+    flow = Flow(engine, tenant, step("a"), step("brief", "a"))
+    flow.drain(a={"n": 1}, brief=BROKEN)
+    (broken,) = failed(engine, tenant)
+    with tenant_scope(tenant.pk):
+        submit([NewActivity(name="Read the brief", human_role="editor")], actor="test")
+    make_schedule(tenant, cron="30 6 * * 1-5", timezone="Europe/Berlin")
+    engine.replace_worker()
+    (waiting,) = engine.submit(tenant, "dev")
+    return World(waiting, broken, flow.id)
+
+
+def examples() -> list[str]:
+    return re.findall(r"^    manage\.py (.+)$", DOCUMENT.read_text(), re.MULTILINE)
+
+
+def test_every_example_of_the_document_and_of_the_help_runs(
+    engine: Engine, tenant: Tenant, world: World
+) -> None:
+    told = examples()
+    assert {line.split()[0] for line in told} == set(NAMES)
+    for name in NAMES:
+        told += load_command_class(get_commands()[name], name).examples
+
+    # Replays of failures set the run going again, too.
+    for line in sorted(told, key=lambda line: "replay run" not in line):
+        if line.startswith(("replay activity", "replay failures --tenant acme --all")):
+            (broken,) = failed(engine, tenant)
+        else:
+            broken = world.broken
+        ours = str(
+            world.run if "replay run" in line else broken if "replay activity" in line else world.waiting
+        )
+        command = shlex.split(line.replace(RUN, ours).replace(ACTIVITY, ours))
+        if "gate" in command or "--fingerprint" in command:
+            called(*command)
+            continue
+        assert called(*command).strip(), line
+
+
+def test_queues_say_what_the_api_says(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, world: World
+) -> None:
+    told = {queue["role"]: queue for queue in as_json("queues", "--tenant", "acme")["queues"]}
+    everybody = {queue["role"]: queue for queue in as_json("queues")["queues"]}
+
+    for queue in api().get("/api/v1/queues/").json()["results"]:
+        mine = told[queue["role"]]
+        mine.pop("oldest_wait_seconds"), queue.pop("oldest_wait_seconds")
+        assert {name: mine[name] for name in queue} == queue
+    assert told["dev"]["granted"] == everybody["dev"]["granted"] == 1
+    assert everybody["dev"]["waiting"] == told["dev"]["waiting"]
+    text = called("queues", "dev")
+    assert text.splitlines()[0].split()[:3] == ["ROLE", "URGENT", "GATED"]
+    assert "served" in text
+    assert len(text.splitlines()) == 2
+
+
+def test_why_says_what_the_api_says(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
+    told = as_json("why", str(world.waiting))
+
+    answer = api().get(f"/api/v1/activities/{world.waiting}/why/").json()
+    assert {name: told[name] for name in ("code", "detail", "holder", "position")} == {
+        name: answer[name] for name in ("code", "detail", "holder", "position")
+    }
+    assert answer["detail"] in called("why", str(world.waiting))
+
+
+def test_the_inbox_is_that_of_the_console(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
+    told = as_json("inbox", "--tenant", "acme")
+
+    assert {item["id"] for item in told["items"]} == {
+        item["id"] for item in api().get("/api/v1/inbox/").json()["results"]
+    }
+    assert told["total"] == len(told["items"])
+    assert "Read the brief" in called("inbox", "--role", "editor")
+    assert "(none)" in called("inbox", "--role", "nobody")
+
+
+def test_schedules_are_told_in_words_with_their_next_times(
+    api: Callable[..., Any], tenant: Tenant, world: World
+) -> None:
+    (told,) = as_json("schedules", "--count", "3")["schedules"]
+
+    preview = api().get(f"/api/v1/schedules/{told['id']}/preview/?count=3").json()
+    assert told["in_words"] == preview["in_words"]
+    assert [at[:16] for at in told["fires_at"]] == [at[:16] for at in preview["fires_at"]]
+    assert preview["in_words"][:100] in called("schedules")
+
+
+def test_tenants_are_listed_with_what_they_do_and_no_tenant_sees_anothers_figures(
+    make_tenant: Callable[..., Tenant], tenant: Tenant, world: World
+) -> None:
+    make_tenant("globex", weight=3, max_concurrency=7)
+
+    told = {each["slug"]: each for each in as_json("tenants")}
+
+    assert (told["acme"]["waiting"], told["acme"]["asked_of_people"] > 0, told["acme"]["failed"] > 0) == (
+        1,
+        True,
+        True,
+    )
+    assert (told["globex"]["weight"], told["globex"]["max_concurrency"]) == (3, 7)
+    assert [told["globex"][name] for name in ("waiting", "running", "asked_of_people", "failed")] == [
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert [each["slug"] for each in as_json("tenants", "--tenant", "globex")] == ["globex"]
+
+
+def test_failures_are_replayed_in_portions_and_only_once(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "PORTION", 3)
+    engine.serve(tenant)
+    ids = failed_many(tenant, 7)
+    fingerprint = letters_of(tenant, ids[0])[0].fingerprint
+
+    assert fingerprint in called("replay", "failures")
+    assert (
+        called("replay", "failures", "--fingerprint", fingerprint, "--dry-run").strip()
+        == "would start 7, left alone 0"
+    )
+    assert {engine.status(tenant, each) for each in ids} == {"failed"}
+    assert called("replay", "failures", "--fingerprint", fingerprint).strip() == "started 7, left alone 0"
+    assert called("replay", "failures", "--all").strip() == "started 0, left alone 0"
+    engine.drain()
+
+    assert {engine.status(tenant, each) for each in ids} == {"done"}
+    with tenant_scope(tenant.pk):
+        entries = AuditEntry.objects.for_tenant(tenant).filter(operation="manage.py replay")
+        assert [entry.detail["count"] for entry in entries.order_by("number")] == [7, 0]
+
+
+def test_one_activity_is_replayed_and_a_second_time_says_what_next(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    (broken,) = failed(engine, tenant)
+
+    assert called("replay", "activity", str(broken)).strip() == "started 1, left alone 0"
+    with pytest.raises(CommandError, match=rf"manage.py why {broken}"):
+        called("replay", "activity", str(broken))
+
+
+def test_a_run_is_replayed_on_trial_and_in_earnest(engine: Engine, tenant: Tenant, world: World) -> None:
+    tried = as_json("replay", "run", str(world.run), "--from-step", "brief", "--dry-run")
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.count() == 1, "nothing was done"
+
+    done = as_json("replay", "run", str(world.run), "--from-step", "brief")
+
+    assert (tried["run"], tried["anew"], tried["kept"]) == (None, ["brief"], ["a"])
+    assert (done["anew"], done["kept"]) == (["brief"], ["a"])
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.get(pk=done["run"]).replay_of == world.run
+
+
+def test_a_terminal_gets_a_drawn_table_and_nothing_that_could_steer_it(
+    engine: Engine, tenant: Tenant
+) -> None:
+    with tenant_scope(tenant.pk):
+        submit([NewActivity(name="\x1b]0;stolen\x07[red]Now[/red]", human_role="editor")], actor="test")
+
+    drawn, plain = called("inbox", stdout=Terminal()), called("inbox")
+
+    for text in (drawn, plain):
+        assert "\x1b]" not in text
+        assert "\x07" not in text
+    assert "[red]Now" in re.sub(r"\s", "", plain)
+    assert "─" in drawn
+    assert "─" not in plain
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("why {id}", "there is none of this id"),
+        ("why {id} --tenant globex", "the tenant 'globex' has none"),
+        ("replay run {id} --from-step a", "No pipeline run"),
+        ("queues nobody", "manage.py agents list"),
+        ("inbox --tenant nowhere", "manage.py create_tenant nowhere"),
+        ("inbox", "Say whose it is with --tenant SLUG. There are: acme, globex"),
+        ("why nonsense", "is not an id such as"),
+        ("schedules --count 0", "a whole number from 1 to 100"),
+        ("replay", "required"),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_next(
+    tenant: Tenant, other_tenant: Tenant, command: str, says: str
+) -> None:
+    with pytest.raises(CommandError, match=re.escape(says)):
+        called(*command.format(id=uuid4()).split())
+
+
+def test_an_activity_of_another_tenant_is_not_there_for_the_named_one(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    (activity,) = engine.submit(tenant)
+
+    assert as_json("why", str(activity), "--tenant", "acme")["tenant"] == "acme"
+    with pytest.raises(CommandError, match="the tenant 'globex' has none"):
+        called("why", str(activity), "--tenant", "globex")
+
+
+def test_a_shell_gets_the_exit_codes_of_the_document(process_environment: dict[str, str]) -> None:
+    def code(*arguments: str, **environment: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments], env={**process_environment, **environment},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert code("tenants")[0] == 0
+    assert code("why", str(uuid4()))[0] == 1
+    assert code("why", "nonsense")[0] == 2
+    away, said = code("tenants", DATABASE_URL="postgres://nobody@127.0.0.1:9/nothing")
+    assert away == 1
+    assert "PostgreSQL does not answer" in said
+    assert "manage.py up" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_has_examples_and_the_exit_codes(name: str) -> None:
+    text = load_command_class(get_commands()[name], name).create_parser("manage.py", name).format_help()
+
+    assert "examples:\n  manage.py " in text
+    assert "exit codes: 0 done or shown" in text

@@ -1,0 +1,237 @@
+"""The counters behind the metrics: each event of the history is counted once, in the right bucket, off the hot path."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections, transaction
+
+from activities import counters, recovery
+from activities.counters import counting
+from activities.models import CountingMark, WorkerProcess
+from agents.contracts import AgentRequest, AgentResult
+from agents.exceptions import AgentError, RetryableAgentError
+from tenants.context import OWNER, SYSTEM, system_scope
+from tenants.models import Tenant
+from tests.counting import count_all, samples, scraped
+from tests.engine import Engine, at_once, elsewhere
+
+INFINITY = float("inf")
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def _totals(name: str) -> dict[tuple[str, str], int]:
+    return counters.read().totals.get(name, {})
+
+
+def _shift(table: str, column: str, seconds: float) -> None:
+    """Let what the column tells have been so much earlier."""
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {column} = {column} - %s * interval '1 second'", [seconds])
+
+
+def test_submissions_and_ends_are_counted_by_role(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, "qa", count=3)
+    engine.submit(acme, "seo")
+    engine.drain()
+
+    count_all()
+
+    assert _totals("submitted") == {("qa", ""): 3, ("seo", ""): 1}
+    assert _totals("ended") == {("qa", "done"): 3, ("seo", "done"): 1}
+
+
+def test_counting_again_counts_nothing_twice(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, count=5)
+    engine.drain()
+    count_all()
+    before = counters.read()
+
+    assert counters.count_fresh() == 0
+
+    after = counters.read()
+    assert (after.totals, after.histograms) == (before.totals, before.histograms)
+
+
+def test_keepers_that_count_at_once_count_each_event_once(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "BATCH", 7)
+    engine.submit(acme, count=40)
+
+    outcomes = at_once(*[counters.count_fresh] * 4)
+    count_all()
+
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert _totals("submitted") == {("qa", ""): 40}
+
+
+def test_an_event_that_commits_after_a_later_one_is_counted_all_the_same(
+    engine: Engine, acme: Tenant
+) -> None:
+    """Its number is lower than what the keeper has seen already: a mark that simply followed the numbers would pass it by."""
+    written, let_go = threading.Event(), threading.Event()
+    (first,) = engine.submit(acme)
+
+    def slow() -> None:
+        with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id()")
+            cursor.execute(
+                "INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, detail, at)"
+                " SELECT id, %s, 99, 'submit', NULL, 'created', 'test', '{}', now() FROM tenants_tenant WHERE id = %s",
+                [first, acme.pk],
+            )
+            written.set()
+            assert let_go.wait(10)
+
+    thread = threading.Thread(target=lambda: elsewhere(slow))
+    thread.start()
+    assert written.wait(10)
+    engine.submit(acme, "seo")
+    for _ in range(3):
+        counters.count_fresh()
+    early = _totals("submitted")
+    let_go.set()
+    thread.join(10)
+    count_all()
+
+    assert ("seo", "") not in early, "what may still be preceded by something waits"
+    assert _totals("submitted") == {("qa", ""): 2, ("seo", ""): 1}
+
+
+def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    _shift("activities_activityevent", "at", 20.0)
+    engine.drain()
+
+    count_all()
+
+    (found,) = counters.read().histograms["wait"].values()
+    assert found.counts == {30.0: 1}
+    assert 20 <= found.total < 30
+
+
+def test_work_that_was_put_off_waits_from_the_moment_that_was_asked_for(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, not_before=datetime.now(UTC) + timedelta(minutes=5))
+    engine.make_due(acme)
+    _shift("activities_activity", "not_before", 298.0)
+    _shift("activities_activityevent", "at", 3000.0)
+    engine.drain()
+
+    count_all()
+
+    (found,) = counters.read().histograms["wait"].values()
+    assert found.total < 100, "not the 3,000 s since it was submitted"
+
+
+def test_a_run_lasts_from_its_claim_to_its_end_and_is_counted_by_what_became_of_it(
+    engine: Engine, acme: Tenant
+) -> None:
+    def late(request: AgentRequest) -> AgentResult:
+        elsewhere(lambda: _shift("activities_activityrun", "started_at", 200.0))
+        raise AgentError("no")
+
+    engine.agent.behaviour = late
+    engine.submit(acme)
+    engine.drain()
+
+    count_all()
+
+    ((labels, found),) = counters.read().histograms["run"].items()
+    assert labels == ("qa", "failed")
+    assert found.counts == {300.0: 1}
+    assert 200 <= found.total < 210
+
+
+def test_attempts_are_counted_with_which_the_work_came_to_an_end(engine: Engine, acme: Tenant) -> None:
+    answer = engine.agent.behaviour
+
+    def third_time(request: AgentRequest) -> AgentResult:
+        if request.attempt < 3:
+            raise RetryableAgentError("not yet")
+        return answer(request)
+
+    engine.agent.behaviour = third_time
+    engine.submit(acme, max_attempts=3)
+    for _ in range(3):
+        engine.drain()
+        engine.make_due(acme)
+
+    count_all()
+
+    reading = counters.read()
+    assert {labels: found.counts for labels, found in reading.histograms["attempts"].items()} == {
+        ("qa", ""): {3.0: 1}
+    }
+    runs = {labels: sum(found.counts.values()) for labels, found in reading.histograms["run"].items()}
+    assert runs == {("qa", "failed"): 2, ("qa", "completed"): 1}
+
+
+def test_a_lost_worker_is_counted_once(engine: Engine) -> None:
+    with system_scope():
+        worker = WorkerProcess.objects.create(
+            host="elsewhere", boot="b", pid=1, pid_started=1, roles=["dev"], concurrency=4
+        )
+
+    told = [recovery.declare_lost(worker), recovery.declare_lost(worker)]
+
+    assert told == [True, False]
+    assert _totals("workers_lost") == {("", ""): 1}
+
+
+def test_numbers_outlive_the_work(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, count=2)
+    engine.drain()
+    count_all()
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM activities_activity WHERE tenant_id = %s", [acme.pk])
+
+    assert _totals("ended") == {("qa", "done"): 2}
+
+
+def test_a_mark_from_another_cluster_keeps_nothing_from_being_counted(engine: Engine, acme: Tenant) -> None:
+    """After a restore, ids of transactions may begin below those that the mark remembers."""
+    count_all()
+    with system_scope():
+        CountingMark.objects.update(barrier=2**60)
+    engine.submit(acme)
+
+    count_all()
+
+    assert _totals("submitted") == {("qa", ""): 1}
+
+
+def test_an_idle_system_is_asked_with_one_statement(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme)
+    count_all()
+    asked: list[str] = []
+
+    def note(execute: object, sql: str, *rest: object) -> object:
+        asked.append(sql)
+        return execute(sql, *rest)  # type: ignore[operator]
+
+    with connections[SYSTEM].execute_wrapper(note):
+        counters.count_fresh()
+
+    assert len(asked) == 1
+
+
+def test_a_histogram_is_cumulative_and_agrees_with_its_count(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, count=4)
+    engine.drain()
+    count_all()
+
+    found = samples(scraped())
+
+    buckets = [value for (name, *_), value in found.items() if name == "queue_wait_seconds_bucket"]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == found["queue_wait_seconds_count", "qa"] == 4
+    assert found["queue_wait_seconds_bucket", "+Inf", "qa"] == 4
+    assert found["activity_attempts_bucket", "1.0", "qa"] == 4

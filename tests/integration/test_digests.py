@@ -1,0 +1,316 @@
+"""Digests: one mail per channel and period, in the tenant's own time, with what waits, what was done, what failed and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import environ
+import pytest
+from django.core import mail
+from django.db import connections
+from django.db.models import F
+from django.test import override_settings
+
+from activities import digests
+from activities.alerts import targets
+from activities.alerts.delivery import deliver_waiting
+from activities.digests import composing, periods
+from activities.models import Activity, Alert, AlertDelivery, DeadLetter, NotificationChannel
+from activities.models.alert import DeliveryState
+from activities.submission import NewActivity, submit
+from tenants.context import APP, tenant_scope
+from tenants.models import Tenant, UsageEntry
+from tenants.money import budgets
+from tests.burying import failed
+from tests.engine import Engine, at_once
+from tests.receivers import mail_receiver
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MONDAY = datetime(2026, 3, 2, 6, tzinfo=UTC)  # seven o'clock in Berlin
+ADDRESS = "/api/v1/notification-channels/"
+
+
+@pytest.fixture(autouse=True)
+def outbox(settings: Any) -> None:
+    settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = ""
+    settings.EMAIL_URL = "memory"
+
+
+@pytest.fixture
+def acme(make_tenant: Callable[..., Tenant]) -> Tenant:
+    return make_tenant("acme", name="Acme <b>Inc.</b>", timezone="Europe/Berlin")
+
+
+def channel_of(
+    tenant: Tenant, digest: str = "daily", name: str = "Mia", **fields: Any
+) -> NotificationChannel:
+    with tenant_scope(tenant.pk):
+        channel = NotificationChannel(
+            tenant=tenant, kind="email", name=name, digest=digest, kinds=["test"], **fields
+        )
+        targets.put(channel, "mia@acme.example")
+        digests.plan(channel, tenant.timezone, now=MONDAY - timedelta(minutes=1))
+        channel.save(force_insert=True)
+    return channel
+
+
+def waits(tenant: Tenant, name: str = "Read the brief", role: str = "editor") -> None:
+    with tenant_scope(tenant.pk):
+        submit([NewActivity(name=name, human_role=role)], actor="test")
+
+
+def sent() -> list[Any]:
+    deliver_waiting("email")
+    return list(mail.outbox)
+
+
+def as_html(message: Any) -> str:
+    ((html, kind),) = message.alternatives
+    assert kind == "text/html"
+    return str(html)
+
+
+def due_at(channel: NotificationChannel) -> datetime | None:
+    with tenant_scope(channel.tenant_id):
+        found: datetime | None = NotificationChannel.objects.get(pk=channel.pk).digest_due_at
+    return found
+
+
+def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.serve(acme)
+    channel_of(acme)
+    waits(acme)
+    engine.submit(acme, "dev", count=3)
+    engine.drain()
+    failed(engine, acme)
+    budgets.create(acme.pk, {"name": "Spring", "cap": 40, "unit": "dollars", "period": "total"})
+    yesterday = MONDAY - timedelta(hours=20)
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(finished_at__isnull=False).update(finished_at=yesterday)
+        DeadLetter.objects.update(created_at=yesterday)
+        entry = {
+            "tenant": acme,
+            "at": yesterday,
+            "day": yesterday.date(),
+            "agent_role": "dev",
+            "activity_id": acme.pk,
+            "run_id": acme.pk,
+        }
+        UsageEntry.objects.create(
+            **entry, input_tokens=100, output_tokens=20, dollars="1.25", runs=0, unpriced=False
+        )
+
+    assert digests.send_due(now=MONDAY) == 1
+    (message,) = sent()
+
+    text = message.body
+    assert message.subject == "Acme <b>Inc.</b>: daily digest, 2026-03-01"
+    assert message.to == ["mia@acme.example"]
+    assert "WAITS FOR PEOPLE: " in text
+    assert "- Read the brief (editor), since " in text
+    assert "DONE: 3\n- dev: 3" in text
+    assert "FAILED: 1, open in all: 1\n- qa: 1, 1 open: It broke." in text
+    assert "SPENT: 1.25 USD, 0 runs, 120 tokens" in text
+    assert "- Spring (total): 0 of 40 dollars, 0 %" in text
+    assert "set `digest` of the notification channel Mia to off" in text
+    for told in ("Read the brief", "dev: 3", "It broke.", "1.25 USD", "Spring"):
+        assert told in as_html(message)
+
+
+def test_names_from_outside_are_escaped_and_stay_on_one_line(acme: Tenant) -> None:
+    channel_of(acme, name="<i>Mia</i>")
+    waits(acme, "<script>alert(1)</script>\r\nBcc: x@y.example")
+
+    digests.send_due(now=MONDAY)
+    (message,) = sent()
+
+    html = as_html(message)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "Acme &lt;b&gt;Inc.&lt;/b&gt;" in html
+    assert "&lt;i&gt;Mia&lt;/i&gt;" in html
+    assert "- <script>alert(1)</script> Bcc: x@y.example (editor)" in message.body
+    assert message.message()["Bcc"] is None
+
+
+def test_it_comes_once_per_period_at_seven_of_the_tenants_own_morning(acme: Tenant) -> None:
+    channel = channel_of(acme)
+    waits(acme)
+
+    assert digests.send_due(now=MONDAY - timedelta(seconds=1)) == 0
+    assert [digests.send_due(now=MONDAY + timedelta(minutes=minute)) for minute in range(3)] == [1, 0, 0]
+    assert len(sent()) == 1
+    assert due_at(channel) == MONDAY + timedelta(days=1)
+
+
+def test_two_composers_at_once_make_one_digest(acme: Tenant) -> None:
+    channel_of(acme)
+    waits(acme)
+
+    assert sorted(at_once(*[lambda: digests.send_due(now=MONDAY)] * 4)) == [0, 0, 0, 1]
+    at_once(*[lambda: deliver_waiting("email")] * 4)
+
+    with tenant_scope(acme.pk):
+        assert Alert.objects.filter(kind="digest").count() == 1
+        assert AlertDelivery.objects.get().state == DeliveryState.SENT
+    assert len(mail.outbox) == 1
+
+
+def test_whoever_dies_while_composing_has_done_nothing(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Died(BaseException):
+        pass
+
+    def dies(*arguments: Any, **options: Any) -> Any:
+        raise Died
+
+    channel = channel_of(acme)
+    waits(acme)
+    with monkeypatch.context() as patched:
+        patched.setattr(composing, "tell_channel", dies)
+        with pytest.raises(Died):
+            digests.send_due(now=MONDAY)
+
+    assert due_at(channel) == MONDAY
+    assert digests.send_due(now=MONDAY) == 1
+    assert len(sent()) == 1
+
+
+def test_between_composing_and_sending_nothing_is_lost_and_nothing_comes_twice(
+    acme: Tenant, settings: Any
+) -> None:
+    channel_of(acme)
+    waits(acme)
+    digests.send_due(now=MONDAY)
+    connections[APP].close()  # the process that composed it ends here
+
+    with mail_receiver() as receiver:
+        settings.EMAIL_URL = f"smtp://127.0.0.1:{receiver.port}"
+        with override_settings(**environ.Env.email_url_config(settings.EMAIL_URL)):
+            assert digests.send_due(now=MONDAY) == 0
+            deliver_waiting("email")
+            deliver_waiting("email")
+
+    (message,) = receiver.mails
+    assert message.get_content_type() == "multipart/alternative"
+    assert [part.get_content_type() for part in message.get_payload()] == ["text/plain", "text/html"]  # type: ignore[union-attr]
+
+
+def test_a_sender_that_died_leaves_it_unknown_and_does_not_repeat_it(acme: Tenant) -> None:
+    channel_of(acme)
+    waits(acme)
+    digests.send_due(now=MONDAY)
+    past = datetime.now(UTC) - timedelta(minutes=10)
+    with tenant_scope(acme.pk):
+        AlertDelivery.objects.update(
+            state="sending", attempts=F("attempts") + 1, claimed_at=past, next_attempt_at=past
+        )
+
+    assert sent() == []
+    with tenant_scope(acme.pk):
+        assert AlertDelivery.objects.get().state == DeliveryState.UNKNOWN
+
+
+def test_nobody_is_told_that_nothing_happened(acme: Tenant) -> None:
+    channel = channel_of(acme)
+
+    assert digests.send_due(now=MONDAY) == 0
+    assert due_at(channel) == MONDAY + timedelta(days=1)
+
+
+def test_days_that_were_missed_are_not_made_up_for_one_by_one(acme: Tenant) -> None:
+    channel_of(acme)
+    waits(acme)
+
+    later = MONDAY + timedelta(days=4, hours=5)
+    assert [digests.send_due(now=later), digests.send_due(now=later)] == [1, 0]
+    (message,) = sent()
+    assert message.subject.endswith("2026-03-05")
+
+
+def test_a_channel_can_be_narrowed_to_what_is_asked_of_some_human_roles(acme: Tenant) -> None:
+    channel_of(acme, digest_roles=["legal"])
+    waits(acme, "For the editor")
+    waits(acme, "For the lawyers", "legal")
+
+    digests.send_due(now=MONDAY)
+    (message,) = sent()
+
+    assert "For the lawyers" in message.body
+    assert "For the editor" not in message.body
+
+
+def test_tenants_hear_of_their_own_and_those_that_want_none_get_none(
+    acme: Tenant, make_tenant: Callable[..., Tenant]
+) -> None:
+    globex = make_tenant("globex", timezone="Europe/Berlin")
+    channel_of(acme)
+    channel_of(globex, digest="off")
+    waits(globex, "Secret of Globex")
+    waits(acme)
+    gone = make_tenant("gone", timezone="Europe/Berlin", is_active=False)
+    channel_of(gone)
+    waits(gone)
+
+    assert digests.send_due(now=MONDAY) == 1
+    (message,) = sent()
+    assert "Globex" not in message.body + as_html(message)
+
+
+def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any], acme: Tenant) -> None:
+    client = api(tenant=acme)
+    body = {
+        "kind": "email",
+        "name": "Mia",
+        "target": "mia@acme.example",
+        "digest": "weekly",
+        "digest_roles": ["editor"],
+    }
+
+    made = client.post(ADDRESS, body)
+    assert made.status_code == 201, made.content
+    assert (made.json()["digest"], made.json()["digest_roles"]) == ("weekly", ["editor"])
+    with tenant_scope(acme.pk):
+        due = NotificationChannel.objects.get().digest_due_at
+    assert due is not None
+    assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (7, 0)
+
+    assert client.put(f"{ADDRESS}{made.json()['id']}/", {"name": "Mia", "digest": "off"}).status_code == 200
+    with tenant_scope(acme.pk):
+        assert NotificationChannel.objects.get().digest_due_at is None
+    refused = client.post(
+        ADDRESS, {"kind": "slack", "name": "S", "target": "https://1.1.1.1/x", "digest": "daily"}
+    )
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, "digest")
+
+
+@pytest.mark.parametrize(
+    ("digest", "now", "expected"),
+    [
+        ("daily", "2026-03-02T05:59:59Z", "2026-03-02T06:00:00Z"),
+        ("daily", "2026-03-02T06:00:00Z", "2026-03-03T06:00:00Z"),
+        ("daily", "2026-03-28T12:00:00Z", "2026-03-29T05:00:00Z"),  # summer time begins that night
+        ("weekly", "2026-03-02T06:00:00Z", "2026-03-09T06:00:00Z"),
+        ("weekly", "2026-10-24T12:00:00Z", "2026-10-26T06:00:00Z"),  # and ends in this one
+    ],
+)
+def test_the_next_time_is_seven_oclock_whatever_the_clocks_do(digest: str, now: str, expected: str) -> None:
+    found = periods.next_due(digest, BERLIN, after=datetime.fromisoformat(now))
+
+    assert found == datetime.fromisoformat(expected)
+
+
+def test_a_period_is_whole_days_of_the_zone() -> None:
+    day = periods.period_before("daily", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
+    week = periods.period_before("weekly", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
+
+    assert (day.begins, day.ends) == (
+        datetime(2026, 3, 28, 23, tzinfo=UTC),
+        datetime(2026, 3, 29, 22, tzinfo=UTC),
+    )
+    assert week.in_words == "2026-03-23 to 2026-03-29"
+    assert periods.zone_of("Nowhere/Land").key == "UTC"

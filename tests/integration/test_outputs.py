@@ -1,0 +1,27 @@
+"""What agents deliver is kept as it came, whatever its keys look like to the store."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from activities import outputs
+from activities.models import OutputSpool
+from activities.submission import NewActivity, submit
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+
+
+def test_keys_that_mongodb_could_take_for_operators_come_back_as_they_went(tenant: Tenant) -> None:
+    data = {"$gt": "", "a.b": {"$where": "1"}, "": {"$ref": "x"}}
+    with tenant_scope(tenant.pk):
+        (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
+        row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data=data)
+    outputs.copy_waiting()
+
+    stored = outputs.read(tenant.pk, row.pk)
+
+    assert stored is not None
+    assert stored.data == data
+    (document,) = outputs.collection().find({"_id": str(row.pk)})
+    assert isinstance(document["data"], str)
+    outputs.collection().delete_one({"_id": str(row.pk)})

@@ -1,0 +1,170 @@
+"""Retention of what stands beside work: bulk jobs, mailboxes, providers' batches go after their time and never hold up the work itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import mailboxes
+from activities.bulk import jobs, working
+from activities.mailboxes import NewItem
+from activities.mailboxes.taking import Wish
+from activities.models import (
+    BatchItem,
+    BulkItem,
+    BulkJob,
+    Mailbox,
+    MailboxBatch,
+    MailboxItem,
+    ProviderBatch,
+    Subagent,
+)
+from activities.models.batch import BatchState, ItemState
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.retention.kinds import all_kinds
+from tests.engine import Engine
+from tests.integration.test_retention import LONG, age, age_work, done, purge
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def left(tenant: Tenant, model: Any, **which: Any) -> int:
+    with tenant_scope(tenant.pk):
+        return int(model.objects.filter(**which).count())
+
+
+def would_go(tenant: Tenant, kind: str) -> int:
+    with tenant_scope(tenant.pk):
+        return all_kinds()[kind].count(tenant.pk, datetime.now(UTC) - timedelta(days=90))
+
+
+def bulk_job(tenant: Tenant, ids: list[UUID]) -> UUID:
+    with tenant_scope(tenant.pk):
+        job = jobs.start(
+            tenant.pk, "priority", ids, expected=len(ids), filter={}, arguments={"priority": 1}, actor="test"
+        )
+    return UUID(str(job.pk))
+
+
+def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
+    engine: Engine, acme: Tenant
+) -> None:
+    ids = done(engine, acme, 3)
+    old = bulk_job(acme, ids)
+    working.work()
+    running = bulk_job(acme, ids)
+    age("activities_bulkjob", [old, running], "created_at", "finished_at")
+
+    assert would_go(acme, "bulk_jobs") == 3 + 1
+    assert purge(acme, "bulk_jobs") == 3 + 1
+    assert left(acme, BulkJob) == left(acme, BulkJob, pk=running) == 1
+    assert left(acme, BulkItem) == left(acme, BulkItem, job_id=running) == 3
+
+
+def taken(tenant: Tenant, key: str) -> mailboxes.Taken:
+    wish = Wish(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
+    found = mailboxes.take(tenant.pk, key, wish)
+    assert found is not None
+    return found
+
+
+def say(tenant: Tenant, key: str, **fields: Any) -> MailboxItem:
+    with tenant_scope(tenant.pk):
+        return mailboxes.post(tenant.pk, key, NewItem(text="hello", **fields), actor="test").item
+
+
+def test_what_was_said_and_taken_goes_and_what_waits_stays_with_its_mailbox(acme: Tenant) -> None:
+    said, now = say(acme, "session-1"), datetime.now(UTC)
+    first = taken(acme, "session-1").batch
+    with tenant_scope(acme.pk):
+        mailboxes.completed(acme.pk, "session-1", first.pk, result=None, now=now)
+    waiting = say(acme, "session-1")
+    second = taken(acme, "session-1").batch
+    with tenant_scope(acme.pk):
+        mailboxes.failed(acme.pk, "session-1", second.pk, error={"message": "x"}, retryable=True, now=now)
+    age("activities_mailboxitem", [said.pk, waiting.pk], "created_at", "done_at")
+    age("activities_mailboxbatch", [first.pk, second.pk], "created_at", "ended_at")
+
+    assert would_go(acme, "mailboxes") == purge(acme, "mailboxes") == 2
+    assert left(acme, MailboxItem) == left(acme, MailboxItem, pk=waiting.pk) == 1
+    assert left(acme, MailboxBatch) == left(acme, MailboxBatch, pk=second.pk) == 1
+    assert left(acme, Mailbox) == 1
+
+
+def test_what_an_agent_was_told_goes_after_the_work_in_which_it_heard_of_it(
+    engine: Engine, acme: Tenant
+) -> None:
+    item = say(acme, "session-1", agent_role="qa")
+    engine.make_due(acme)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        item.refresh_from_db()
+    age("activities_mailboxitem", [item.pk], "created_at", "done_at")
+
+    assert (item.state, purge(acme, "mailboxes")) == ("done", 0)
+    assert item.activity_id is not None
+    age_work([item.activity_id])
+    assert (purge(acme, "activities"), purge(acme, "mailboxes")) == (1, 1)
+    assert left(acme, MailboxItem) == 0
+
+
+def test_the_mailbox_of_a_subagent_goes_when_the_subagent_is_gone(engine: Engine, acme: Tenant) -> None:
+    with tenant_scope(acme.pk):
+        box = Mailbox.objects.create(tenant_id=acme.pk, key="subagent:1", agent_role="qa")
+        other = Mailbox.objects.create(tenant_id=acme.pk, key="session-1", agent_role="qa")
+    (activity_id,) = done(engine, acme, mailbox_id=box.pk)
+    with tenant_scope(acme.pk):
+        Subagent.objects.create(
+            tenant_id=acme.pk, activity_id=activity_id, conversation=box, subagent_type="qa", prompt="Go."
+        )
+    age("activities_mailbox", [box.pk, other.pk], "created_at")
+
+    assert purge(acme, "mailboxes") == 0
+    age_work([activity_id])
+    assert (purge(acme, "activities"), purge(acme, "mailboxes")) == (1, 1)
+    assert left(acme, Mailbox) == left(acme, Mailbox, pk=other.pk) == 1
+
+
+def provider_batch(tenant: Tenant, activity_id: UUID, state: BatchState) -> ProviderBatch:
+    told = {"agent_role": "qa", "provider": "anthropic|p|1", "model": "m-1"}
+    long_ago = datetime.now(UTC) - LONG
+    with tenant_scope(tenant.pk):
+        batch: ProviderBatch = ProviderBatch.objects.create(
+            tenant_id=tenant.pk, **told, state=state, size=1, ended_at=long_ago if state == BatchState.ENDED else None
+        )  # fmt: skip
+        BatchItem.objects.create(
+            tenant_id=tenant.pk, activity_id=activity_id, run_id=activity_id, fence=1, batch=batch, **told,
+            state=ItemState.MOVED, bytes=1, leave_at=long_ago, closed_at=long_ago,
+        )  # fmt: skip
+    return batch
+
+
+def test_a_batch_of_a_provider_goes_when_nothing_of_it_goes_on(engine: Engine, acme: Tenant) -> None:
+    (ended,) = done(engine, acme)
+    (live,) = engine.submit(acme)
+    old, wanted = (provider_batch(acme, each, BatchState.ENDED) for each in (ended, live))
+
+    assert would_go(acme, "provider_batches") == purge(acme, "provider_batches") == 1
+    assert left(acme, ProviderBatch) == left(acme, ProviderBatch, pk=wanted.pk) == 1
+    assert left(acme, BatchItem, batch=old.pk) == 0
+
+
+def test_nothing_beside_it_keeps_old_work_from_going(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = done(engine, acme)
+    bulk_job(acme, [activity_id])
+    provider_batch(acme, activity_id, BatchState.SENT)
+    age_work([activity_id])
+
+    assert purge(acme, "activities") == 1
+    assert (left(acme, BulkItem), left(acme, BatchItem)) == (0, 0)
+    assert (left(acme, BulkJob), left(acme, ProviderBatch)) == (1, 1)
+    assert working.work() == 0
+    assert left(acme, BulkJob, status="completed") == 1

@@ -1,0 +1,64 @@
+"""A scrape costs the same few statements however much there is, and reads by index where there is much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connections, transaction
+
+from activities import counters
+from orchestrator.metrics import asking
+from tenants.context import OWNER, SYSTEM
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.plans import asked_of, read_from_end_to_end
+
+MANY = 100_000
+READ_AT_MOST = 10_000  # rows of one sequential scan
+
+#: Copies of one activity that is done, with its wake and its run.
+_HISTORY = """
+SET LOCAL session_replication_role = replica;
+CREATE TEMPORARY TABLE ids ON COMMIT DROP AS SELECT gen_random_uuid() AS id FROM generate_series(1, %(many)s);
+INSERT INTO activities_activity SELECT (jsonb_populate_record(a, jsonb_build_object('id', ids.id))).* FROM activities_activity a, ids;
+INSERT INTO activities_wake
+SELECT (jsonb_populate_record(w, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id))).* FROM activities_wake w, ids;
+INSERT INTO activities_activityrun
+SELECT (jsonb_populate_record(r, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id))).* FROM activities_activityrun r, ids;
+"""
+
+
+@pytest.fixture
+def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
+    """As many activities that are done, and some work that waits, runs and has ended lately."""
+    engine.serve(tenant)
+    engine.submit(tenant)
+    engine.drain()
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute(_HISTORY % {"many": MANY})
+        cursor.execute("ANALYZE activities_activity, activities_wake, activities_activityrun")
+    engine.submit(tenant, count=20)
+    engine.drain()
+    counters.count_fresh()
+    engine.submit(tenant, "blog-writer", count=20)
+    yield tenant
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("TRUNCATE activities_activity, activities_wake, activities_activityrun CASCADE")
+        cursor.execute("ANALYZE activities_activity, activities_wake, activities_activityrun")
+
+
+def test_a_scrape_is_ten_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
+    with asked_of(SYSTEM) as asked:
+        for probe in asking.PROBES:
+            probe.question()
+
+    assert len(asked) == 10
+    (blog,) = (role for role in asking.PROBES[0].question().roles if role.role == "blog-writer")
+    assert (blog.depth, blog.running) == (20, 0)
+    long = [
+        (sql, found)
+        for alias, sql, params in asked
+        if (found := read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST))
+    ]
+    assert long == []

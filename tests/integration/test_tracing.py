@@ -1,0 +1,238 @@
+"""Traces lead from a request through PostgreSQL and Redis to the worker, its agent and the agent's callback, and cost nothing when off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from activities.models import Wake
+from agents import outbound
+from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.exceptions import PermanentAgentError
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.integration.test_costs import counted
+from tests.receivers import HttpReceiver, http_receiver
+from tests.tracing import Collected, collected, linked, traceparent
+
+OURS = "run qa"
+SUBMISSION = "POST api/v1/activities/"
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CANARY = "kanarie-trace-77c1"
+
+
+@pytest.fixture
+def spans(engine: Engine) -> Iterator[Collected]:
+    with collected() as found:
+        yield found
+
+
+@pytest.fixture
+def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+    outbound.close_connections()
+
+
+def submit(client: Any, **headers: str) -> str:
+    body = {"name": "Work", "agent_role": "qa", "description": CANARY, "params": {"secret": CANARY}}
+    answer = client.post("/api/v1/activities/", body, headers=headers)
+    assert answer.status_code == 201, answer.content
+    return str(answer.json()["id"])
+
+
+def test_one_trace_leads_from_the_caller_to_the_agent(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, receiver: HttpReceiver
+) -> None:
+    engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
+    receiver.answers((200, {}, b'{"output": {"content": "done"}}'))
+
+    activity = submit(api(), **{"traceparent": CALLER, "X-Request-Id": "r-1"})
+    engine.drain()
+
+    assert engine.status(tenant, activity) == "done"
+    web, run, agent = spans.one(SUBMISSION), spans.one(OURS), spans.one("agent qa")
+    assert web.parent is not None
+    assert f"{web.parent.span_id:016x}" in CALLER
+    assert (run.parent and run.parent.span_id) == web.context.span_id
+    assert {f"{span.context.trace_id:032x}" for span in (web, run, agent)} == {CALLER.split("-")[1]}
+    assert (run.attributes or {})["orchestrator.request_id"] == "r-1"
+    assert (run.attributes or {})["orchestrator.activity"] == activity
+    assert receiver.posted[-1].headers["traceparent"] == traceparent(agent)
+
+
+def test_the_way_through_redis_is_a_span_of_the_relay_and_the_message_leads_to_it(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+) -> None:
+    engine.serve(tenant)
+
+    submit(api())
+    engine.messages()
+    relay = spans.one("relay")
+    engine.drain()
+
+    web, run = spans.one(SUBMISSION), spans.one(OURS)
+    assert (relay.parent and relay.parent.span_id) == web.context.span_id
+    assert "redis exchange" in spans.inside(relay)
+    assert linked(run) == {relay.context.span_id}
+    assert {"agent qa", "postgresql WITH"} <= spans.inside(run)
+
+
+def test_work_that_waited_long_has_a_trace_of_its_own_that_is_linked(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, settings: Any
+) -> None:
+    engine.serve(tenant)
+    settings.ORCHESTRATOR_TRACE_SECONDS = 0
+
+    submit(api())
+    engine.drain()
+
+    web, run = spans.one(SUBMISSION), spans.one(OURS)
+    assert run.parent is None
+    assert run.context.trace_id != web.context.trace_id
+    assert web.context.span_id in linked(run)
+    assert (web.end_time or 0) < (run.end_time or 0), "no span is open while work waits"
+
+
+def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_with_its_run(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+) -> None:
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    client = api()
+    submit(client)
+    engine.drain()
+    callback = engine.agent.calls[-1].callback
+    agent = type(client)()
+    agent.credentials(HTTP_AUTHORIZATION=f"Bearer {callback.token}")
+    path = f"/api{callback.url.partition('/api')[2]}complete/"
+
+    answer = agent.post(path, {"output": {"content": "done"}}, headers={"traceparent": CALLER})
+
+    assert answer.status_code == 200, answer.content
+    report = spans.one("POST api/v1/agent-runs/<uuid:run_id>/complete/")
+    assert f"{report.context.trace_id:032x}" in CALLER
+    assert spans.one(OURS).context.span_id in linked(report)
+
+
+def test_what_fails_is_marked_by_its_code_and_no_span_tells_what_work_is_about(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+) -> None:
+    def refuses(request: AgentRequest) -> AgentResult:
+        raise PermanentAgentError(f"No: {CANARY}", code="no_good")
+
+    engine.serve(tenant)
+    engine.agent.behaviour = refuses
+    submit(api())
+    engine.drain()
+
+    run = spans.one(OURS)
+    assert (run.attributes or {})["error.type"] == "no_good"
+    assert not run.status.is_ok
+    assert CANARY not in spans.text()
+    assert "postgresql WITH" in spans.text(), "statements were looked at"
+
+
+def test_tracing_adds_no_statement_no_call_to_redis_and_no_message(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant)
+    engine.drain()
+
+    with counted(monkeypatch) as counts:
+        engine.submit(tenant)
+        engine.drain()
+
+    assert dict(counts) == {"statements": 6, "transactions": 3, "scripts": 3, "messages": 1}
+
+
+def test_while_it_is_off_nothing_is_kept_and_nothing_sent(
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
+    receiver.answers((200, {}, b'{"output": {"content": "done"}}'))
+
+    submit(api(), **{"traceparent": CALLER, "X-Request-Id": "r-1"})
+    engine.drain()
+
+    with tenant_scope(tenant.pk):
+        assert list(Wake.objects.values_list("provenance", flat=True)) == [{"request": "r-1"}]
+    assert "traceparent" not in receiver.posted[-1].headers
+
+
+def python(program: str, environment: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_nothing_of_opentelemetry_is_imported_without_the_variable(
+    process_environment: dict[str, str],
+) -> None:
+    program = (
+        "import sys, django; django.setup(); from orchestrator import celery, wsgi; from tenants import tracing;"
+        # The client of Redis looks for the package of metrics by itself.
+        "ours = ('opentelemetry.sdk.trace', 'opentelemetry.exporter', 'tenants.tracing.s', 'tenants.tracing.e');"
+        "print(tracing.is_on(), [name for name in sys.modules if name.startswith(ours)])"
+    )
+
+    assert python(program, process_environment).stdout.split("\n")[0] == "False []"
+
+
+def test_without_the_extra_a_line_says_so_and_everything_works(process_environment: dict[str, str]) -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None; import django; django.setup();"
+        "from tenants import tracing; print(tracing.is_on())"
+    )
+
+    done = python(program, process_environment, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+
+    assert done.stdout.strip() == "False"
+    assert "install orchestrator[otel]" in done.stderr
+
+
+def test_spans_arrive_at_a_collector_over_http(process_environment: dict[str, str]) -> None:
+    program = (
+        "import django; django.setup(); from django.test import Client;"
+        "Client().get('/api/v1/activities/', headers={'traceparent': '" + CALLER + "'})"
+    )
+    with http_receiver() as collector:
+        python(program, process_environment, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{collector.place}")
+
+    (posted,) = collector.posted
+    assert posted.path == "/v1/traces"
+    (resource,) = ExportTraceServiceRequest.FromString(posted.body).resource_spans
+    names = {each.key: each.value.string_value for each in resource.resource.attributes}
+    (span,) = [span for scope in resource.scope_spans for span in scope.spans if span.name.startswith("GET")]
+    assert names["service.name"] == "orchestrator"
+    assert (span.name, span.trace_id.hex()) == ("GET api/v1/activities/", CALLER.split("-")[1])
+
+
+def test_a_collector_that_is_away_harms_nobody(process_environment: dict[str, str]) -> None:
+    program = "import django; django.setup(); from django.test import Client; print(Client().get('/api/v1/activities/').status_code)"
+
+    done = python(
+        program,
+        process_environment,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+    )
+
+    assert done.stdout.strip() == "401"
+
+
+assert os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") is None, "the suite itself sends no spans"

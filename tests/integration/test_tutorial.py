@@ -1,0 +1,109 @@
+"""Somebody who does what the quick start, the tutorial and the how-to guides say gets what they promise: every command, in its order.
+
+On real processes: web, a worker, the sample agents, and whatever the pages have the reader start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenants import registration, tokens
+from tenants.context import tenant_scope
+from tests.architecture import tree
+from tests.installed import Installation, free_port, installed
+from tests.reading import Block, Reader, blocks, reader
+
+DOCS = tree.ROOT / "docs"
+HOW_TO = sorted(path.name for path in (DOCS / "how-to").glob("*.md") if path.name != "index.md")
+#: Done before the test begins: what needs an address to clone from, and what starts the installation that the tests have.
+BEFOREHAND = "first terminal"
+
+
+@pytest.fixture(scope="module")
+def installation(
+    django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    with django_db_blocker.unblock(), installed(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def newcomer(installation: Installation, tmp_path: Path) -> Iterator[Reader]:
+    instead = {
+        ".venv/bin/python manage.py": installation.manage,
+        "http://127.0.0.1:8000": installation.web,
+        "9100": str(free_port()),
+        "9200": str(free_port()),
+    }
+    with reader(tmp_path, installation.environment, instead) as reading:
+        yield reading
+
+
+def to_do(page: str) -> list[Block]:
+    return [block for block in blocks(DOCS / page) if block.title != BEFOREHAND]
+
+
+def test_the_quick_start_leads_to_work_that_is_done(newcomer: Reader) -> None:
+    shown = [newcomer.does(block) for block in to_do("quick-start.md")]
+
+    assert "Bees fly far" in json.loads(shown[1])["content"]
+    assert len(shown) == 5
+
+
+def test_the_tutorial_leads_to_two_agents_in_a_pipeline_with_an_approval(newcomer: Reader) -> None:
+    has_node = shutil.which("node") is not None
+    shown: list[str] = []
+    for block in to_do("tutorial.md"):
+        if block.section.startswith("6.") and not has_node:
+            continue
+        if block.section.startswith("7.") and "7." not in shown:
+            newcomer.interrupts("third terminal")
+            shown.append("7.")
+        shown.append(newcomer.does(block))
+
+    everything = "\n".join(shown)
+    assert '"headlines":["Bees fly far when the lime","They bring honey to the hive"]' in everything
+    assert '"headlines":["Bees fly far","They bring honey"]' in everything
+    assert "pipeline headlines version 1" in everything
+    assert "retry_delay" in everything
+    if has_node:
+        assert "pipeline headlines version 2" in everything
+        assert "All 2 fit." in everything
+
+
+@pytest.mark.parametrize("page", HOW_TO)
+def test_a_how_to_guide_does_what_it_says(newcomer: Reader, page: str) -> None:
+    """Each page by a tenant of its own, with what the quick start has its reader set up."""
+    acme = registration.register(page.removesuffix(".md"))
+    with tenant_scope(acme.pk):
+        _, secret = tokens.create(acme, "admin", "reader", platform=True)
+    set_up = to_do("quick-start.md")[0].text.splitlines()[2:]
+    newcomer.types("\n".join([f"TENANT={acme.slug}", f"TOKEN={secret}", *set_up]))
+
+    for block in to_do(f"how-to/{page}"):
+        newcomer.does(block)
+
+
+def test_every_how_to_guide_is_in_the_list_of_them() -> None:
+    listed = re.findall(
+        r"\]\(([\w-]+\.md)\) \|$", (DOCS / "how-to" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert sorted(listed) == HOW_TO
+
+
+@pytest.mark.parametrize("page", ["quick-start.md", "tutorial.md"])
+def test_what_was_done_beforehand_is_a_clone_and_a_target_of_make(page: str) -> None:
+    lines = [
+        line for block in blocks(DOCS / page) if block.title == BEFOREHAND for line in block.text.splitlines()
+    ]
+
+    assert [line for line in lines if not line.startswith(("git clone ", "cd ", "make "))] == []
+    assert "make up" in lines

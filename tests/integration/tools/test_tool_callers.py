@@ -1,0 +1,186 @@
+"""Whose call of a tool it is, what it may name, and how many there may be."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import backlog
+from activities.models import Activity, ToolCall
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.integration.tools.calling import CALLS, LEAVES, every_tool
+from tests.toolbox import Caller, at_work, caller_of, child, count_of, of
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@every_tool
+def test_the_token_of_another_run_opens_nothing(engine: Engine, acme: Tenant, tool: str) -> None:
+    _, mine = at_work(engine, acme)
+    _, other = at_work(engine, acme)
+
+    answer = Caller(mine.request, token=other.request.callback.token).use(tool, **CALLS[tool])
+
+    problem(answer, 404, "not_found")
+    assert count_of(acme) == 2
+
+
+@every_tool
+def test_tools_are_for_agents_alone(api: Any, engine: Engine, acme: Tenant, tool: str) -> None:
+    _, agent = at_work(engine, acme)
+    address = f"/{agent.address}tools/{tool}/"
+
+    problem(api("admin").post(address, CALLS[tool]), 401, "invalid_token")
+    problem(APIClient().post(address, CALLS[tool]), 401, "not_authenticated")
+
+    assert count_of(acme) == 1
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "review", "resolve", "cancel", "reassign", "complete"])
+def test_an_agent_can_ask_and_never_decide(engine: Engine, acme: Tenant, verb: str) -> None:
+    _, agent = at_work(engine, acme)
+    item = agent.used("request_human_review", question="Good?")
+
+    answer = agent.client.post(of(item, verb), {"notes": "yes"})
+
+    problem(answer, 401, "invalid_token")
+    assert engine.status(acme, item) == "created"
+
+
+def test_a_tool_that_is_none_is_not_there(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+
+    problem(agent.use("approve_everything", a=1), 404, "tool_not_available")
+
+
+@pytest.mark.parametrize(
+    ("tool", "change", "path"),
+    [
+        ("report_blocker", {"message": ""}, "message"), ("report_blocker", {"type": None}, "type"),
+        ("report_blocker", {"channel_id": "seven"}, "channel_id"), ("report_blocker", {"kind": "x"}, "kind"),
+        ("create_subtask", {"agent_role": "no-such-role"}, "agent_role"), ("create_subtask", {"agent_role": None}, "agent_role"),
+        ("create_subtask", {"human_role": "editor"}, "agent_role"), ("create_subtask", {"assignee_type": "human"}, "assignee_type"),
+        ("create_subtask", {"blocking": None}, "blocking"), ("create_subtask", {"blocking": "yes"}, "blocking"),
+        ("create_subtask", {"params": [1]}, "params"), ("create_subtask", {"name": "x" * 201}, "name"),
+        ("request_human_review", {"question": " "}, "question"), ("request_human_review", {"on_timeout": "approve"}, "on_timeout"),
+        ("request_human_review", {"quorum": 3, "voters": 2}, "voters"),
+        ("create_approval", {"options": ["a", "a"]}, "options"), ("create_approval", {"activity_ids": ["x"]}, "activity_ids[0]"),
+        ("reassign_task", {"reason": ""}, "reason"), ("reassign_task", {"human_role": None}, "agent_role"),
+        ("reassign_task", {"assignee_type": "robot"}, "assignee_type"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_call_is_named_by_its_path_and_nothing_happens(
+    engine: Engine, acme: Tenant, tool: str, change: dict[str, Any], path: str
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+
+    refused = problem(agent.use(tool, **{**CALLS[tool], **change}), 400, "validation_failed")
+
+    assert path in [fault["path"] for fault in refused["errors"]]
+    assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 1)
+    assert agent.use(tool, **CALLS[tool]).status_code == 201
+
+
+def test_a_member_that_is_null_counts_as_left_out(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = at_work(engine, acme)
+
+    agent.used("reassign_task", assignee_type="agent", agent_role="dev", human_role=None, reason="Yours.")
+
+    assert child(acme, activity_id).agent_role == "dev"
+
+
+@pytest.mark.parametrize("whose", ["other", "nobody"])
+def test_an_approval_over_what_is_not_the_tenants_is_refused_and_nothing_happens(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, whose: str
+) -> None:
+    engine.serve(other_tenant)
+    (foreign,) = engine.submit(other_tenant, "ba") if whose == "other" else (uuid4(),)
+    (own,) = engine.submit(acme, "ba")
+    _, agent = at_work(engine, acme)
+    ids = [str(own), str(foreign)]
+
+    answer = agent.use("create_approval", **CALLS["create_approval"], activity_ids=ids)
+
+    assert str(foreign) in problem(answer, 403, "tool_refused")["detail"]
+    assert count_of(acme) == 2
+    assert engine.status(acme, own) == "created"
+    if whose == "other":
+        assert engine.status(other_tenant, foreign) == "created"
+
+
+def test_a_run_calls_so_many_tools_and_not_more(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 3
+    activity_id, agent = at_work(engine, acme)
+    aside = {"agent_role": "ba", "blocking": False}
+    first = [agent.use("create_subtask", name=f"part {n}", **aside).json() for n in range(3)]
+
+    refused = problem(agent.use("report_blocker", **CALLS["report_blocker"]), 429, "quota_exceeded")
+
+    assert refused["quota"] == "tool_calls"
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert agent.use("create_subtask", name="part 0", **aside).json() == {**first[0], "duplicate": True}
+
+
+def test_a_call_that_was_refused_uses_up_nothing(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
+    _, agent = at_work(engine, acme)
+    for _ in range(3):
+        agent.use("report_blocker", type="x", message="y", channel_id=str(uuid4()))
+
+    assert agent.use("report_blocker", **CALLS["report_blocker"]).status_code == 201
+
+
+def test_each_run_may_call_anew(api: Any, engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
+    activity_id, agent = at_work(engine, acme)
+    agent.used("report_blocker", **CALLS["report_blocker"])
+    api().post(of(activity_id, "resolve"), {"note": "Up."})
+    engine.drain()
+
+    assert caller_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
+
+
+@pytest.mark.parametrize("tool", ["create_subtask", "reassign_task"])
+def test_a_full_backlog_refuses_more_work_for_its_role_and_still_answers_repetitions(
+    engine: Engine, acme: Tenant, settings: Any, tool: str
+) -> None:
+    arguments = {**CALLS[tool], "human_role": None, "agent_role": "ba"}
+    activity_id, agent = at_work(engine, acme)
+    other_id, other = at_work(engine, acme)
+    first = agent.use(tool, **arguments)
+    backlog._counts.clear()
+    settings.ORCHESTRATOR_MAX_BACKLOG = 1
+
+    refused = other.use(tool, **arguments)
+
+    problem(refused, 429, "backlog_full")
+    assert refused["Retry-After"]
+    assert engine.status(acme, other_id) == "in_progress"
+    assert agent.use(tool, **arguments).json() == {**first.json(), "duplicate": True}
+    assert engine.status(acme, activity_id) == LEAVES[tool]
+
+
+def test_tool_calls_and_what_they_made_are_the_tenants_own(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+    made = agent.used("report_blocker", **CALLS["report_blocker"])
+
+    for part in ("", "timeline/", "why/"):
+        problem(api(tenant=other_tenant).get(f"/api/v1/activities/{made}/{part}"), 404, "not_found")
+    for verb, body in (
+        ("resolve", {"note": "x"}),
+        ("cancel", {}),
+        ("reassign", {"human_role": "x", "reason": "y"}),
+    ):
+        for named in (made, activity_id):
+            problem(api(tenant=other_tenant).post(of(named, verb), body), 404, "not_found")
+    with tenant_scope(other_tenant.pk):
+        assert (ToolCall.objects.count(), Activity.objects.count()) == (0, 0)
+    assert (engine.status(acme, activity_id), engine.status(acme, UUID(str(made)))) == ("blocked", "created")

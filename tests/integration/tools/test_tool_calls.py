@@ -1,0 +1,217 @@
+"""One call of a tool has one effect, as long as its run is live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from psycopg.errors import DeadlockDetected
+
+from activities import cancellation, families, results, tools
+from activities.exceptions import RunSuperseded
+from activities.models import ToolCall
+from activities.run_tokens import RunToken
+from activities.tools import NAMES
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.answers import problem
+from tests.engine import Engine
+from tests.integration.tools.calling import CALLS, LEAVES, every_tool
+from tests.toolbox import OUTPUT, at_work, caller_of, child, count_of, not_woken, over
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+def tool_calls(tenant: Tenant) -> list[ToolCall]:
+    with tenant_scope(tenant.pk):
+        return list(ToolCall.objects.for_tenant(tenant.pk).order_by("at"))
+
+
+def test_these_are_all_tools() -> None:
+    assert set(NAMES) == set(CALLS)
+
+
+@every_tool
+def test_a_call_leaves_the_work_where_the_tool_says_and_is_on_record(
+    engine: Engine, acme: Tenant, tool: str
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+
+    answer = agent.use(tool, **CALLS[tool])
+
+    made = child(acme, activity_id)
+    assert (answer.status_code, answer.json()) == (
+        201, {"id": str(made.pk), "status": LEAVES[tool], "stop": True, "duplicate": False},
+    )  # fmt: skip
+    assert engine.status(acme, activity_id) == LEAVES[tool]
+    (run,) = engine.runs(acme, activity_id)
+    assert (run.status, run.ended_by_tool) == ("completed", tool)
+    (call,) = tool_calls(acme)
+    assert (call.tool, call.run_id, call.answer["id"]) == (tool, agent.run_id, str(made.pk))
+
+
+@every_tool
+@pytest.mark.parametrize("key", ["", "k-1"])
+def test_a_repeated_call_gets_the_first_answer_and_has_no_second_effect(
+    engine: Engine, acme: Tenant, tool: str, key: str
+) -> None:
+    _, agent = at_work(engine, acme)
+    first = agent.use(tool, key=key, **CALLS[tool])
+
+    again = [agent.use(tool, key=key, **CALLS[tool]) for _ in range(2)]
+
+    assert [answer.status_code for answer in again] == [200, 200]
+    assert [answer.json() for answer in again] == [{**first.json(), "duplicate": True}] * 2
+    assert (count_of(acme), len(tool_calls(acme))) == (2, 1)
+
+
+def test_another_key_means_another_call(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+    aside = {"name": "Look it up", "agent_role": "ba", "blocking": False}
+
+    first, second = (agent.use("create_subtask", key=key, **aside) for key in ("a", "b"))
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["id"] != second.json()["id"]
+    assert agent.use("create_subtask", key="a", **aside).json() == {**first.json(), "duplicate": True}
+    assert count_of(acme) == 3
+
+
+def test_two_different_calls_without_a_key_are_two(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+
+    answers = [agent.use("create_subtask", name=name, agent_role="ba", blocking=False) for name in "ab"]
+
+    assert [(answer.status_code, answer.json()["stop"]) for answer in answers] == [(201, False)] * 2
+
+
+def test_a_key_that_was_used_for_another_call_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+    agent.use("create_subtask", key="a", name="one", agent_role="ba", blocking=False)
+
+    answer = agent.use("create_subtask", key="a", name="two", agent_role="ba", blocking=False)
+
+    problem(answer, 422, "idempotency_key_reused")
+    assert count_of(acme) == 2
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "with\ttab"])
+def test_a_key_that_is_none_is_refused(engine: Engine, acme: Tenant, key: str) -> None:
+    _, agent = at_work(engine, acme)
+
+    problem(agent.use("report_blocker", key=key, **CALLS["report_blocker"]), 400, "invalid_idempotency_key")
+
+
+def test_keys_that_differ_at_their_end_alone_are_two(engine: Engine, acme: Tenant) -> None:
+    _, agent = at_work(engine, acme)
+    keys = ["x" * 254 + end for end in "ab"]
+
+    answers = [
+        agent.use("create_subtask", key=key, name="n", agent_role="ba", blocking=False) for key in keys
+    ]
+
+    assert len({answer.json()["id"] for answer in answers}) == 2
+
+
+@every_tool
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "lost"])
+def test_after_the_run_a_tool_does_nothing_and_tells_the_agent_to_stop(
+    engine: Engine, acme: Tenant, tool: str, end: str
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+    if end == "completed":
+        agent.post("complete", OUTPUT)
+    elif end == "failed":
+        agent.post("fail", {"error": {"message": "x", "retryable": False}})
+    elif end == "cancelled":
+        cancellation.cancel(acme.pk, activity_id, actor="test")
+    else:
+        (run,) = engine.runs(acme, activity_id)
+        results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+        engine.drain()
+    before = (count_of(acme), engine.status(acme, activity_id))
+
+    over(agent.use(tool, **CALLS[tool]))
+    over(agent.use(tool, nonsense=True))  # That comes first: there is nothing to mend in the call.
+
+    assert (count_of(acme), engine.status(acme, activity_id)) == before
+    assert tool_calls(acme) == []
+
+
+@every_tool
+def test_after_one_tool_has_ended_the_run_another_does_nothing(
+    engine: Engine, acme: Tenant, tool: str
+) -> None:
+    _, agent = at_work(engine, acme)
+    agent.used("request_human_review", question="First?")
+
+    over(agent.use(tool, key="another", **CALLS[tool]), "request_human_review")
+
+    assert count_of(acme) == 2
+
+
+def test_the_token_of_a_run_that_was_superseded_moves_nothing_of_the_next_one(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, old = at_work(engine, acme)
+    (run,) = engine.runs(acme, activity_id)
+    results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+    engine.drain()
+
+    for tool, arguments in CALLS.items():
+        over(old.use(tool, **arguments))
+
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert caller_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
+
+
+def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for_the_next_one(
+    engine: Engine, acme: Tenant
+) -> None:
+    """A tool that lets the run go on writes nothing that would notice."""
+    activity_id, _ = at_work(engine, acme)
+    (run,) = engine.runs(acme, activity_id)
+    stale = RunToken(acme.pk, activity_id, run.pk, run.fence)
+    results.stalled(stale)
+    engine.drain()
+
+    with pytest.raises(RunSuperseded):
+        tools.call(stale, "create_subtask", {"name": "n", "agent_role": "ba", "blocking": False})
+
+    assert count_of(acme) == 1
+
+
+def test_nothing_that_a_tool_did_stays_when_it_is_refused_half_way(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resolution has been made by the time the run turns out to be over."""
+    activity_id, agent = at_work(engine, acme)
+
+    def gone(*arguments: Any, **more: Any) -> None:
+        raise RunSuperseded(agent.run_id)
+
+    monkeypatch.setattr("activities.models.ToolCall.objects.create", gone)
+    over(agent.use("report_blocker", **CALLS["report_blocker"]))
+    monkeypatch.undo()
+
+    assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 1)
+    assert not_woken(engine, activity_id)
+
+
+@pytest.mark.parametrize("report", ["complete", "tools/report_blocker"])
+def test_a_report_that_met_another_in_the_database_is_tried_again(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, report: str
+) -> None:
+    _, agent = at_work(engine, acme)
+    lock, met = families.lock, iter([True])
+
+    def meets_another(*arguments: Any) -> Any:
+        if next(met, False):
+            raise OperationalError("deadlock detected") from DeadlockDetected()
+        return lock(*arguments)
+
+    monkeypatch.setattr(families, "lock", meets_another)
+    answer = agent.post(report, OUTPUT if report == "complete" else CALLS["report_blocker"])
+
+    assert answer.status_code in (200, 201), answer.content

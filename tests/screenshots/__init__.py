@@ -1,0 +1,5 @@
+"""Pictures of every page of the console and of the admin, for docs/screens.md: `python -m tests.screenshots`, or `make screenshots`.
+
+Which pages there are is read from their navigation, so a page that is added is in the next pictures. Needs a Chromium on this machine and
+Python's playwright, which the project does not require.
+"""

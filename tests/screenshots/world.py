@@ -1,0 +1,148 @@
+"""What the pictures show: an agency at work, with questions that are open, failures, budgets and schedules.
+
+It is the demonstration of `make demo`, stopped where people are asked, so that there is something to decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+
+from orchestrator.demo import asking, scheduling, story
+from orchestrator.demo.asking import Campaign
+from orchestrator.demo.client import ApiClient
+from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, free_port, read_input
+from orchestrator.demo.scheduling import Weekly
+from orchestrator.embedded import ServiceHome
+from orchestrator.local.stack import ADMIN, LocalStack
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Membership, Role, Tenant
+
+TENANT, MEMBER, PASSWORD = "northern-press", "anna", "a password for pictures"
+NOBODY_LISTENS = "http://127.0.0.1:9/"
+PATIENCE_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where it is, and who may look: a member of the tenant for the console, a superuser for the admin."""
+
+    web: str
+    member: tuple[str, str]
+    superuser: tuple[str, str]
+
+
+@contextmanager
+def running(tell: Callable[[str], None]) -> Iterator[Scene]:
+    """Everything up, with people's work in it."""
+    stack = LocalStack(
+        home=ServiceHome(settings.ORCHESTRATOR_HOME),
+        port=free_port(settings.PORT),
+        flower_port=free_port(settings.FLOWER_PORT),
+        tell=tell,
+    )
+    with stack.running() as (_, addresses):
+        tell("Letting the agents work")
+        agency = agency_of("Northern Press", TENANT, addresses, note=story.NOTE)
+        _member()
+        _played(agency)
+        yield Scene(addresses.web, (MEMBER, PASSWORD), (ADMIN, addresses.admin_password))
+
+
+def _member() -> None:
+    user = get_user_model().objects.create_user(MEMBER, password=PASSWORD)
+    with system_scope():
+        tenant = Tenant.objects.get(slug=TENANT)
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=user, role=Role.ADMIN)
+
+
+def _played(agency: story.Agency) -> None:
+    """A run that is completed, one that waits for the editor after a rejection, and what people are asked besides."""
+    text = read_input(EXAMPLES / "input" / "urban-beekeeping.md")
+    api = agency.operator
+    _settings(api)
+    story.begin(agency, content_brief(), text)
+    api.post("/deliverables/", {"key": "blog", "name": "Blog articles", "pipelines": ["content-brief"]})
+    story.follow([agency], lambda: None)
+    asking.begin(campaign := Campaign(api, agency.editor), text)
+    asking.follow(campaign, lambda: None)
+    scheduling.begin(weekly := Weekly(api), text)
+    scheduling.follow(weekly, lambda: None)
+    _open_questions(agency, text)
+    _failures(api)
+
+
+def _settings(api: ApiClient) -> None:
+    api.post("/budgets/", {"name": "Everything this month", "cap": 50, "period": "month"})
+    api.post("/budgets/", {"name": "Runs of a day", "cap": 500, "unit": "runs", "period": "day"})
+    api.post(
+        "/skills/", {"key": "tone", "name": "Tone of the house", "content": "Short sentences. No jokes."}
+    )
+    api.post("/webhooks/", {"url": "https://hooks.example.com/board", "description": "The board"})
+    api.post(
+        "/notification-channels/",
+        {"kind": "email", "name": "Editors on call", "target": "editors@example.com"},
+    )
+    api.post("/templates/", {"key": "summary", "name": "Summary", "agent_role": "report-writer"})
+
+
+def _open_questions(agency: story.Agency, text: str) -> None:
+    api = agency.operator
+    run = api.post("/pipelines/content-brief/runs/", {"input": {"content": text}})
+    gate = _waited_for(lambda: _items(agency.editor, run["id"]))
+    agency.editor.post(f"/activities/{gate['id']}/reject/", {"notes": story.NOTE})
+    _waited_for(lambda: [item for item in _items(agency.editor, run["id"]) if item["id"] != gate["id"]])
+    asking.begin(campaign := Campaign(api, agency.editor), text)
+    _waited_for(lambda: api.get("/activities/", parent=campaign.planner)["results"])
+    api.post(
+        "/activities/",
+        {
+            "name": "Call the beekeepers' society",
+            "human_role": "editor",
+            "description": "Ask who may be quoted.",
+        },
+    )
+    api.post(
+        "/approvals/",
+        {
+            "type": "content_direction",
+            "title": "Which picture on the front page?",
+            "options": ["Hive", "Balcony"],
+        },
+    )
+
+
+def _failures(api: ApiClient) -> None:
+    """Work that failed for good, in two groups, work that waits, and a queue that is paused."""
+    for role, message in (("seo", "Audit the shop"), ("qa", "Check the links")):
+        api.put(f"/agent-configs/{role}/", {"endpoint": NOBODY_LISTENS, "retry": {"max_attempts": 1}})
+        for page in ("front", "archive"):
+            api.post("/activities/", {"name": f"{message}: {page}", "agent_role": role})
+    api.post(
+        "/activities/",
+        {"name": "Letter to readers", "agent_role": "email-writer", "not_before": "2031-05-01T06:00:00Z"},
+    )
+    api.post("/queues/dev/pause/")
+    api.post("/activities/", {"name": "Mend the feed", "agent_role": "dev"})
+    _waited_for(lambda: len(api.get("/dead-letters/")["results"]) >= 4)
+
+
+def _items(editor: ApiClient, run: str) -> list[dict[str, Any]]:
+    return [item for item in editor.get("/inbox/")["results"] if item["pipeline_run"] == run]
+
+
+def _waited_for(look: Callable[[], Any]) -> Any:
+    """The first of what there is to be, once it is there."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the world of the pictures did not become what it should be")
+        time.sleep(0.2)
+    return found[0] if isinstance(found, list) else found

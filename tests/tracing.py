@@ -1,0 +1,64 @@
+"""Spans as tests see them: made by the SDK of OpenTelemetry, kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tenants import tracing
+from tenants.tracing import statements
+from tenants.tracing.spans import OpenTelemetrySpans
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What ended so far."""
+
+    exporter: InMemorySpanExporter
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        found = self.named(name)
+        assert len(found) == 1, [span.name for span in self.exporter.get_finished_spans()]
+        return found[0]
+
+    def text(self) -> str:
+        return "\n".join(span.to_json() for span in self.exporter.get_finished_spans())
+
+    def inside(self, outer: ReadableSpan) -> set[str]:
+        """The names of the spans directly below this one."""
+        return {
+            span.name
+            for span in self.exporter.get_finished_spans()
+            if span.parent is not None and span.parent.span_id == outer.context.span_id
+        }
+
+
+@contextmanager
+def collected() -> Iterator[Collected]:
+    """Tracing is on inside."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    statements.watch()
+    tracing.use(OpenTelemetrySpans(provider))
+    try:
+        yield Collected(exporter)
+    finally:
+        tracing.use(None)
+
+
+def traceparent(span: ReadableSpan) -> str:
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+
+
+def linked(span: ReadableSpan) -> set[Any]:
+    return {link.context.span_id for link in span.links}

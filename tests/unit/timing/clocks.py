@@ -1,0 +1,37 @@
+"""Timings of schedules, and the moments that they name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pipelines.timing import (
+    Timing,
+    read,
+    times,
+)
+
+HOUR = timedelta(hours=1)
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def repeating(cron: str, timezone: str = "America/New_York", **more: Any) -> Timing:
+    return read({"repeat": "repeating", "cron": cron, "timezone": timezone, **more})
+
+
+def every(milliseconds: int, **more: Any) -> Timing:
+    return read({"repeat": "repeating", "interval_ms": milliseconds, **more})
+
+
+def on(timing: Timing, day: str, days: int = 1) -> list[str]:
+    """The firings from that day's midnight in New York (in winter) on, by the clock of UTC."""
+    start = utc(day) + 4 * HOUR
+    found = times(timing, after=start, until=start + timedelta(days=days))
+    return [f"{moment:%d %H:%M}" for moment in found]
+
+
+def first(timing: Timing, after: str, limit: int = 3) -> list[str]:
+    return [f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in times(timing, after=utc(after), limit=limit)]

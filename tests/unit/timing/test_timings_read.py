@@ -1,0 +1,163 @@
+"""How timings are read, told in words, and what is done about missed times."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import process_time
+from typing import Any
+
+import pytest
+
+from pipelines.timing import (
+    CatchUp,
+    Timing,
+    TimingError,
+    faults,
+    in_words,
+    missed,
+    read,
+)
+from pipelines.timing.catching_up import CatchUpError
+from tests.unit.timing.clocks import every, repeating, utc
+
+
+def test_all_faults_of_a_schedule_are_named_by_path() -> None:
+    data = {
+        "name": "not about time",
+        "repeat": "sometimes",
+        "cron": "bad",
+        "interval_ms": 999,
+        "timezone": "America/New_Yrok",
+        "start_at": "2027-01-01T00:00:00",
+        "end_at": "tomorrow",
+        "dst_gap": "jump",
+        "dst_fold": 2,
+        "jitter_seconds": -1,
+    }
+
+    found = {fault.path: fault.message for fault in faults(data, path="schedule")}
+
+    assert set(found) == {f"schedule.{key}" for key in data if key != "name"}
+    assert (
+        found["schedule.timezone"] == 'unknown time zone "America/New_Yrok", did you mean America/New_York?'
+    )
+    assert "offset" in found["schedule.start_at"]
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "message"),
+    [
+        ({}, "", "repeat is missing"),
+        ("0 0 * * *", "", "must be an object"),
+        ({"repeat": "once"}, "", "start_at is missing"),
+        ({"repeat": "repeating"}, "", "needs cron or interval_ms"),
+        ({"repeat": "once", "start_at": "2027-01-01T00:00:00Z", "cron": "@daily"}, "cron", "is for a repeating schedule"),
+        ({"repeat": "once", "start_at": "2027-01-01T00:00:00Z", "end_at": "2028-01-01T00:00:00Z"}, "end_at", "is for a repeating"),
+        ({"repeat": "repeating", "cron": "@daily", "interval_ms": 1_000}, "interval_ms", "together with cron"),
+        ({"repeat": "repeating", "interval_ms": True}, "interval_ms", "must be a number"),
+        ({"repeat": "repeating", "interval_ms": 1_000.5}, "interval_ms", "whole number"),
+        ({"repeat": "repeating", "cron": "@daily", "timezone": "../../etc/passwd"}, "timezone", "unknown time zone"),
+        ({"repeat": "repeating", "cron": "@daily", "timezone": "America"}, "timezone", "unknown time zone"),
+        ({"repeat": "repeating", "cron": "@daily", "start_at": "2027-01-02T00:00Z", "end_at": "2027-01-01T00:00Z"}, "end_at",
+         "must not come before start_at"),
+        ({"repeat": "repeating", "cron": "@yearly", "start_at": "2027-02-01T00:00Z", "end_at": "2027-05-01T00:00Z"}, "end_at",
+         "before the first time"),
+        ({"repeat": "once", "start_at": "1969-12-31T00:00:00Z"}, "start_at", "1970 to 2199"),
+        ({"repeat": "once", "start_at": "9999-12-31T23:59:59-14:00"}, "start_at", "must be a time"),
+    ],
+)  # fmt: skip
+def test_a_timing_that_makes_no_sense_is_refused(data: Any, path: str, message: str) -> None:
+    with pytest.raises(TimingError) as caught:
+        read(data)
+
+    assert [fault.path for fault in caught.value.faults] == [path]
+    assert message in caught.value.faults[0].message
+
+
+def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:
+    timing = read({"repeat": "repeating", "cron": "0 8 * * *"})
+
+    assert (timing.timezone, timing.dst_gap, timing.dst_fold, timing.jitter_seconds) == (
+        "America/New_York", "shift", "first", 0,
+    )  # fmt: skip
+    assert read({"repeat": "repeating", "cron": "@daily"}, default_timezone="UTC").timezone == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("policy", "fired"),
+    [
+        ("none", []),
+        ("latest", [6]),
+        ({"up_to": 1}, [6]),
+        ({"up_to": 3}, [4, 5, 6]),
+        ({"up_to": 9}, [1, 2, 3, 4, 5, 6]),
+    ],
+)
+@pytest.mark.parametrize("timing", [repeating("0 * * * *"), every(3_600_000)], ids=["cron", "interval"])
+def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_named(
+    timing: Timing, policy: Any, fired: list[int]
+) -> None:
+    found = missed(
+        timing, last=utc("2027-05-01"), now=utc("2027-05-01T06:10:00"), catch_up=CatchUp.of(policy)
+    )
+
+    assert [moment.hour for moment in found.to_fire] == fired
+    assert [moment.hour for moment in found.skipped()] == [hour for hour in range(1, 7) if hour not in fired]
+    assert found.skipped_count == 6 - len(fired)
+
+
+@pytest.mark.parametrize(("policy", "fired"), [("none", [6]), ("latest", [6]), ({"up_to": 3}, [4, 5, 6])])
+def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> None:
+    found = missed(
+        repeating("0 * * * *"),
+        last=utc("2027-05-01"),
+        now=utc("2027-05-01T06:00:20"),
+        catch_up=CatchUp.of(policy),
+        grace=timedelta(seconds=60),
+    )
+
+    assert [moment.hour for moment in found.to_fire] == fired
+
+
+def test_a_year_of_missed_seconds_is_told_without_walking_through_it() -> None:
+    began = process_time()
+    found = missed(
+        every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2})
+    )
+
+    assert found.to_fire == (utc("2026-12-31T23:59:59"), utc("2027-01-01"))
+    assert found.skipped_count == 365 * 86_400 - 2
+    assert next(found.skipped()) == utc("2026-01-01T00:00:01")
+    assert process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "value", [None, "all", 3, True, {}, {"up_to": 0}, {"up_to": True}, {"up_to": 1_001}, {"upto": 1}, []]
+)
+def test_a_policy_that_does_not_exist_is_refused(value: Any) -> None:
+    with pytest.raises(CatchUpError, match="must be"):
+        CatchUp.of(value)
+
+
+@pytest.mark.parametrize("value", ["none", "latest", {"up_to": 7}])
+def test_a_policy_is_written_as_it_was_read(value: Any) -> None:
+    assert CatchUp.of(value).value == value
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"cron": "0 2 * * 0"}, "at 02:00, only on Sunday (America/New_York)"),
+        ({"cron": "0 8 * * *", "timezone": "UTC"}, "every day at 08:00 (UTC)"),
+        ({"cron": "@hourly"}, "every hour (America/New_York)"),
+        ({"cron": "0 17 13 * 5"}, "at 17:00, on day 13 of the month, or on Friday (America/New_York)"),
+        ({"cron": "0 9 1 6 MON-FRI"}, "at 09:00, on day 1 of the month, or Monday through Friday, only in June (America/New_York)"),
+        ({"cron": "0 9 */2 * 1"}, "at 09:00, every 2 days, only on Monday (America/New_York)"),
+        ({"interval_ms": 90_000, "timezone": "UTC"}, "every 90 s (UTC)"),
+        ({"interval_ms": 7_200_000, "start_at": "2027-01-01T13:00:00Z", "end_at": "2027-07-01T04:00:30Z"},
+         "every 2 h, from 2027-01-01 08:00, until 2027-07-01 00:00:30 (America/New_York)"),
+        ({"repeat": "once", "start_at": "2024-01-15T10:00:00Z"}, "once at 2024-01-15 05:00 (America/New_York)"),
+    ],
+)  # fmt: skip
+def test_a_timing_is_told_in_words(data: dict[str, Any], words: str) -> None:
+    assert in_words(read({"repeat": "repeating", **data})) == words
