@@ -28,6 +28,8 @@
   let away = 0;
   let failed = false;
   let refused = false;
+  let swaps = 0; // of htmx, which may put other rows in place before the address says so
+  let shownAt = location.href;
 
   const time = () => new Date().toLocaleTimeString();
   let freshAt = time();
@@ -54,6 +56,7 @@
   async function refresh() {
     const ids = wanted;
     const here = location.href;
+    const before = swaps;
     wanted = new Set();
     fetching = true;
     lastFetch = Date.now();
@@ -64,7 +67,7 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // Meanwhile the person may have gone on to another query: this answer is not to theirs.
-      if (location.href !== here) ids.forEach((id) => wanted.add(id));
+      if (location.href !== here || swaps !== before) ids.forEach((id) => wanted.add(id));
       else ids.forEach((id) => swap(document.getElementById(id), page.getElementById(id)));
       freshAt = time();
       if (!refused && (!source || source.readyState === EventSource.OPEN)) found();
@@ -157,6 +160,10 @@
     if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
   });
 
-  document.addEventListener("htmx:afterSettle", listen); // what was swapped in may be the first that is live
+  document.addEventListener("htmx:beforeSwap", () => { swaps += 1; });
+  document.addEventListener("htmx:afterSettle", () => {
+    listen(); // what was swapped in may be the first that is live
+    if (shownAt !== location.href) { shownAt = location.href; want(parts()); }
+  });
   listen();
 })();
