@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -64,9 +64,9 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(
         pk__gte=first_id_at(first - LONGEST_RUN), ended_at__gte=first, status__in=ENDED
     )
-    counted: Any = rows.order_by().annotate(hour=TruncHour("ended_at", tzinfo=UTC)).values("hour").annotate(
+    counted = rows.order_by().annotate(hour=TruncHour("ended_at", tzinfo=UTC)).values("hour").annotate(
         count=Count("pk"), failed=Count("pk", filter=~Q(status=RunStatus.COMPLETED))
     )  # fmt: skip
     found = {row["hour"]: row for row in counted}
-    hours: list[dict[str, Any]] = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
+    hours: list[Mapping[str, Any]] = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
     return [hour.get("count", 0) for hour in hours], sum(hour.get("failed", 0) for hour in hours)

@@ -18,7 +18,7 @@ from tenants.context import SYSTEM
 from tenants.sql import Statement
 
 BATCH = 2_000  # events in one transaction
-BATCHES = 10  # in one turn: more than the engine writes meanwhile, and still short
+BATCHES = 5  # in one turn: more than the engine writes meanwhile, and less than half a second
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "counters"
 _MARK, _COUNT, _MOVE, _NOTE = (Statement.load(_FOLDER, name) for name in ("mark", "count", "move", "note"))

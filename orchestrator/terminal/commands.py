@@ -62,7 +62,7 @@ class TerminalCommand(BaseCommand):
         else:
             self.show(found)
 
-    def look(self, **options: Any) -> Any:
+    def look(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def show(self, found: Any) -> None:

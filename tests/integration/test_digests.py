@@ -21,7 +21,7 @@ from activities.digests import composing, periods
 from activities.models import Activity, Alert, AlertDelivery, DeadLetter, NotificationChannel
 from activities.models.alert import DeliveryState
 from activities.submission import NewActivity, submit
-from tenants.context import APP, system_scope, tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.models import Tenant, UsageEntry
 from tenants.money import budgets
 from tests.burying import failed
@@ -93,7 +93,14 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     with tenant_scope(acme.pk):
         Activity.objects.filter(finished_at__isnull=False).update(finished_at=yesterday)
         DeadLetter.objects.update(created_at=yesterday)
-        entry = {"tenant": acme, "at": yesterday, "day": yesterday.date(), "agent_role": "dev", "model": "m"}
+        entry = {
+            "tenant": acme,
+            "at": yesterday,
+            "day": yesterday.date(),
+            "agent_role": "dev",
+            "activity_id": acme.pk,
+            "run_id": acme.pk,
+        }
         UsageEntry.objects.create(
             **entry, input_tokens=100, output_tokens=20, dollars="1.25", runs=0, unpriced=False
         )
@@ -245,11 +252,9 @@ def test_tenants_hear_of_their_own_and_those_that_want_none_get_none(
     channel_of(globex, digest="off")
     waits(globex, "Secret of Globex")
     waits(acme)
-    gone = make_tenant("gone", timezone="Europe/Berlin")
+    gone = make_tenant("gone", timezone="Europe/Berlin", is_active=False)
     channel_of(gone)
     waits(gone)
-    with system_scope():
-        Tenant.objects.filter(pk=gone.pk).update(is_active=False)
 
     assert digests.send_due(now=MONDAY) == 1
     (message,) = sent()

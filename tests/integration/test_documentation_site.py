@@ -132,10 +132,10 @@ def test_a_link_out_of_the_documents_leads_to_what_came_along(site: Path) -> Non
 
 
 def test_a_link_in_code_stays_as_it_is() -> None:
-    text = "See [it](../README.md#a) and `[it](../README.md)`.\n```\n[it](../README.md)\n```\n"
+    text = "See [it](../LICENSE#a) and `[it](../LICENSE)`.\n```\n[it](../LICENSE)\n```\n"
 
     assert repository.for_the_site("docs/page.md", text) == text.replace(
-        "../README.md#a", "repository/README.md#a"
+        "../LICENSE#a", "repository/LICENSE#a"
     )
 
 

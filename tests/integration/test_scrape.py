@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -13,6 +12,7 @@ from orchestrator.metrics import asking
 from tenants.context import OWNER, SYSTEM
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.plans import asked_of, read_from_end_to_end
 
 MANY = 100_000
 READ_AT_MOST = 10_000  # rows of one sequential scan
@@ -48,39 +48,17 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
         cursor.execute("ANALYZE activities_activity, activities_wake, activities_activityrun")
 
 
-def _asked() -> list[tuple[str, Any]]:
-    """Every statement of a scrape, with its parameters."""
-    found: list[tuple[str, Any]] = []
-
-    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        found.append((sql, params))
-        return execute(sql, params, many, context)
-
-    with connections[SYSTEM].execute_wrapper(note):
+def test_a_scrape_is_ten_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
+    with asked_of(SYSTEM) as asked:
         for probe in asking.PROBES:
             probe.question()
-    return found
-
-
-def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """The sequential scans of a plan: table, and rows that were read."""
-    if plan["Node Type"] == "Seq Scan":
-        read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
-        yield plan["Relation Name"], int(read * plan["Actual Loops"])
-    for inner in plan.get("Plans", ()):
-        yield from _scans(inner)
-
-
-def test_a_scrape_is_ten_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
-    asked = _asked()
 
     assert len(asked) == 10
     (blog,) = (role for role in asking.PROBES[0].question().roles if role.role == "blog-writer")
     assert (blog.depth, blog.running) == (20, 0)
-    long = []
-    for sql, parameters in asked:
-        with connections[SYSTEM].cursor() as cursor:
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", parameters or None)
-            ((plan,),) = cursor.fetchone()
-        long += [(scan, sql) for scan in _scans(plan["Plan"]) if scan[1] > READ_AT_MOST]
+    long = [
+        (sql, found)
+        for alias, sql, params in asked
+        if (found := read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST))
+    ]
     assert long == []

@@ -69,6 +69,7 @@ def _played(agency: story.Agency) -> None:
     api = agency.operator
     _settings(api)
     story.begin(agency, content_brief(), text)
+    api.post("/deliverables/", {"key": "blog", "name": "Blog articles", "pipelines": ["content-brief"]})
     story.follow([agency], lambda: None)
     asking.begin(campaign := Campaign(api, agency.editor), text)
     asking.follow(campaign, lambda: None)
@@ -90,7 +91,6 @@ def _settings(api: ApiClient) -> None:
         {"kind": "email", "name": "Editors on call", "target": "editors@example.com"},
     )
     api.post("/templates/", {"key": "summary", "name": "Summary", "agent_role": "report-writer"})
-    api.post("/deliverables/", {"key": "blog", "name": "Blog articles"})
 
 
 def _open_questions(agency: story.Agency, text: str) -> None:

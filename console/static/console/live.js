@@ -53,6 +53,7 @@
 
   async function refresh() {
     const ids = wanted;
+    const here = location.href;
     wanted = new Set();
     fetching = true;
     lastFetch = Date.now();
@@ -62,7 +63,9 @@
       if (answer.status >= 400 && answer.status < 500) return gone();
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      ids.forEach((id) => swap(document.getElementById(id), page.getElementById(id)));
+      // Meanwhile the person may have gone on to another query: this answer is not to theirs.
+      if (location.href !== here) ids.forEach((id) => wanted.add(id));
+      else ids.forEach((id) => swap(document.getElementById(id), page.getElementById(id)));
       freshAt = time();
       if (!refused && (!source || source.readyState === EventSource.OPEN)) found();
       document.dispatchEvent(new CustomEvent("live:refreshed"));

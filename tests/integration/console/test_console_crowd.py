@@ -1,0 +1,68 @@
+"""Where tenants have worked for long, a page reads by index what it shows, and asks no more often than in an empty house."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from activities.models import Activity
+from benchmarks import crowd
+from console import navigation
+from tenants.context import APP, SYSTEM, tenant_scope
+from tenants.models import Membership, Tenant
+from tests.engine import Engine
+from tests.plans import asked_of, read_from_end_to_end
+
+EACH = 12_000
+READ_AT_MOST = 10_000  # rows, one after the other
+STATEMENTS = 12
+LEADS_A_TRANSACTION = ("SELECT set_config", "SAVEPOINT", "RELEASE")
+
+
+@pytest.fixture
+def crowded(engine: Engine, tenant: Tenant, make_tenant: Callable[..., Tenant]) -> Iterator[Tenant]:
+    crowd.fill([tenant, make_tenant()], EACH)
+    yield tenant
+    crowd.clear()
+
+
+@pytest.fixture
+def member(crowded: Tenant) -> Client:
+    user = User.objects.create_user("mia")
+    with tenant_scope(crowded.pk):
+        Membership.objects.create(tenant=crowded, user=user, role="admin")
+    browser = Client()
+    browser.force_login(user)
+    return browser
+
+
+def test_no_page_reads_a_long_table_from_end_to_end_or_asks_more_than_twelve_times(
+    crowded: Tenant, member: Client
+) -> None:
+    with tenant_scope(crowded.pk):
+        newest = Activity.objects.latest("created_at")
+    pages = [entry.address for group in navigation.groups("home") for entry in group.entries]
+    pages += [
+        f"/activities/{newest.pk}/",
+        "/activities/?q=status:failed",
+        "/activities/?q=age:<2h+status:done",
+    ]
+    long, many = [], []
+
+    for page in pages:
+        member.get(page)  # what is looked up once is known
+        with asked_of(APP, SYSTEM) as asked:
+            assert member.get(page).status_code == 200, page
+        questions = [each for each in asked if not each[1].startswith(LEADS_A_TRANSACTION)]
+        many += [(page, len(questions))] if len(questions) > STATEMENTS else []
+        with tenant_scope(crowded.pk):
+            for alias, sql, params in questions:
+                if sql.lstrip().startswith(("SELECT", "WITH")):
+                    found = read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST)
+                    long += [(page, found, sql)] if found else []
+
+    assert long == []
+    assert many == []
