@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -67,5 +68,5 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
         count=Count("pk"), failed=Count("pk", filter=~Q(status=RunStatus.COMPLETED))
     )  # fmt: skip
     found = {row["hour"]: row for row in counted}
-    hours = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
+    hours: list[Mapping[str, Any]] = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
     return [hour.get("count", 0) for hour in hours], sum(hour.get("failed", 0) for hour in hours)

@@ -9,6 +9,7 @@ class TenantError(Exception):
     """Something about a tenant is not as the caller assumed."""
 
     code: ClassVar[str] = "tenant_error"
+    status: ClassVar[int] = 409  # of an answer over HTTP
 
 
 class TenantScopeConflict(TenantError):

@@ -22,28 +22,35 @@ from tenants.principals import Principal
 KIND = "members"
 
 
-class MembershipForbidden(TenantError):
+class ArrangingRefused(TenantError):
+    """Base of why a membership stays as it is."""
+
+    code = "membership_refused"
+    status = 400
+
+
+class MembershipForbidden(ArrangingRefused):
     """Only admins of the tenant arrange who acts for it, and only superusers choose among all people."""
 
     code = "forbidden"
     status = 403
 
 
-class MemberNotFound(TenantError):
+class MemberNotFound(ArrangingRefused):
     """The tenant has no such member, or the platform no such person."""
 
     code = "not_found"
     status = 404
 
 
-class LastAdmin(TenantError):
+class LastAdmin(ArrangingRefused):
     """Without its last admin nobody could arrange anything for the tenant any more."""
 
     code = "last_admin"
     status = 409
 
 
-class AlreadyMember(TenantError):
+class AlreadyMember(ArrangingRefused):
     """The person is a member already: change their role instead."""
 
     code = "already_exists"
@@ -133,7 +140,7 @@ def _note(
     before: dict[str, object] | None,
     after: dict[str, object] | None,
 ) -> None:
-    glass = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
     with origin.through_glass(glass):
         audit.record(
             operation,

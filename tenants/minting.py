@@ -24,14 +24,21 @@ KIND = "tokens"
 MOST_LISTED = 200
 
 
-class MintingForbidden(TenantError):
+class MintingRefused(TenantError):
+    """Base of why no token is made or revoked."""
+
+    code = "minting_refused"
+    status = 400
+
+
+class MintingForbidden(MintingRefused):
     """Only admins of the tenant make and revoke its tokens."""
 
     code = "forbidden"
     status = 403
 
 
-class TokenNotFound(TenantError):
+class TokenNotFound(MintingRefused):
     """The tenant has no such token."""
 
     code = "not_found"
@@ -80,7 +87,7 @@ def _refuse_others(who: Principal) -> None:
 
 
 def _note(who: Principal, operation: str, token: ApiToken, detail: dict[str, object]) -> None:
-    glass = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
     with origin.through_glass(glass):
         audit.record(
             operation,

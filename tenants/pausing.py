@@ -5,6 +5,8 @@ In force within two seconds, when the limits of admission are put in force next.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from tenants import audit
 from tenants.audit import origin
 from tenants.context import tenant_scope
@@ -23,7 +25,8 @@ class PausingRefused(TenantError):
 def switch(who: Principal, *, paused: bool) -> bool:
     """Pause the tenant that this person acts for, or let it go on; False if it was so before. Raises `PausingRefused`."""
     operation, about = "tenant.paused" if paused else "tenant.resumed", ("tenants", who.tenant_id)
-    actor, glass = audit.actor_of(who), {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    actor = audit.actor_of(who)
+    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
     with tenant_scope(who.tenant_id), origin.through_glass(glass):
         allowed = who.role.includes(Role.ADMIN)
         rows = Tenant.objects.filter(pk=who.tenant_id).exclude(paused=paused)

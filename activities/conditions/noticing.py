@@ -129,4 +129,6 @@ def _tenants_led_to(provider: str) -> list[UUID]:
             status__in=("created", "assigned", "in_progress"), assignee_type="agent"
         )
         pairs = list(unfinished.order_by().values_list("tenant_id", "agent_role").distinct())
-    return list(dict.fromkeys(tenant for tenant, role in pairs if overview.leads_to(tenant, role, provider)))
+    return list(
+        dict.fromkeys(tenant for tenant, role in pairs if overview.leads_to(tenant, role or "", provider))
+    )

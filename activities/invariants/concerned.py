@@ -32,7 +32,9 @@ def tenants_of(sample_ids: Sequence[str]) -> list[UUID]:
 def _question() -> str:
     fenced = set(tenant_tables())
     parts = [
-        _OWNERS.format(table=sql.Identifier(model._meta.db_table), key=sql.Identifier(model._meta.pk.column))
+        _OWNERS.format(
+            table=sql.Identifier(model._meta.db_table), key=sql.Identifier(str(model._meta.pk.column))
+        )
         for model in apps.get_models()
         if model._meta.db_table in fenced
         and isinstance(model._meta.pk, models.UUIDField)

@@ -119,7 +119,7 @@ def alike(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
         found = list(
             rows.select_related("activity").order_by("-created_at", "-pk")[start : start + LETTERS + 1]
         )
-        newest = found[0] if page == 1 and found else rows.order_by("-created_at", "-pk").first()
+        newest = found[0] if page == 1 and found else rows.latest("created_at", "pk")
         history = _history(rows)
     return Alike(_made(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS)
 

@@ -17,7 +17,6 @@ from console.refusals import Refused
 from console.settings.tabs import tabs
 from tenants import membership
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
 from tenants.models import Role
 
 NOT_OFFERED = "This page does not offer that."
@@ -74,7 +73,7 @@ def _act(request: HttpRequest, desk: Desk) -> str:
             if refusal := telling.refuse_unsure(request):
                 raise refusal
             return f"{membership.end(desk.who, _id(member))} is no member any more"
-    except TenantError as error:
+    except membership.ArrangingRefused as error:
         raise Refused(str(error), status=error.status) from error
     raise Refused(NOT_OFFERED, status=400)
 

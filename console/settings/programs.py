@@ -19,7 +19,6 @@ from console.refusals import Refused
 from console.settings.tabs import tabs
 from tenants import minting
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
 from tenants.models import Role
 from tenants.tokens import InvalidScope
 
@@ -87,7 +86,7 @@ def _make(desk: Desk, form: TokenForm) -> Any:
     except InvalidScope as error:
         form.add_error("scopes", str(error))
         return None
-    except TenantError as error:
+    except minting.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
     return {"token": token, "secret": secret}
 
@@ -102,6 +101,6 @@ def _revoke(request: HttpRequest, desk: Desk) -> str:
         revoked = minting.revoke(desk.who, UUID(token))
     except ValueError as error:
         raise Http404 from error
-    except TenantError as error:
+    except minting.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
     return f"Revoked: {revoked.name}. Within a second nobody can use it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -110,4 +110,4 @@ def _sum(lines: Sequence[Line]) -> Line:
 
 def _with_shares(lines: Sequence[Line]) -> list[Line]:
     most = max((line.cost for line in lines), default=Decimal(0)) or Decimal(1)
-    return [Line(line.name, *line.figures, share=float(line.cost / most)) for line in lines]
+    return [replace(line, share=float(line.cost / most)) for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
@@ -30,7 +31,7 @@ def single(name: str, value: float) -> Metric:
     return family(name, [((), value)])
 
 
-def histogram(name: str, bounds: tuple[float, ...], samples: Mapping[Labels, Histogram]) -> Metric:
+def histogram(name: str, bounds: tuple[float, ...], samples: Mapping[Any, Histogram]) -> Metric:
     declared = CATALOGUE[name]
     made = HistogramMetricFamily(PREFIX + name, declared.text, labels=declared.labels)
     for labels, found in sorted(samples.items()):

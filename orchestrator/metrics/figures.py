@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -110,7 +111,7 @@ def _of_invariants(known: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
 
 
 #: By question: what its answer becomes.
-_OF_ANSWERS = {
+_OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "counters": _of_counters,
     "granted": _of_granted,
     "messages": _of_messages,
