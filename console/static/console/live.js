@@ -28,8 +28,6 @@
   let away = 0;
   let failed = false;
   let refused = false;
-  let swaps = 0; // of htmx, which may put other rows in place before the address says so
-  let shownAt = location.href;
 
   const time = () => new Date().toLocaleTimeString();
   let freshAt = time();
@@ -56,18 +54,18 @@
   async function refresh() {
     const ids = wanted;
     const here = location.href;
-    const before = swaps;
     wanted = new Set();
     fetching = true;
     lastFetch = Date.now();
     try {
       const answer = await fetch(location.href, { headers: { "X-Live": "1" }, credentials: "same-origin" });
       if (answer.redirected && new URL(answer.url).pathname !== location.pathname) return location.reload();
-      if (answer.status >= 400 && answer.status < 500) return gone();
-      if (!answer.ok) throw new Error(String(answer.status));
+      // A page that is answered 400 says what is wrong with the query.
+      if (answer.status > 400 && answer.status < 500) return gone();
+      if (answer.status >= 500) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // Meanwhile the person may have gone on to another query: this answer is not to theirs.
-      if (location.href !== here || swaps !== before) ids.forEach((id) => wanted.add(id));
+      if (location.href !== here) ids.forEach((id) => wanted.add(id));
       else ids.forEach((id) => swap(document.getElementById(id), page.getElementById(id)));
       freshAt = time();
       if (!refused && (!source || source.readyState === EventSource.OPEN)) found();
@@ -160,10 +158,8 @@
     if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
   });
 
-  document.addEventListener("htmx:beforeSwap", () => { swaps += 1; });
-  document.addEventListener("htmx:afterSettle", () => {
-    listen(); // what was swapped in may be the first that is live
-    if (shownAt !== location.href) { shownAt = location.href; want(parts()); }
-  });
+  document.addEventListener("htmx:afterSettle", listen); // what was swapped in may be the first that is live
+  // htmx may have answered into a part that was replaced in the meantime: what belongs to the new address is fetched once more.
+  document.addEventListener("htmx:pushedIntoHistory", () => want(parts()));
   listen();
 })();
