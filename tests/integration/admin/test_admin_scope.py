@@ -342,3 +342,17 @@ def test_a_menu_offers_what_its_reader_may_open(staff: Client) -> None:
 
     assert list_of(Activity) in links
     assert [link for link in links if staff.get(link).status_code != 200] == []
+
+
+def test_a_token_that_staff_make_changes_nothing_that_all_tenants_share(
+    tenant: Tenant, root: Client, staff: Client
+) -> None:
+    asked = {"name": "wide", "role": "admin", "platform": "on"}
+
+    staff.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", asked)
+    with system_scope():
+        assert not ApiToken.objects.filter(name="wide", platform=True).exists()
+
+    root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", asked)
+    with system_scope():
+        assert ApiToken.objects.filter(name="wide", platform=True).count() == 1
