@@ -1,0 +1,75 @@
+"""Every page of the console can be used by people who do not see it, or not well: what axe knows to look for is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from activities.submission import NewActivity, submit
+from console import navigation
+from pipelines import submission, versions
+from tenants.context import tenant_scope
+from tests import pages
+from tests.questions import ARTICLE, Questions
+from tests.visiting import Person
+
+pytestmark = pytest.mark.ui
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+
+LOOKS = (("light", 1280), ("dark", 1280), ("light", 390))
+
+
+@pytest.fixture
+def window(person: Callable[..., Person]) -> Iterator[Any]:
+    admin = person("ann", role="admin", human_roles=["editor"])
+    with pages.browser() as chromium, pages.served() as address:
+        context = chromium.new_context(base_url=address, viewport={"width": 1280, "height": 800})
+        context.add_cookies([pages.signed_in(admin.user, address)])
+        yield context.new_page()
+        context.close()
+
+
+@pytest.fixture
+def addresses(asked: Questions) -> list[str]:
+    """Every page of the navigation, and one of what they list."""
+    asked.engine.serve(asked.tenant)
+    gate = asked.gate("# Bees\n\nThey *fly*.", name="An article")
+    versions.save(asked.tenant.pk, ARTICLE, actor="test")
+    run = submission.start_run(asked.tenant.pk, "article", submission.NewRun(), actor="test")
+    with tenant_scope(asked.tenant.pk):
+        submit([NewActivity(name="Work", agent_role="qa")], actor="test")
+    asked.engine.drain()
+    listed = [entry.address for group in navigation.groups("home") for entry in group.entries]
+    return [
+        *listed,
+        f"/inbox/{gate.pk}/",
+        f"/activities/{gate.pk}/",
+        f"/runs/{run.pk}/",
+        "/queues/qa/",
+        "/agents/qa/",
+    ]
+
+
+def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[str], window: Any) -> None:
+    found = []
+    for colours, width in LOOKS:
+        window.emulate_media(color_scheme=colours)
+        window.set_viewport_size({"width": width, "height": 800})
+        for address in addresses:
+            window.goto(address, wait_until="load")
+            for fault in axe.Axe().run(window).response["violations"]:
+                nodes = [node["html"][:120] for node in fault["nodes"][:3]]
+                found.append((colours, width, address, fault["id"], fault["help"], nodes))
+
+    assert found == []
+
+
+def test_nor_is_the_page_to_sign_in(database: None) -> None:
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address).new_page()
+        window.goto("/login/")
+        found = [fault["id"] for fault in axe.Axe().run(window).response["violations"]]
+
+    assert found == []
