@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -369,7 +370,9 @@ def test_run_keeps_servers_up_until_it_is_asked_to_end(
     home: embedded.ServiceHome, number: signal.Signals
 ) -> None:
     command = (*COMMAND, "run", "--fast", "--service", "redis", "--home", str(home.path))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
+    # As from a terminal: a shell has those that it runs in the background ignore SIGINT.
+    heeding = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heeding) as runner:
         read_until(runner, lambda line: line.startswith("addresses"))
         assert embedded.find(home) is not None
 
