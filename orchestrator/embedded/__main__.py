@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _start(home: ServiceHome, services: tuple[str, ...], *, durable: bool) -> None:
     start(home, services=services, durable=durable)
     _print_status(home)
-    print(f"addresses with passwords: {home.services_file}")
+    print(f"addresses with passwords: {home.services_file}", flush=True)  # somebody may wait for it at a pipe
 
 
 def _run(home: ServiceHome, services: tuple[str, ...], *, durable: bool) -> int:
