@@ -172,12 +172,26 @@ class NotificationChannelForm(forms.ModelForm):
         model = NotificationChannel
         fields = ("tenant", "kind", "name", "enabled", "kinds", "digest", "digest_roles")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "digest" in self.fields:
+            self.fields["digest"].required = False  # what is not sent stays as it is
+
+    def clean_digest(self) -> str:
+        return self.cleaned_data.get("digest") or self.instance.digest or Digest.OFF
+
+    def clean_digest_roles(self) -> list[str]:
+        roles = self.cleaned_data.get("digest_roles") or []
+        if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+            raise ValidationError('Enter a list of human roles, such as ["editor"].')
+        return roles
+
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         address, kind = (values.get("new_target") or "").strip(), values.get("kind") or self.instance.kind
         if not address and not self.instance.target_sealed:
             self.add_error("new_target", "Say where alerts are to be sent.")
-        if kind != ChannelKind.EMAIL and values.get("digest", Digest.OFF) != Digest.OFF:
+        if kind != ChannelKind.EMAIL and values.get("digest") not in (None, "", Digest.OFF):
             self.add_error("digest", "Digests go to channels of the kind email.")
         if address and kind:
             try:
