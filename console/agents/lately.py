@@ -16,7 +16,7 @@ from activities.models import ActivityRun
 from activities.states import RunStatus
 
 WITHIN = timedelta(hours=24)
-MOST = 1_000  # of the newest; with more the figures are those of the last hours
+MOST = 500  # of the newest; with more the figures are those of the last hours
 ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.STALLED)
 
 

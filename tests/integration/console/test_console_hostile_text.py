@@ -28,7 +28,7 @@ fieldset legend dialog ins del br hr
 _ATTRIBUTES = """
 lang charset name content rel href type src defer class alt width height method action value id aria-label aria-current
 aria-labelledby aria-describedby aria-keyshortcuts aria-invalid role hidden for maxlength placeholder selected tabindex datetime title
-form checked required rows formnovalidate data-needs-note data-label scope open start
+form checked required rows formnovalidate data-needs-note data-label scope open start data-stream data-kinds popover popovertarget
 """
 ELEMENTS, ATTRIBUTES = frozenset(_ELEMENTS.split()), frozenset(_ATTRIBUTES.split())
 SCRIPT = "<script>alert(1)</script>"
@@ -53,9 +53,12 @@ class Audit(HTMLParser):
         super().__init__()
         self.found: list[str] = []
         self.text: list[str] = []
+        self.scripts = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [f"<{tag}>"] if tag not in ELEMENTS else []
+        self.found += ["a script of the page"] if tag == "script" and "src" not in dict(attrs) else []
+        self.scripts += tag == "script"
         for name, value in attrs:
             if name not in ATTRIBUTES:
                 self.found.append(f"<{tag} {name}>")
@@ -63,7 +66,7 @@ class Audit(HTMLParser):
                 ("/", "?", "#", "http://", "https://", "mailto:")
             ):
                 self.found.append(f"href={value}")
-            if name == "src" and not str(value).startswith("/static/console/"):
+            if name == "src" and not str(value).startswith(("/static/console/", "/static/django_htmx/")):
                 self.found.append(f"src={value}")
             if name == "href" and str(value).startswith(("http", "mailto")):
                 self.found += (
@@ -79,7 +82,7 @@ def harmless(answer: HttpResponse) -> str:
     audit = Audit()
     audit.feed(answer.content.decode())
     assert audit.found == []
-    assert answer.content.decode().count("<script") == 1
+    assert answer.content.decode().count("<script") == audit.scripts > 0
     return " ".join("".join(audit.text).split())
 
 
@@ -155,7 +158,7 @@ def test_a_pipeline_and_a_tenant_may_have_any_name(asked: Questions, ann: Person
     assert f"pipeline {SCRIPT} asks sales" in harmless(ann.get())
     harmless(ann.look(asked.newest()))
     assert SCRIPT in root.get().content.decode().replace("&lt;", "<").replace("&gt;", ">")
-    assert "<script" not in root.get().content.decode()
+    assert SCRIPT not in root.get().content.decode()
 
 
 @pytest.mark.parametrize("nasty", NASTY)
