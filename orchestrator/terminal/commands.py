@@ -6,6 +6,7 @@ Exit codes: 0 done or shown, 1 refused, not found, or a server is away, 2 wrongl
 from __future__ import annotations
 
 import argparse
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -25,7 +26,7 @@ CODES = "exit codes: 0 done or shown; 1 refused, not found, or a server is away;
 AWAY = "Start the servers with `manage.py up`, or say with {variable} where they are. Details: `manage.py check --database default`."
 
 
-class TerminalCommand(BaseCommand):
+class TerminalCommand(BaseCommand, ABC):
     """`look` gives what is to be shown as JSON; `show` shows it to a person."""
 
     requires_system_checks = []
@@ -62,11 +63,13 @@ class TerminalCommand(BaseCommand):
         else:
             self.show(found)
 
+    @abstractmethod
     def look(self, *args: Any, **options: Any) -> Any:
-        raise NotImplementedError
+        """What was asked for, as it is written as JSON."""
 
+    @abstractmethod
     def show(self, found: Any) -> None:
-        raise NotImplementedError
+        """Write it for a person."""
 
     def table(self, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         tables.table(self.stdout, head, rows)
