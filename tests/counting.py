@@ -12,6 +12,10 @@ from tenants.context import system_scope
 from tests.engine import eventually
 
 
+#: Counting waits for every older transaction of the server, and the suite's other databases live on it as well: some write for many seconds.
+PATIENCE = 120.0
+
+
 def count_all() -> None:
     """Let the keeper's turns count everything that has happened."""
 
@@ -22,7 +26,7 @@ def count_all() -> None:
             mark = CountingMark.objects.get()
         return mark.counted >= newest
 
-    eventually(done)
+    eventually(done, PATIENCE)
 
 
 def scraped(client: Client | None = None) -> list[Metric]:
