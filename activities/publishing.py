@@ -51,7 +51,14 @@ def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: 
     client = _redis_broker(os.getpid())
     expires = datetime.now(UTC) + expires_after
     if client is None:
-        current_app.send_task(task, kwargs=dict(arguments), queue=queue, expires=expires, ignore_result=True)
+        current_app.send_task(
+            task,
+            kwargs=dict(arguments),
+            queue=queue,
+            expires=expires,
+            ignore_result=True,
+            headers=tracing.outgoing(),
+        )
         return True
     if client.llen(queue):
         return False
