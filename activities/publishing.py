@@ -112,5 +112,9 @@ def _redis_broker(pid: int) -> redis.Redis | None:
         return None
     timeout = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS
     return redis.Redis.from_url(
-        url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=10
+        url,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        health_check_interval=10,
+        retry_on_error=[redis.ReadOnlyError],  # after a failover: another connection may lead to the primary
     )

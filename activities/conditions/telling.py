@@ -27,7 +27,10 @@ LONGEST_NAME = 400
 
 
 def follow(kind: AlertKind, noticed: Sequence[Noticed]) -> int:
-    """Tell of each that has begun, and of each of this kind that is over; how many this told of. Any number of processes may do it at once."""
+    """Tell of each that has begun, and of each of this kind that is over; how many this told of.
+
+    Any number of processes may do it at once.
+    """
     now = {f"{kind.value}:{found.subject}"[:LONGEST_NAME]: found for found in noticed}
     with system_scope():
         known = set(Condition.objects.filter(kind=kind.value).values_list("name", flat=True))
