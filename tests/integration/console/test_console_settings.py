@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from activities.api.notification_channel_bodies import ChangedChannelSerializer
+from activities.api.webhook_bodies import WebhookBodySerializer
+from activities.models import NotificationChannel
+from agents.api.budgets import BudgetBodySerializer
+from agents.api.channels import ChannelBodySerializer
+from console.settings.collections import COLLECTIONS
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.events.models import WebhookDelivery, WebhookEndpoint
@@ -97,6 +103,41 @@ def test_the_last_admin_stays(tenant: Tenant, boss: Person) -> None:
     changed = {f"role:{row.pk}": "viewer"}
     assert "the only admin" in refused(form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409)
     assert member(tenant, boss).role == "admin"
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        ("budgets", BudgetBodySerializer),
+        ("channels", ChannelBodySerializer),
+        ("notification-channels", ChangedChannelSerializer),
+        ("webhooks", WebhookBodySerializer),
+    ],
+)
+def test_a_form_has_whatever_a_change_would_empty_otherwise(key: str, body: type[Any]) -> None:
+    changed = COLLECTIONS[key].changed
+
+    assert {*changed.base_fields, *changed.kept} == set(body().fields)
+
+
+def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
+    tenant: Tenant, boss: Person
+) -> None:
+    new = forms_of(boss.get(f"{SETTINGS}notification-channels/"))["new"]
+    asked = {"kind": "email", "name": "mail", "target": "boss@example.com", "digest": "weekly"}
+    new.send(boss.browser, **asked, digest_roles="editor, legal", enabled="on")
+    with tenant_scope(tenant.pk):
+        channel = NotificationChannel.objects.get()
+    assert (channel.digest, channel.digest_roles) == ("weekly", ["editor", "legal"])
+
+    address = f"{SETTINGS}notification-channels/{channel.pk}/"
+    form = forms_of(boss.get(address))["change"]
+    assert form.send(boss.browser, ("deed", "save"), name="post").status_code == 302
+
+    with tenant_scope(tenant.pk):
+        changed = NotificationChannel.objects.get()
+    assert (changed.name, changed.digest, changed.digest_roles) == ("post", "weekly", ["editor", "legal"])
+    assert changed.digest_due_at is not None
 
 
 def test_a_superuser_adds_a_person_and_an_admin_does_not(
