@@ -19,6 +19,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from console.acting import acting, tenants_that_ask
+from console.away import told_when_away
 from console.containment import contained_with_scripts
 from tenants.models import Tenant
 from tenants.principals import Principal
@@ -62,7 +63,7 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
             desk = sit_down(request, here)
             return choose(request, here) if desk is None else view(request, desk, *args, **kwargs)
 
-        guarded = login_required(at_desk, login_url="console:login")
+        guarded = told_when_away(login_required(at_desk, login_url="console:login"))
         return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
 
     return made

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 
 from console import decisions
 from console.acting import acting
+from console.away import told_when_away
 from console.containment import contained_with_scripts
 from console.decisions import Result
 from console.inbox import inbox
@@ -36,6 +37,7 @@ REFRESH_SECONDS = 20  # for browsers without scripts
 @contained_with_scripts
 @never_cache
 @require_safe
+@told_when_away
 @login_required(login_url="console:login")
 def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
@@ -57,6 +59,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @contained_with_scripts
 @never_cache
 @require_safe
+@told_when_away
 @login_required(login_url="console:login")
 def tenants(request: HttpRequest) -> HttpResponse:
     """Where a superuser chooses for whom to look. Others have no more to choose from than their menu says."""

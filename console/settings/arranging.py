@@ -7,8 +7,8 @@ from typing import Any
 
 from django import forms
 
-from activities.models.alert import AlertKind, ChannelKind
-from console.api_forms import ApiForm, JsonField
+from activities.models.alert import AlertKind, ChannelKind, Digest
+from console.api_forms import ApiForm, JsonField, WordsField
 from tenants.events.kinds import KINDS
 from tenants.models import BudgetPeriod, BudgetUnit
 
@@ -80,6 +80,18 @@ class ChangedNotification(Arranged):
     kinds = forms.MultipleChoiceField(
         label="Alerts, none for all", required=False, choices=AlertKind.choices, widget=CHOSEN
     )
+    digest = forms.ChoiceField(
+        required=False,
+        choices=Digest.choices,
+        initial=Digest.OFF,
+        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday.",
+    )
+    digest_roles = WordsField(
+        label="Human roles of the digest",
+        required=False,
+        max_length=2_000,
+        help_text="Whose waiting items it tells of. Empty: all.",
+    )
     enabled = forms.BooleanField(label="Switched on", required=False, initial=True)
 
     def __init__(self, data: Any = None, *, present: Mapping[str, Any] | None = None) -> None:
@@ -96,7 +108,7 @@ class NewNotification(ChangedNotification):
     target = forms.CharField(
         max_length=2_000, help_text="A URL for slack and webhook, addresses separated by commas for email."
     )
-    field_order = ("kind", "name", "target", "kinds", "enabled")
+    field_order = ("kind", "name", "target", "kinds", "digest", "digest_roles", "enabled")
 
 
 class WebhookForm(Arranged):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from console.api_door import ONCE
 from console.charts import bars as drawn_bars
 from console.durations import in_words
 from console.navigation import address_of, groups
@@ -32,6 +34,14 @@ def address(context: template.Context, name: str, *args: Any, **query: Any) -> s
     given |= {key: value for key, value in query.items() if value not in (None, "")}
     found = reverse(f"console:{name}", args=args)
     return f"{found}?{urlencode(given)}" if given else found
+
+
+@register.simple_tag
+def once() -> SafeString:
+    """Within a form: whoever presses its button twice has done it once. Loading the page anew arms it again."""
+    return format_html(
+        '<input type="hidden" name="{}" value="{}" autocomplete="off">', ONCE, secrets.token_urlsafe(18)
+    )
 
 
 @register.simple_tag

@@ -19,12 +19,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections, transaction
 from django.test import Client
+from django.utils import timezone
 
 from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
 from orchestrator.processes.specs import standard_processes
-from tenants import members, redis, tokens
-from tenants.context import OWNER, tenant_scope
+from tenants import break_glass, members, redis, tokens
+from tenants.audit.rows import BreakGlass
+from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.events import bearers, following, hub, keeping, keys, log, seats
 from tenants.events.bearers import Bearer
 from tenants.events.log import Wanted
@@ -33,6 +35,7 @@ from tenants.models import ApiToken, Membership, Tenant
 from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, elsewhere, eventually
+from tests.glass import browser_of, seeing_all
 from tests.streaming import Follower, read
 
 
@@ -320,6 +323,38 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
         Membership.objects.filter(user=eva).update(role="operator")
     assert bearers.still_welcome([bearer]) == {bearer}
     client.logout()
+    assert bearers.still_welcome([bearer]) == set()
+
+
+def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    root = seeing_all()
+    session = browser_of(root).session.session_key
+    with tenant_scope(other_tenant.pk):
+        Membership.objects.create(tenant=other_tenant, user=root, role="viewer")
+    through_glass = Bearer(members.principal_of(root, "acme"), session)
+    as_member = Bearer(members.principal_of(root, "globex"), session)
+    both = [through_glass, as_member]
+    assert bearers.still_welcome(both) == set(both)
+
+    [glass] = break_glass.broken_by(root)
+    break_glass.end(root, glass.pk)
+    assert bearers.still_welcome(both) == {as_member}
+
+    with tenant_scope(other_tenant.pk):
+        Membership.objects.filter(user=root).delete()
+    assert bearers.still_welcome(both) == set()
+
+
+def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
+    root = seeing_all()
+    bearer = Bearer(members.principal_of(root, "acme"), browser_of(root).session.session_key)
+    assert bearers.still_welcome([bearer]) == {bearer}
+
+    with system_scope():
+        BreakGlass.objects.update(expires_at=timezone.now())
+
     assert bearers.still_welcome([bearer]) == set()
 
 
