@@ -48,7 +48,7 @@ docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build i
 	$(RUN) -m tests.fuzzing.snapshot
 	@# Not -q: it silences the warnings that --strict counts.
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
-	@echo "Open site/index.html in a browser."
+	@echo "Open site/index.html in a browser; it can be searched when it is served: make docs-serve."
 
 docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change; PORT chooses another port
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:$(or $(PORT),8001)
