@@ -46,10 +46,12 @@ docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build i
 	$(RUN) manage.py draw_lifecycle
 	$(RUN) -m tests.architecture.house_plan
 	$(RUN) -m tests.fuzzing.snapshot
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict -q
+	@# Not -q: it silences the warnings that --strict counts.
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+	@echo "Open site/index.html in a browser; it can be searched when it is served: make docs-serve."
 
-docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:8001
+docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change; PORT chooses another port
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:$(or $(PORT),8001)
 
 screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromium. PAGES="inbox runs" takes some
 	$(RUN) -m tests.screenshots $(PAGES)
