@@ -14,6 +14,7 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -77,7 +78,11 @@ def sit_down(request: HttpRequest, here: str) -> Desk | None:
 
 def choose(request: HttpRequest, here: str) -> HttpResponse:
     """Where a superuser chooses for whom to look, and where others learn that they belong to no tenant."""
-    context = {"asking": tenants_that_ask() if request.user.is_superuser else [], "here": here}
+    context = {
+        "asking": tenants_that_ask() if request.user.is_superuser else [],
+        "here": here,
+        "wanted": request.path if here else reverse("console:inbox"),
+    }
     return render(request, "console/choose_tenant.html", context)
 
 

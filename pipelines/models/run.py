@@ -108,7 +108,7 @@ class PipelineRun(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return str(self.id)
+        return self.name or f"run of {self.started_at:%Y-%m-%d %H:%M} UTC"
 
 
 class StepRun(TenantPart):
