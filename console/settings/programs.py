@@ -32,11 +32,11 @@ class TokenForm(forms.Form):
     name = forms.CharField(max_length=100, help_text="To recognise it by.")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR)
     days = forms.IntegerField(
-        label="Expires after days",
+        label="Expires after so many days",
         required=False,
         min_value=1,
         max_value=LONGEST_DAYS,
-        help_text="Never, if empty.",
+        help_text="Leave empty for a token that never expires.",
     )
     scopes = WordsField(
         required=False,
