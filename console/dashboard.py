@@ -15,10 +15,9 @@ from django.http import HttpRequest
 
 from agents.governor import overview as governor
 from agents.governor.overview import ShownProvider
-from console.overview import Overview, overview_within
+from console.overview import Overview, overview, overview_within
 from pipelines.models import Schedule
 from tenants import sight
-from tenants.context import system_scope
 from tenants.sight import Sight
 
 COMING = 6  # schedules that are named
@@ -42,7 +41,7 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 def board(seen: Sight) -> Board:
     """For what somebody sees, within the scope of their request."""
     return Board(
-        overview=overview_within(system_scope() if seen.platform else nullcontext()),
+        overview=overview(None) if seen.platform else overview_within(nullcontext()),
         coming=_coming(),
         breakers=_left_alone() if seen.platform else None,
         sees_all=seen.everything or not seen.platform,

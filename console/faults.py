@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.csrf import csrf_failure
 
+from console.containment import POLICY_WITH_SCRIPTS
 from tenants.api import problems
 
 
@@ -78,4 +79,6 @@ def _is_read(request: HttpRequest) -> bool:
 
 def _page(request: HttpRequest, words: Words, status: int) -> HttpResponse:
     context = {"words": words, "status": status, "request_id": getattr(request, "request_id", "")}
-    return HttpResponse(render_to_string("console/fault.html", context), status=status)
+    answer = HttpResponse(render_to_string("console/fault.html", context), status=status)
+    answer["Content-Security-Policy"] = POLICY_WITH_SCRIPTS  # light or dark, as the person has chosen
+    return answer

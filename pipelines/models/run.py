@@ -108,7 +108,7 @@ class PipelineRun(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return self.name or f"run of {self.started_at:%Y-%m-%d %H:%M} UTC"
+        return self.name or f"run {self.id}"
 
 
 class StepRun(TenantPart):

@@ -25,7 +25,7 @@ def test_a_person_at_an_address_that_is_none_is_led_back(ann: Person) -> None:
     assert "There is no such page" in words(answer)
     assert 'href="/"' in answer.content.decode()
     assert answer["X-Request-Id"] in words(answer)
-    assert "script-src" not in answer["Content-Security-Policy"]
+    assert "script-src 'self';" in answer["Content-Security-Policy"]
 
 
 def test_a_program_is_answered_as_before(tenant: Tenant, client: Client) -> None:
