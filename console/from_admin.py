@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Model
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
 #: By model: the name of the console's address, and the attribute of the row that it takes; none for a page of the tenant.
@@ -37,7 +37,10 @@ def console_page(row: Model | None) -> str:
     key = getattr(row, attribute, None) if attribute else None
     if attribute and key is None:
         return ""
-    address = reverse(f"console:{name}", args=[key] if attribute else [])
+    try:
+        address = reverse(f"console:{name}", args=[key] if attribute else [])
+    except NoReverseMatch:  # a key that is none of ours: the console could not show it either
+        return ""
     slug = _slug_of(row)
     return f"{address}?{urlencode({'tenant': slug})}" if slug else address
 
