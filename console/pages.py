@@ -14,6 +14,7 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -85,6 +86,7 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
         "asking": tenants_that_ask(glass) if user.is_superuser else [],
         "all_seen": any(each.opened_for is None for each in glass),
         "here": here,
+        "wanted": request.path if here else reverse("console:inbox"),
     }
     return render(request, "console/choose_tenant.html", context)
 

@@ -39,7 +39,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
 ]
 
-handler400 = "tenants.api.problems.bad_request"
-handler403 = "tenants.api.problems.permission_denied"
-handler404 = "tenants.api.problems.not_found"
-handler500 = "tenants.api.problems.server_error"
+handler400 = "console.faults.bad_request"
+handler403 = "console.faults.permission_denied"
+handler404 = "console.faults.not_found"
+handler500 = "console.faults.server_error"
