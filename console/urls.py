@@ -20,6 +20,7 @@ urlpatterns = [
     path("runs/", include("console.runs.urls")),
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
+    path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path("queues/", include("console.queues.urls")),
     path("dead-letters/", include("console.dead_letters.urls")),
