@@ -36,8 +36,9 @@
   // Whether both are the same but for what differs each time: the token of forms, which every answer masks anew, and times that pass, which are
   // put right in place. What is the same is not touched, so that no click on it is lost.
   function isSame(old, fresh) {
-    const ours = document.querySelector("input[name=csrfmiddlewaretoken]");
-    if (ours) fresh.querySelectorAll("input[name=csrfmiddlewaretoken]").forEach((one) => one.setAttribute("value", ours.value));
+    const TOKEN = "input[name=csrfmiddlewaretoken]";
+    const ours = old.querySelector(TOKEN) || document.querySelector(TOKEN);
+    if (ours) fresh.querySelectorAll(TOKEN).forEach((one) => one.setAttribute("value", ours.value));
     const [was, is] = [old, fresh].map((one) => [...one.querySelectorAll("[data-passes]")]);
     if (was.length === is.length && !("keyed" in old.dataset)) {
       was.forEach((one, place) => { if (one.textContent !== is[place].textContent) one.textContent = is[place].textContent; });

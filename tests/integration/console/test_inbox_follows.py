@@ -145,9 +145,11 @@ def test_an_open_item_that_somebody_else_decides_says_so_and_asks_no_more(
 
 def test_what_has_not_changed_is_not_put_in_place_anew(asked: Questions, screen: Any) -> None:
     gate = asked.gate(name="One")
-    screen.goto(f"{INBOX}{gate.pk}/")
-    screen.evaluate("document.querySelectorAll('#answer, #rows li').forEach((one) => { one.isOld = true; })")
-    screen.wait_for_function(FOLLOWS)
+    with screen.expect_response(lambda answer: "x-live" in answer.request.headers):
+        screen.goto(f"{INBOX}{gate.pk}/")
+        screen.evaluate(
+            "document.querySelectorAll('#answer, #rows li').forEach((one) => { one.isOld = true; })"
+        )
 
     asked.gate(name="Two")
     screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
