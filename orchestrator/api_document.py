@@ -9,7 +9,6 @@ from django.http import HttpResponse
 from drf_spectacular.settings import spectacular_settings
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 _making = threading.Lock()
@@ -22,7 +21,7 @@ class SchemaView(SpectacularAPIView):
     def get(self, request: Request) -> HttpResponse:
         renderer = request.accepted_renderer
         with _making:  # it takes a second of a processor, which two at once would take twice
-            document = _made_by(type(renderer))
+            document = _made_as(renderer.media_type)
         inline = f'inline; filename="{spectacular_settings.TITLE}.{renderer.format}"'
         return HttpResponse(
             document, content_type=renderer.media_type, headers={"Content-Disposition": inline}
@@ -30,7 +29,8 @@ class SchemaView(SpectacularAPIView):
 
 
 @cache
-def _made_by(kind: type[BaseRenderer]) -> bytes:
-    generator = SchemaView.generator_class()
-    rendered: bytes = kind().render(generator.get_schema(request=None, public=True))
+def _made_as(media_type: str) -> bytes:
+    kind = next(each for each in SchemaView.renderer_classes if each.media_type == media_type)
+    schema = SchemaView.generator_class().get_schema(request=None, public=True)
+    rendered: bytes = kind().render(schema)  # type: ignore[assignment]  # declared for those that give text
     return rendered

@@ -21,9 +21,7 @@ LONGEST_REVISION = 9  # digits
 def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Every role, with how its runs went lately."""
     found = reads.agents(desk.tenant_id)
-    return shown(
-        request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since}
-    )
+    return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
 @page("agents", (*LOOKING, *ACTING))

@@ -43,7 +43,8 @@ def _of_kind(kind: str) -> dict[str, dict[str, Any]]:
 def test_every_manifest_agrees_with_the_schema_of_its_kind() -> None:
     """Strictly: also no member that the schema does not know. KEDA's and kustomize's own kinds are in no schema of Kubernetes."""
     kubernetes_validate = pytest.importorskip(
-        "kubernetes_validate", reason="72 MB of schemas: `pip install kubernetes-validate` where manifests are changed"
+        "kubernetes_validate",
+        reason="72 MB of schemas: `pip install kubernetes-validate` where manifests are changed",
     )
     known = [found for found in _documents() if found["kind"] not in {"ScaledObject", "Kustomization"}]
 

@@ -253,7 +253,7 @@ def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenan
 def test_the_schema_is_made_once_however_often_it_is_asked_for(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_document, "_made_by", cache(api_document._made_by.__wrapped__))
+    monkeypatch.setattr(api_document, "_made_as", cache(api_document._made_as.__wrapped__))
     made = []
     generator = api_document.SchemaView.generator_class
     monkeypatch.setattr(api_document.SchemaView, "generator_class", lambda: made.append(1) or generator())
