@@ -8,6 +8,11 @@ RUN := $(VENV)/bin/python
 # -qq: errors only, as pip warns about each entry of a machine's configuration. --no-compile: Python compiles what is used.
 PIP := $(RUN) -m pip install -qq --disable-pip-version-check --no-input --no-compile
 
+# What Python compiles is kept inside $(VENV), whatever the environment says: else each of the many processes compiles Django
+# anew, which takes it 8 s of CPU instead of 2.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/compiled
+
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
@@ -41,10 +46,12 @@ docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build i
 	$(RUN) manage.py draw_lifecycle
 	$(RUN) -m tests.architecture.house_plan
 	$(RUN) -m tests.fuzzing.snapshot
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict -q
+	@# Not -q: it silences the warnings that --strict counts.
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+	@echo "Open site/index.html in a browser; it can be searched when it is served: make docs-serve."
 
-docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:8001
+docs-serve: $(VENV)/.dev ## Show the documentation at http://127.0.0.1:8001 and build it anew with each change; PORT chooses another port
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve -a 127.0.0.1:$(or $(PORT),8001)
 
 screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromium. PAGES="inbox runs" takes some
 	$(RUN) -m tests.screenshots $(PAGES)

@@ -12,9 +12,18 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
     if len(sys.argv) > 1 and sys.argv[1] in STARTS_SERVICES and not {"-h", "--help"} & set(sys.argv):
         os.environ["ORCHESTRATOR_START_SERVICES"] = "1"
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from orchestrator.embedded import EmbeddedError
+
+    try:
+        execute_from_command_line(sys.argv)
+    except (ImproperlyConfigured, EmbeddedError) as error:
+        # Settings are read before any command could say in one line what is missing.
+        if "--traceback" in sys.argv:
+            raise
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from django.http import Http404
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from tenants import members
+from tenants.audit.rows import BreakGlass
 from tenants.context import system_scope
 from tenants.members import MembershipRefused
 from tenants.models import Tenant
@@ -24,11 +26,12 @@ MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A tenant in which people are asked for something."""
+    """A tenant in which people are asked for something. `seen`: whether the glass that the superuser has broken shows it."""
 
     slug: str
     name: str
     items: int
+    seen: bool
 
 
 def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
@@ -49,10 +52,16 @@ def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | No
         raise Http404 from refusal
 
 
-def tenants_that_ask() -> list[Asked]:
-    """The tenants in which most waits for people. For superusers alone."""
+def tenants_that_ask(glass: Collection[BreakGlass]) -> list[Asked]:
+    """The tenants in which most waits for people. For superusers alone; `glass` is what they have broken."""
+    seen = {each.opened_for for each in glass}
     with system_scope():
         rows = Activity.objects.filter(OPEN_FOR_PEOPLE, tenant__is_active=True).order_by()
-        counted = rows.values("tenant__slug", "tenant__name").annotate(items=Count("pk"))
+        counted = rows.values("tenant_id", "tenant__slug", "tenant__name").annotate(items=Count("pk"))
         page = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
-        return [Asked(row["tenant__slug"], row["tenant__name"], row["items"]) for row in page]
+        return [
+            Asked(
+                row["tenant__slug"], row["tenant__name"], row["items"], bool(seen & {None, row["tenant_id"]})
+            )
+            for row in page
+        ]

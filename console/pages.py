@@ -14,6 +14,7 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -21,6 +22,7 @@ from django.views.decorators.http import require_http_methods
 from console.acting import acting, tenants_that_ask
 from console.away import told_when_away
 from console.containment import contained_with_scripts
+from tenants import break_glass
 from tenants.models import Tenant
 from tenants.principals import Principal
 
@@ -78,7 +80,14 @@ def sit_down(request: HttpRequest, here: str) -> Desk | None:
 
 def choose(request: HttpRequest, here: str) -> HttpResponse:
     """Where a superuser chooses for whom to look, and where others learn that they belong to no tenant."""
-    context = {"asking": tenants_that_ask() if request.user.is_superuser else [], "here": here}
+    user: User = request.user  # type: ignore[assignment]  # a login is required
+    glass = break_glass.broken_by(user)
+    context = {
+        "asking": tenants_that_ask(glass) if user.is_superuser else [],
+        "all_seen": any(each.opened_for is None for each in glass),
+        "here": here,
+        "wanted": request.path if here else reverse("console:inbox"),
+    }
     return render(request, "console/choose_tenant.html", context)
 
 

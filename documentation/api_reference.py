@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,6 +14,7 @@ from documentation import repository
 
 Schema = Mapping[str, Any]
 JSON = "application/json"
+CHOICE = re.compile(r"^\* `(?P<value>[^`]*)` - (?P<label>.*)$", re.MULTILINE)
 #: Told once above all operations: every one of them takes or answers it.
 EVERYWHERE = {"Idempotency-Key", "If-Match", "If-None-Match"}
 REFUSALS = ("4", "5")
@@ -123,4 +125,11 @@ def _text(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(_text(text).split()).replace("|", "\\|")
+    """On one line, without what the schema adds for each value of a choice that says no more than the value itself."""
+    told = CHOICE.sub(_choice, text)
+    return " ".join(_text(told).split()).replace("|", "\\|")
+
+
+def _choice(found: re.Match[str]) -> str:
+    value, label = found["value"], found["label"]
+    return "" if label.casefold().replace(" ", "_") == value.casefold() else f"`{value}`: {label}. "

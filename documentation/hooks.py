@@ -17,6 +17,14 @@ from documentation import api_reference, repository, state_picture
 OPERATIONS = "<!-- built: operations -->"
 ICON = "images/icon.svg"
 DECISIONS = "adr/index.md"
+#: How much a page counts in the search, where it is not 1: what a newcomer looks for comes before what names everything.
+WEIGHT = {
+    "troubleshooting.md": 4,
+    "glossary.md": 2,
+    "api-reference.md": 0.5,
+    "architecture.md": 0.5,
+    "changelog.md": 0.5,
+}
 REMARK = re.compile(r"^(```\w+) [\w-]+$", re.MULTILINE)  # for the tests, such as `no-run`
 
 
@@ -37,6 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Mend the links of a page, and write what is only written at build."""
+    if weight := WEIGHT.get(page.file.src_uri):
+        page.meta["search"] = {"boost": weight}
     if OPERATIONS in markdown:
         markdown = markdown.replace(OPERATIONS, api_reference.of(api_reference.schema()))
     if page.file.src_uri.startswith(repository.ELSEWHERE) or page.file.src_uri == DECISIONS:

@@ -7,6 +7,7 @@ admin: the last one neither leaves nor becomes less, unless a superuser says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
@@ -18,6 +19,9 @@ from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role
 from tenants.principals import Principal
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 KIND = "members"
 
@@ -113,9 +117,7 @@ def add(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -
     _refuse_others(who)
     if not who.is_platform_admin:
         raise MembershipForbidden("Superusers add people: whoever may choose among all learns who they are.")
-    user = get_user_model().objects.filter(username=username, is_active=True).first()
-    if user is None:
-        raise MemberNotFound(f"There is no person {username!r}.")
+    user = person(username)
     with tenant_scope(who.tenant_id):
         given = {"role": role, "human_roles": list(human_roles)}
         rows = Membership.objects.for_tenant(who.tenant_id)
@@ -124,6 +126,21 @@ def add(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -
             raise AlreadyMember(f"{username} is a member already.")
         _note(who, "membership.begun", member, None, _shown(member))
     return member
+
+
+def first_admin(tenant_id: UUID, user: User) -> Membership:
+    """Whom a tenant begins with, as whoever has a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
+    member = Membership(tenant_id=tenant_id, user=user, role=Role.ADMIN, human_roles=[])
+    member.save(force_insert=True)
+    return member
+
+
+def person(username: str) -> User:
+    """Somebody who may sign in. Raises `MemberNotFound`."""
+    user: User | None = get_user_model().objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise MemberNotFound(f"There is no person {username!r}.")
+    return user
 
 
 def _refuse_others(who: Principal) -> None:

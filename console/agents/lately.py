@@ -14,6 +14,7 @@ from uuid import UUID
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
+from tenants.identifiers import first_id_at
 
 WITHIN = timedelta(hours=24)
 MOST = 500  # of the newest; with more the figures are those of the last hours
@@ -77,11 +78,6 @@ def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = N
         rows = rows.filter(activity__agent_role=role)
     facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")
     return _counted(list(rows.order_by("-pk").values_list(*facts)[: MOST + 1]))
-
-
-def first_id_at(moment: datetime) -> UUID:
-    """The smallest id that is made at this moment: ids begin with their millisecond."""
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 def _counted(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:

@@ -16,7 +16,8 @@ from django.utils.safestring import SafeString
 
 from console.api_door import ONCE
 from console.charts import bars as drawn_bars
-from console.durations import in_words
+from console.durations import from_now, in_words
+from console.icons import STROKES
 from console.navigation import address_of, groups
 from console.states import tone_of, words_of
 from console.wording import KINDS, named
@@ -63,6 +64,7 @@ def menu(context: template.Context) -> dict[str, Any]:
         "for_all": user.is_superuser and here == "home",
         "csrf_token": context.get("csrf_token"),
         "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
+        "strokes": STROKES,
     }
 
 
@@ -86,6 +88,17 @@ def ago(moment: datetime | None) -> SafeString | str:
 def exactly(moment: datetime | None) -> str:
     """A moment to the second, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
+
+
+@register.filter
+def moment(at: datetime | None) -> SafeString | str:
+    """A moment to the second in UTC, and how far it is from now."""
+    if at is None:
+        return NOTHING
+    words = from_now((datetime.now(UTC) - at).total_seconds())
+    return format_html(
+        '<time datetime="{}">{}</time> <small class="beside">{}</small>', at.isoformat(), exactly(at), words
+    )
 
 
 @register.filter

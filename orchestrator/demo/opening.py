@@ -18,6 +18,7 @@ from rich.console import Console
 from orchestrator.demo.client import ApiClient, ApiRefused
 from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
+from orchestrator.embedded.ports import is_free
 from orchestrator.local.stack import ADMIN, Addresses, LocalStack, stop_servers
 from orchestrator.processes import Supervisor
 from orchestrator.processes.errors import SupervisorError
@@ -116,12 +117,7 @@ def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -
 
 def free_port(wanted: int) -> int:
     """The wanted port, or any other when somebody has it."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise CommandError("no free port on 127.0.0.1")
+    if wanted and is_free(wanted):
+        return wanted
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

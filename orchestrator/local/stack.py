@@ -18,7 +18,7 @@ from agents.models import Agent
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.errors import HomeBusy
-from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
+from orchestrator.processes import ProcessSpec, Supervisor, ports, standard_processes
 
 SAMPLE_ROLES = (
     "keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer",
@@ -53,21 +53,11 @@ class LocalStack:
     def running(self) -> Iterator[tuple[Supervisor, Addresses]]:
         """Everything up and ready. On leaving, processes are stopped, and servers too if they are our own."""
         try:
-            self.tell("Preparing the database")
-            call_command("migrate", verbosity=0)
-            password, flower_login = (
-                self.home.secret("admin_password"),
-                f"admin:{self.home.secret('flower_password')}",
-            )
-            _ensure_admin(password)
-            connections.close_all()
-            environment = {
-                "PORT": str(self.port),
-                "FLOWER_BASIC_AUTH": flower_login,
-                "PYTHONUNBUFFERED": "1",
-                "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
-            }
-            with Supervisor(self.home, environment=environment) as supervisor:
+            flower_login = f"{ADMIN}:{self.home.secret('flower_password')}"
+            with Supervisor(self.home, environment=self._environment(flower_login)) as supervisor:
+                supervisor.take_over()  # before anything is touched that another stack of this home works on
+                ports.require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
+                password = self._prepared()
                 agents = self._start_agents(supervisor)
                 self.tell("Starting web, worker, beat and Flower")
                 for spec in self._processes():
@@ -80,6 +70,23 @@ class LocalStack:
                 )
         finally:
             stop_servers(self.home, self.tell)
+
+    def _environment(self, flower_login: str) -> dict[str, str]:
+        return {
+            "PORT": str(self.port),
+            "FLOWER_BASIC_AUTH": flower_login,
+            "PYTHONUNBUFFERED": "1",
+            "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
+        }
+
+    def _prepared(self) -> str:
+        """Bring the tables up to date; the password of the login that is there then."""
+        self.tell("Preparing the database")
+        call_command("migrate", verbosity=0)
+        password = self.home.secret("admin_password")
+        _ensure_admin(password)
+        connections.close_all()
+        return password
 
     def _processes(self) -> list[ProcessSpec]:
         return standard_processes(port=self.port, flower_port=self.flower_port, concurrency=self.concurrency)

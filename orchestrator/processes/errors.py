@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,4 +63,17 @@ class NotReady(SupervisorError):
     def __init__(self, url: str, seconds: float, last_answer: str, logs: Path) -> None:
         super().__init__(
             f"{url} did not answer 200 within {seconds:.0f} s; last: {last_answer}. Look into {logs}."
+        )
+
+
+class PortsTaken(SupervisorError):
+    """Something else listens where one of our processes is to listen."""
+
+    code = "ports_taken"
+
+    def __init__(self, taken: Mapping[str, int], others: Mapping[str, int]) -> None:
+        ports = " and ".join(str(port) for port in taken.values())
+        instead = " ".join(f"{variable}={port}" for variable, port in others.items())
+        super().__init__(
+            f"Something else listens on port {ports} of this machine. Choose another: {instead} make up"
         )

@@ -68,9 +68,21 @@ class Supervisor:
     ) -> None:
         self.stop_all()
 
+    def take_over(self) -> None:
+        """Have the home for ourselves, and end what a killed supervisor left there. Raises `AlreadySupervised`. Idempotent."""
+        if self._holds_lock:
+            return
+        try:
+            self._lock.enter_context(self.home.locked("supervisor.lock", seconds=0))
+        except HomeBusy as busy:
+            raise AlreadySupervised(self.home.path) from busy
+        self._holds_lock = True
+        for leader in self._written_down():
+            end_group(leader, LEFTOVER_SECONDS)
+
     def start(self, spec: ProcessSpec) -> None:
         """Launch it and return at once. Raises `AlreadySupervised` when another supervisor has this home."""
-        self._take_over()
+        self.take_over()
         if (present := self._children.get(spec.name)) and present.runs:
             raise AlreadyRunning(spec.name, present.process.pid)
         self._children.pop(spec.name, None)  # so that the order of stopping is that of the latest starts
@@ -145,17 +157,6 @@ class Supervisor:
             self._write_down()
             self._holds_lock = False
             self._lock.close()
-
-    def _take_over(self) -> None:
-        if self._holds_lock:
-            return
-        try:
-            self._lock.enter_context(self.home.locked("supervisor.lock", seconds=0))
-        except HomeBusy as busy:
-            raise AlreadySupervised(self.home.path) from busy
-        self._holds_lock = True
-        for leader in self._written_down():
-            end_group(leader, LEFTOVER_SECONDS)
 
     def _child(self, name: str) -> Child:
         if name not in self._children:

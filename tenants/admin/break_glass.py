@@ -44,7 +44,10 @@ def page(request: HttpRequest) -> HttpResponse:
     """GET shows what is broken and asks for a reason; POST breaks, or ends with `end=<id>`."""
     if not is_superuser(request):
         raise PermissionDenied
-    form = GlassForm(request.POST if request.method == "POST" and "end" not in request.POST else None)
+    form = GlassForm(
+        request.POST if request.method == "POST" and "end" not in request.POST else None,
+        initial={"tenant": request.GET.get("tenant", "")},
+    )
     if request.method == "POST" and "end" in request.POST:
         _end(request)
         return HttpResponseRedirect(reverse("break-glass"))

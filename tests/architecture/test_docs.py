@@ -224,6 +224,28 @@ def test_the_readme_claims_as_many_decisions_as_there_are() -> None:
     assert f"{numbers[count - 9]} [decisions]" in _text("README.md")
 
 
+def test_the_figures_on_the_first_screen_of_the_readme_are_those_that_were_measured() -> None:
+    """What a newcomer reads first is not renewed by itself when the benchmarks are."""
+    first, _, rest = _text("README.md").partition("## What you get")
+    measured = {cells[1]: cells[2:] for line in rest.splitlines() if len(cells := _cells(line)) > 3}
+    shown = {cells[1]: cells[2:4] for line in first.splitlines() if len(cells := _cells(line)) > 3}
+
+    def figures(of: dict[str, list[str]], row: str) -> list[str]:
+        (found,) = [cells for name, cells in of.items() if name.startswith(row)]
+        return [match[0] for cell in found[:2] if (match := re.search(r"[\d.]+", cell))]
+
+    for above, below in (
+        ("steps per second", "steps per second, 1,000 runs"),
+        ("a run of 3 steps", "one 3-step run on an idle system, p50"),
+    ):
+        assert figures(shown, above) == figures(measured, below)
+    assert f"after {figures(measured, '200 runs under way')[0]} s" in first
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")]
+
+
 def test_the_licence_is_the_one_that_the_project_names() -> None:
     project = tomllib.loads(_text("pyproject.toml"))["project"]
 

@@ -48,7 +48,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does: any warning, such as a link that leads nowhere, fails it."""
     folder = tmp_path_factory.mktemp("documentation") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
+        # With -q warnings would not be counted, and nothing would fail.
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)],
         cwd=tree.ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -155,3 +156,13 @@ def test_a_diagram_with_a_status_that_has_no_place_is_refused() -> None:
         state_picture.drawn("stateDiagram-v2\n    created --> resting: rest\n")
     with pytest.raises(ValueError, match="only diagrams of the kind"):
         state_picture.drawn("flowchart TD\n    a --> b\n")
+
+
+def test_who_searches_for_a_symptom_finds_what_to_do_before_the_reference(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    weight = {
+        page: {each.get("boost", 1) for each in found if each["location"].partition("#")[0] == page}
+        for page in ("troubleshooting.html", "pipelines.html", "api-reference.html")
+    }
+
+    assert weight == {"troubleshooting.html": {4}, "pipelines.html": {1}, "api-reference.html": {0.5}}

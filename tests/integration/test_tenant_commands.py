@@ -9,10 +9,11 @@ from io import StringIO
 from uuid import UUID
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from tenants import registration, tokens
+from tenants import members, registration, tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Role, Tenant
 
@@ -51,6 +52,23 @@ def test_a_tenant_without_a_name_is_called_by_its_slug():
 
     with tenant_scope(tenant_id):
         assert Tenant.objects.get().name == "acme"
+
+
+def test_create_tenant_can_begin_with_an_admin_who_then_sees_the_tenant():
+    ann = User.objects.create_user("ann")
+
+    tenant_id = UUID(run("create_tenant", "acme", "--admin", "ann"))
+
+    assert members.principal_of(ann).tenant_id == tenant_id
+    assert members.principal_of(ann).role == Role.ADMIN
+
+
+def test_create_tenant_makes_none_for_an_admin_who_is_not_there():
+    with pytest.raises(CommandError, match="no person 'anna'"):
+        run("create_tenant", "acme", "--admin", "anna")
+
+    with pytest.raises(registration.TenantNotFound):
+        registration.find("acme")
 
 
 def test_create_tenant_refuses_a_slug_that_is_taken_although_the_other_tenant_is_invisible(tenant):

@@ -12,7 +12,7 @@ from orchestrator.demo.asking import Campaign
 from orchestrator.demo.opening import Demonstration, agency_of, content_brief
 from orchestrator.demo.scheduling import Weekly
 from orchestrator.demo.story import Agency
-from orchestrator.local.stack import Addresses, LocalStack
+from orchestrator.local.stack import ADMIN, Addresses, LocalStack
 from orchestrator.processes import Supervisor
 
 
@@ -97,5 +97,7 @@ def _tell_results(console: Console, agencies: list[Agency], folder: Path, addres
         agency.operator.close()
         agency.editor.close()
     console.print(
-        f"While `make up` runs: API {addresses.web}/api/v1/docs/ · admin {addresses.web}/admin/ · Flower {addresses.flower}"
+        f"`make up` shows all of it: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
+        f" · admin {addresses.web}/admin/ · API {addresses.web}/api/v1/docs/ · Flower {addresses.flower}",
+        soft_wrap=True,
     )

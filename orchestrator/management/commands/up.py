@@ -7,10 +7,12 @@ import threading
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from orchestrator.embedded import ServiceHome
-from orchestrator.local.stack import ADMIN, LocalStack, keep_alive
+from orchestrator.embedded import EmbeddedError, ServiceHome
+from orchestrator.local.stack import ADMIN, Addresses, LocalStack, keep_alive
+from orchestrator.processes import Supervisor
+from orchestrator.processes.errors import SupervisorError
 
 
 class Command(BaseCommand):
@@ -31,16 +33,23 @@ class Command(BaseCommand):
             tell=self._tell,
             concurrency=options["concurrency"],
         )
-        with stack.running() as (supervisor, addresses):
-            self._tell(f"ready: {addresses.web}")
-            self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
-            self._tell(f"admin: {addresses.web}/admin/ (login {ADMIN}, password {addresses.admin_password})")
-            self._tell(
-                f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
-            )
-            while not stopped.wait(1.0):
-                keep_alive(supervisor, self._tell)
-            self._tell("Stopping")
+        try:
+            with stack.running() as (supervisor, addresses):
+                self._tell_where(supervisor, addresses)
+                while not stopped.wait(1.0):
+                    keep_alive(supervisor, self._tell)
+                self._tell("Stopping; this takes up to ten seconds")
+        except (EmbeddedError, SupervisorError) as error:
+            raise CommandError(str(error)) from error
+
+    def _tell_where(self, supervisor: Supervisor, addresses: Addresses) -> None:
+        self._tell(f"ready: {addresses.web}")
+        self._tell(f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})")
+        self._tell(f"admin: {addresses.web}/admin/ (the same login), API: {addresses.web}/api/v1/docs/")
+        self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
+        self._tell(
+            f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
+        )
 
     def _tell(self, text: str) -> None:
         self.stdout.write(text)

@@ -1,13 +1,18 @@
-"""`manage.py create_tenant SLUG [--name N]`: makes a tenant and prints its id."""
+"""`manage.py create_tenant SLUG [--name N] [--admin USERNAME]`: makes a tenant and prints its id."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenants import audit, registration
+from tenants import audit, membership, registration
+from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
+from tenants.models import Tenant
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 
 class Command(BaseCommand):
@@ -19,18 +24,30 @@ class Command(BaseCommand):
         )
         parser.add_argument("--name", default="", help="name shown to people; the slug if left out")
 
+        parser.add_argument(
+            "--admin",
+            metavar="USERNAME",
+            help="somebody with a login who becomes the tenant's admin, and so sees it in the console",
+        )
+
     def handle(self, *args: Any, slug: str, name: str, **options: Any) -> None:
         try:
+            admin = membership.person(options["admin"]) if options["admin"] else None
             tenant = registration.register(slug, name)
-            audit.record_command(
-                "create_tenant",
-                tenant_id=tenant.pk,
-                about=("tenants", tenant.pk),
-                detail={"slug": tenant.slug},
-            )
+            self._begin(tenant, admin)
         except TenantError as error:
             raise CommandError(str(error)) from error
         self.stderr.write(
             f"Made tenant {tenant.slug}. Next: manage.py create_token --tenant {tenant.slug} --role admin"
         )
         self.stdout.write(str(tenant.pk))
+
+    def _begin(self, tenant: Tenant, admin: User | None) -> None:
+        detail = {"slug": tenant.slug}
+        with tenant_scope(tenant.pk):
+            if admin is not None:
+                membership.first_admin(tenant.pk, admin)
+                detail["admin"] = admin.get_username()
+            audit.record_command(
+                "create_tenant", tenant_id=tenant.pk, about=("tenants", tenant.pk), detail=detail
+            )

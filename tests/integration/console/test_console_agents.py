@@ -12,9 +12,9 @@ from agents import deployments
 from agents.exceptions import PermanentAgentError
 from agents.models import Agent
 from console.agents import reads
-from console.agents.lately import Lately, first_id_at
+from console.agents.lately import Lately
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
+from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
 from tests.burying import failed

@@ -1,4 +1,4 @@
-"""Pages while PostgreSQL does not answer, and pages that there are not: people are told in words."""
+"""Pages while PostgreSQL does not answer: people are told in words."""
 
 from __future__ import annotations
 
@@ -55,24 +55,3 @@ def test_who_has_sent_something_is_told_to_look_before_it_is_sent_again(engine: 
     assert page.status_code == 503
     assert "look before you send it again" in words(page)
     assert 'http-equiv="refresh"' not in page.content.decode(), "it would be sent again"
-
-
-def test_what_is_not_there_is_said_in_words(ann: Person) -> None:
-    page = ann.browser.get("/activities/00000000-0000-0000-0000-000000000000/")
-
-    assert page.status_code == 404
-    assert "There is no such page." in words(page)
-
-
-def test_a_mistake_of_ours_shows_no_trace(ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object, **kwargs: object) -> Callable[..., object]:
-        raise LookupError("a secret detail")
-
-    monkeypatch.setattr("console.queues.reads.queues", broken)
-    ann.browser.raise_request_exception = False
-
-    page = ann.browser.get("/queues/")
-
-    assert page.status_code == 500
-    assert "Something went wrong on our side." in words(page)
-    assert "a secret detail" not in page.content.decode()
