@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_a_role_is_changed_and_the_trail_holds_before_and_after(
     with tenant_scope(tenant.pk):
         entry = AuditEntry.objects.for_tenant(tenant).get(operation="membership.changed")
     assert entry.changes == {"role": ["operator", "viewer"], "human_roles": [[], ["editor", "legal"]]}
+
+
+@pytest.mark.parametrize(("part", "form"), [("", "members"), ("tokens/", "tokens")])
+def test_enter_in_one_row_presses_no_button_of_another(
+    part: str, form: str, tenant: Tenant, boss: Person
+) -> None:
+    tokens.create(tenant, "viewer", "nightly")
+
+    rows = boss.get(f"{SETTINGS}{part}").content.decode().partition(f'id="{form}"')[2]
+
+    first, second = re.findall(r"<button[^>]*>", rows)[:2]
+    assert "disabled" in first, "browsers press the first button of a form, and this one does nothing"
+    assert 'name="deed"' in second
 
 
 def test_a_membership_ends_only_when_one_is_sure(tenant: Tenant, ann: Person, boss: Person) -> None:
