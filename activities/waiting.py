@@ -150,11 +150,7 @@ def _known(
     if status in _ON_OTHERS:
         return on_counterpart(activity, awaited.get(activity.pk))
     if activity.assignee_type == "human":
-        detail = (
-            "It waits for somebody to take it up."
-            if status == Status.CREATED
-            else "Somebody is at work on it."
-        )
+        detail = "It waits to be taken up." if status == Status.CREATED else "Somebody is at work on it."
         return Waiting(
             "human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity)
         )
