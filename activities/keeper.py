@@ -33,8 +33,8 @@ from activities import (
     recovery,
     relay,
 )
-from activities.admission import Closed, Exchange, limits, rebuilding
-from tenants import channels
+from activities.admission import Closed, limits, rebuilding
+from tenants import channels, tracing
 from tenants.context import SYSTEM
 from tenants.events import keeping
 from tenants.retention import purging
@@ -113,34 +113,39 @@ class Keeper:
     def tick(self) -> None:
         """Everything that is due. A part that fails does not keep the others from their turn."""
         now = time.monotonic()
-        for part in (self._find_lost_workers, promotion.promote, deadlines.pass_due, keeping.number_all):
-            _try(part)
+        _try("lost workers", self._find_lost_workers)
+        _try("delays", promotion.promote)
+        _try("deadlines", deadlines.pass_due)
+        _try("events", keeping.number_all)
         if self._admission_is_open(now):
-            _try(limits.refresh)
-            _try(self._grant_stragglers)
+            _try("limits", limits.refresh)
+            _try("stragglers", relay.grant_waiting)
             if self.audit_due.due(now):
-                _try(self._audit_slots)
+                _try("slots", self._audit_slots)
             if self.sweep_due.due(now):
-                _try(self._offer_forgotten)
+                _try("forgotten work", self._offer_forgotten)
         if self.silence_due.due(now):
-            _try(self._find_silent_agents)
+            _try("silent agents", self._find_silent_agents)
         if self.copy_due.due(now):
-            _try(self._copy_outputs)
+            _try("outputs", self._copy_outputs)
         if self.remind_due.due(now):
-            _try(self.reminder.remind)
+            _try("hints", self.reminder.remind)
         if self.count_due.due(now):
-            _try(counters.count_fresh)
-        _try(self.lookout.look)
+            _try("counters", counters.count_fresh)
+        _try("conditions", self.lookout.look)
         if self.letters_due.due(now):
-            _try(self._tell_of_dead_letters)
+            _try("dead letters", self._tell_of_dead_letters)
         if self.channels_due.due(now):
-            _try(channels.expire_due)
+            _try("channels", channels.expire_due)
         if self.tidy_due.due(now):
-            _try(rebuilding.forget_old_generations)
-            _try(recovery.forget_ended_workers)
-            _try(keeping.purge)
-            _try(purging.arrange)
-            _try(forgetting.look_after_departed)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        _try("generations", rebuilding.forget_old_generations)
+        _try("ended workers", recovery.forget_ended_workers)
+        _try("old events", keeping.purge)
+        _try("retention", purging.arrange)
+        _try("departed tenants", forgetting.look_after_departed)
 
     def _take_lead(self) -> bool:
         """The lock belongs to the database session: it ends with the connection, so a dead leader is replaced at the next tick."""
@@ -153,20 +158,19 @@ class Keeper:
         self.lead_session = session if leads else 0
         return bool(leads)
 
-    def _find_lost_workers(self) -> None:
-        for worker in self.watch.lost():
-            recovery.declare_lost(worker)
-        recovery.reclaim_runs_of_ended_workers()
-        recovery.end_overdue_runs()
-        recovery.expire_stale()
+    def _find_lost_workers(self) -> int:
+        lost = sum(recovery.declare_lost(worker) for worker in self.watch.lost())
+        reclaimed = recovery.reclaim_runs_of_ended_workers()
+        return lost + reclaimed + recovery.end_overdue_runs() + recovery.expire_stale()
 
-    def _tell_of_dead_letters(self) -> None:
+    def _tell_of_dead_letters(self) -> int:
         # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
-        if deadletters.unhandled_since(LETTER_PATIENCE):
-            deadletters.handle_waiting(within=LETTER_TURN_SECONDS)
+        if not deadletters.unhandled_since(LETTER_PATIENCE):
+            return 0
+        return deadletters.handle_waiting(within=LETTER_TURN_SECONDS)
 
-    def _find_silent_agents(self) -> None:
-        recovery.reclaim_silent_runs(self.heartbeats)
+    def _find_silent_agents(self) -> int:
+        return recovery.reclaim_silent_runs(self.heartbeats)
 
     def _admission_is_open(self, now: float) -> bool:
         try:
@@ -176,7 +180,7 @@ class Keeper:
             self.closed_since = self.closed_since or now
             if now - self.closed_since < rebuilding.SETTLE_SECONDS:
                 return False
-            rebuilding.rebuild()
+            tracing.attempt("keeper admission", rebuilding.rebuild)
         except redis.RedisError as error:
             logger.warning(
                 "Redis does not answer", extra={"action": "redis_away", "reason": type(error).__name__}
@@ -184,10 +188,7 @@ class Keeper:
             return False
         return True
 
-    def _grant_stragglers(self) -> None:
-        relay.turn_over(Exchange(), go_on=False)
-
-    def _audit_slots(self) -> None:
+    def _audit_slots(self) -> int:
         release, again = self.slots.compare()
         if release:
             logger.warning(
@@ -197,21 +198,28 @@ class Keeper:
             relay.hand_over(release)
         if again:
             publishing.publish(again)
+        return len(release.releases) + len(again)
 
-    def _offer_forgotten(self) -> None:
-        _, self.sweep_from = recovery.offer_forgotten(after=self.sweep_from)
+    def _offer_forgotten(self) -> int:
+        offered, self.sweep_from = recovery.offer_forgotten(after=self.sweep_from)
         if self.sweep_from is not None:
             self.sweep_due.last = -1e9  # More pages: go on at the next tick.
+        return offered
 
-    def _copy_outputs(self) -> None:
+    def _copy_outputs(self) -> int:
+        copied = 0
         for _ in range(10):
-            if outputs.copy_waiting(older_than=outputs.KEPT_AT_HAND) < outputs.COPIED_AT_ONCE:
-                return
+            portion = outputs.copy_waiting(older_than=outputs.KEPT_AT_HAND)
+            copied += portion
+            if portion < outputs.COPIED_AT_ONCE:
+                break
+        return copied
 
 
-def _try(part: Callable[[], object]) -> None:
+def _try(name: str, part: Callable[[], object]) -> None:
+    """What a part returns says whether it has done anything, which is worth a trace."""
     try:
-        part()
+        tracing.attempt(f"keeper {name}", part)
     except (redis.RedisError, Closed, PyMongoError) as error:
         logger.warning(
             "A part of the keeper waits",

@@ -51,7 +51,14 @@ def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: 
     client = _redis_broker(os.getpid())
     expires = datetime.now(UTC) + expires_after
     if client is None:
-        current_app.send_task(task, kwargs=dict(arguments), queue=queue, expires=expires, ignore_result=True)
+        current_app.send_task(
+            task,
+            kwargs=dict(arguments),
+            queue=queue,
+            expires=expires,
+            ignore_result=True,
+            headers=tracing.outgoing(),
+        )
         return True
     if client.llen(queue):
         return False
@@ -105,5 +112,9 @@ def _redis_broker(pid: int) -> redis.Redis | None:
         return None
     timeout = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS
     return redis.Redis.from_url(
-        url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=10
+        url,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        health_check_interval=10,
+        retry_on_error=[redis.ReadOnlyError],  # after a failover: another connection may lead to the primary
     )

@@ -82,6 +82,17 @@ def turn_over(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Gran
     return mine
 
 
+def grant_waiting() -> int:
+    """Grant what waits and may begin, for nobody in particular, and publish it; returns how much. For upkeep.
+
+    Raises `Closed` and the errors of Redis.
+    """
+    grants = exchange(Exchange(), start_roles=(), start=0)
+    if grants:
+        _publish(grants)
+    return len(grants)
+
+
 def _traced(what: Exchange) -> AbstractContextManager[None]:
     """A span after those that this comes from; none when it comes from upkeep."""
     if not what.causes:

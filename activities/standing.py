@@ -80,12 +80,12 @@ class Standing:
     turned_away: dict[tuple[str, str], int]  # by role and reason
 
 
-def standing() -> Standing:
-    """How things stand now, in a handful of indexed queries."""
+def standing(*, refusals: bool = True) -> Standing:
+    """How things stand now, in a handful of indexed queries. Without `refusals` nobody counts what was repeated or turned away."""
     silence = {"silence": settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
     totals = _TOTALS.run(silence)[0]
-    repeated = {row.agent_role: row.count for row in _REPEATED.run({})}
-    away = {(row.agent_role, row.reason): row.count for row in _AWAY.run({})}
+    repeated = {row.agent_role: row.count for row in (_REPEATED.run({}) if refusals else ())}
+    away = {(row.agent_role, row.reason): row.count for row in (_AWAY.run({}) if refusals else ())}
     return Standing(
         roles=_roles(silence), people=_people(), repeated=repeated, turned_away=away, **totals._asdict()
     )

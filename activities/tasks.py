@@ -1,4 +1,4 @@
-"""Celery's entry points, each one call long, and the errands that they run."""
+"""Celery's entry points, each one call long, and the errands that they run. Those of errands say how much was done."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from agents.routing import (
     SYSTEM_QUEUE,
     notification_queue,
 )  # fmt: skip
+from tenants import tracing
 from tenants.retention import purging
 
 
@@ -31,60 +32,69 @@ def run(*, tenant: str, activity: str, grant: str, role: str) -> None:
 
 
 @shared_task(name="alerts.deliver", ignore_result=True)
-def deliver_alerts(*, kind: str) -> None:
+@tracing.errand
+def deliver_alerts(*, kind: str) -> int:
     """Send what is due to channels of one kind. Safe to deliver twice, late or not at all."""
-    delivery.deliver_waiting(kind)
+    return delivery.deliver_waiting(kind)
 
 
 @shared_task(name="digests.send", ignore_result=True)
-def send_digests() -> None:
+@tracing.errand
+def send_digests() -> int:
     """Compose the digests that are due. Safe to deliver twice, late or not at all."""
-    digests.send_due()
+    return digests.send_due()
 
 
 errands.register(errands.Errand(name="digests", queue=DIGESTS, task="digests.send", waiting=digests.due))
 
 
 @shared_task(name="webhooks.deliver", ignore_result=True)
-def deliver_webhooks(*, troubled: str) -> None:
+@tracing.errand
+def deliver_webhooks(*, troubled: str) -> int:
     """Send what is due to webhooks, to those in trouble or to the others. Safe to deliver twice, late or not at all."""
-    webhooks.deliver_waiting(troubled=troubled == "yes")
+    return webhooks.deliver_waiting(troubled=troubled == "yes")
 
 
 @shared_task(name="deadletters.handle", ignore_result=True)
-def handle_dead_letters() -> None:
+@tracing.errand
+def handle_dead_letters() -> int:
     """Tell people of what failed for good. Safe to deliver twice, late or not at all; one process does it at a time."""
-    deadletters.handle_waiting()
+    return deadletters.handle_waiting()
 
 
 @shared_task(name="budgets.look_after", ignore_result=True)
-def look_after_budgets() -> None:
+@tracing.errand
+def look_after_budgets() -> int:
     """Release what waits for money that is there. Safe to deliver twice, late or not at all."""
-    budget_waits.look_after()
+    return budget_waits.look_after()
 
 
 @shared_task(name="budgets.free_leftovers", ignore_result=True)
-def free_leftover_reservations() -> None:
+@tracing.errand
+def free_leftover_reservations() -> int:
     """Give back what is kept for runs that have ended. Safe to deliver twice, late or not at all."""
-    budget_waits.free_leftovers()
+    return budget_waits.free_leftovers()
 
 
 @shared_task(name="batches.leave", ignore_result=True)
-def leave_batches() -> None:
+@tracing.errand
+def leave_batches() -> int:
     """Let go on at once what is wanted soon. Safe to deliver twice, late or not at all."""
-    leaving.leave()
+    return leaving.leave()
 
 
 @shared_task(name="batches.gather", ignore_result=True)
-def gather_batches() -> None:
+@tracing.errand
+def gather_batches() -> int:
     """Bind what was collected to batches. Safe to deliver twice, late or not at all."""
-    gathering.gather()
+    return gathering.gather()
 
 
 @shared_task(name="batches.tend", ignore_result=True)
-def tend_batches() -> None:
+@tracing.errand
+def tend_batches() -> int:
     """Send batches and take in their answers. Safe to deliver twice, late or not at all."""
-    tending.tend()
+    return tending.tend()
 
 
 errands.register(
@@ -101,24 +111,27 @@ errands.register(
 
 
 @shared_task(name="bulk.work", ignore_result=True)
-def work_on_bulk_jobs() -> None:
+@tracing.errand
+def work_on_bulk_jobs() -> int:
     """Go on with bulk jobs. Safe to deliver twice, late or not at all."""
-    bulk.work()
+    return bulk.work()
 
 
 errands.register(errands.Errand(name="bulk", queue=SYSTEM_QUEUE, task="bulk.work", waiting=bulk.waiting))
 
 
 @shared_task(name="retention.look_after", ignore_result=True)
-def look_after_retention() -> None:
+@tracing.errand
+def look_after_retention() -> int:
     """Delete what has been kept long enough, for some seconds. Safe to deliver twice, late or not at all."""
-    purging.look_after()
+    return purging.look_after()
 
 
 @shared_task(name="retention.forget_outputs", ignore_result=True)
-def forget_outputs() -> None:
+@tracing.errand
+def forget_outputs() -> int:
     """Delete outputs whose activities are gone from MongoDB. Safe to deliver twice, late or not at all."""
-    forgetting.forget_outputs()
+    return forgetting.forget_outputs()
 
 
 errands.register(

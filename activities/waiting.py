@@ -150,7 +150,11 @@ def _known(
     if status in _ON_OTHERS:
         return on_counterpart(activity, awaited.get(activity.pk))
     if activity.assignee_type == "human":
-        detail = "Somebody takes it up." if status == Status.CREATED else "Somebody is at work on it."
+        detail = (
+            "It waits for somebody to take it up."
+            if status == Status.CREATED
+            else "Somebody is at work on it."
+        )
         return Waiting(
             "human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity)
         )
@@ -169,22 +173,23 @@ def _delayed(
     activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
 ) -> Waiting:
     seconds = max(0.0, (due_at - datetime.now(UTC)).total_seconds())
-    at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"
+    at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
+    said = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
     if cause == "rate":
-        detail = f"The rate of {activity.agent_role} allows its next start at {at}."
+        detail = f"The rate of {activity.agent_role} allows its next start at {said}."
         return Waiting(
             "provider_limit", detail, holder=activity.agent_role, estimate_seconds=round(seconds, 1)
         )
     if cause == "retry" and held is not None:
         code, words = _HELD_BACK[held["code"]]
         holder = str(held.get("held_by") or activity.agent_role)
-        detail = words.format(holder=holder, at=at)
+        detail = words.format(holder=holder, at=said)
         return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
-        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {at}."
+        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {said}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
     return Waiting(
-        "not_before", f"It starts at {at} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
+        "not_before", f"It starts at {said} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
     )
 
 

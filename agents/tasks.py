@@ -5,9 +5,11 @@ from __future__ import annotations
 from celery import shared_task
 
 from agents import health
+from tenants import tracing
 
 
 @shared_task(name="agents.check_health", ignore_result=True)
-def check_health() -> None:
+@tracing.errand
+def check_health() -> int:
     """Look at the agents that are due. Safe to deliver twice, late or not at all."""
-    health.check_waiting()
+    return health.check_waiting()

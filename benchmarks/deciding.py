@@ -6,8 +6,7 @@ import http.client
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +16,7 @@ from activities.approvals import NewApproval
 from activities.models import Activity, ActivityRun
 from activities.submission import NewActivity, submit
 from benchmarks import scenarios, setting
-from orchestrator.embedded import ports
+from benchmarks.serving import web
 from pipelines.submission import NewRun, start_runs
 from tenants import tokens
 from tenants.context import tenant_scope
@@ -25,28 +24,6 @@ from tenants.models import Tenant
 
 Figures = dict[str, float]
 RUNS, STEPS = 5, 10
-
-
-@contextmanager
-def _web(folder: Path) -> Iterator[int]:
-    """Two web workers, as the standard processes start them; the port that they listen on."""
-    port = ports.keep_or_choose(None)
-    command = [
-        "gunicorn", "orchestrator.wsgi:application", "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=2", "--threads=8",
-        f"--bind=127.0.0.1:{port}", "--no-control-socket",
-    ]  # fmt: skip
-    with setting.Workers(command, log=folder / "web.log"):
-        setting.wait(lambda: _answers(port), 60)
-        yield port
-
-
-def _answers(port: int) -> bool:
-    try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
 
 
 class _Reviewer:
@@ -72,7 +49,7 @@ def approve(folder: Path, scale: float) -> Figures:
     """One gate after the other is approved by `POST /activities/{id}/approve/`."""
     tenant, count = scenarios._tenant(f"gates-{uuid4().hex[:8]}"), max(int(200 * scale), 20)
     gates = _gates(tenant, count)
-    with _web(folder) as port:
+    with web(folder) as port:
         reviewer = _Reviewer(port, tenant)
         taken = [reviewer.post(f"/api/v1/activities/{gate}/approve/", {"notes": "good"}) for gate in gates]
     ordered = sorted(taken[10:])  # the first ones make connections and prepare statements
@@ -98,7 +75,7 @@ def fan_out(folder: Path, scale: float) -> Figures:
     steps = [{"id": f"s{number}", "agent_role": scenarios.ROLE, "depends_on": []} for number in range(STEPS)]
     for number in range(RUNS):
         scenarios._pipeline(tenant, f"wide-{number}", steps)
-    with _web(folder) as port, setting.our_workers(folder / "ours.log"):
+    with web(folder) as port, setting.our_workers(folder / "ours.log"):
         scenarios._wait_for_workers(2)
         approval, waiting = _held(tenant)
         reviewer = _Reviewer(port, tenant)

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from benchmarks import crowd
-from benchmarks.deciding import _web as web
+from benchmarks.serving import web
 from console import navigation
 from tenants import registration
 from tenants.context import tenant_scope

@@ -42,7 +42,8 @@ def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | No
     """
     own = members.memberships_of(user)
     tenants = [membership.tenant for membership in own]
-    wanted = slug or (tenants[0].slug if tenants and first else "")
+    # PostgreSQL cannot even be asked for this character.
+    wanted = slug.replace("\x00", "") or (tenants[0].slug if tenants and first else "")
     if not wanted:
         return None, tenants
     try:

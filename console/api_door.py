@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -22,10 +23,14 @@ from django.utils.functional import Promise
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
+from tenants.api.idempotency import REPLAYED
 from tenants.principals import Principal
 
 API = "/api/v1"
+#: The field of a form whose button is to act once, however often it is pressed; `{% once %}` writes it.
+ONCE = "once"
 _ASKER = "console_asker"
+_KEY = re.compile(r"[\w-]{16,64}", re.ASCII)
 #: Of the page's own request the view hears nothing but where it came from.
 _KEPT = (
     "REMOTE_ADDR",
@@ -48,11 +53,12 @@ class _Known(BaseAuthentication):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the view answered. `faults` are the messages by the path of what was sent."""
+    """What the view answered. `faults` are the messages by the path of what was sent; `repeated`, whether it had been done before."""
 
     status: int
     data: Any = None
     faults: Mapping[str, str] = field(default_factory=dict)
+    repeated: bool = False
 
     @property
     def ok(self) -> bool:
@@ -77,6 +83,8 @@ def ask(
 ) -> Reply:
     """What the API answers to this person. `path` begins after `/api/v1`; with a `version`, only what is still at it is changed.
 
+    A form with `{% once %}` takes effect once: sent again it is answered as the first time.
+
     Raises `Http404` when the address is none. Every other refusal is a reply.
     """
     inner = _request(request, method, f"{API}{path}", body, query or {}, version)
@@ -84,10 +92,10 @@ def ask(
     inner.resolver_match = match
     setattr(inner, _ASKER, who)
     response = _view(match, method)(inner, *match.args, **match.kwargs)
-    data = getattr(response, "data", None)
-    return Reply(
-        response.status_code, data, _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
-    )
+    repeated = REPLAYED in response
+    data = json.loads(response.content) if repeated else getattr(response, "data", None)
+    faults = _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
+    return Reply(response.status_code, data, faults, repeated)
 
 
 def found(reply: Reply) -> Any:
@@ -122,6 +130,8 @@ def _request(
         environ["CONTENT_TYPE"] = "application/json"
     if version is not None:
         environ["HTTP_IF_MATCH"] = f'"{version}"'
+    if method == "POST" and _KEY.fullmatch(key := outer.POST.get(ONCE, "")):
+        environ["HTTP_IDEMPOTENCY_KEY"] = key
     inner = WSGIRequest(environ)
     inner.request_id = getattr(outer, "request_id", None)  # type: ignore[attr-defined]  # as the middleware does
     return inner

@@ -66,8 +66,8 @@ class JsonField(forms.CharField):
             return None
         try:
             found = json.loads(text)
-        except ValueError as error:
-            raise forms.ValidationError("This is no JSON.") from error
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError("This is no JSON, or too deep.") from error
         if not isinstance(found, dict):
             raise forms.ValidationError("This must be an object, such as {}.")
         return found

@@ -15,3 +15,11 @@ def in_words(seconds: float) -> str:
         elif words:
             break
     return " ".join(words[:2]) or "now"
+
+
+def from_now(passed: float) -> str:
+    """How far a moment is away, whose seconds have passed; fewer than none lie ahead: `4 min ago`, `in 2 h`, `now`."""
+    words = in_words(abs(passed))
+    if words == "now":
+        return words
+    return f"in {words}" if passed < 0 else f"{words} ago"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from django.urls import NoReverseMatch, reverse
 
+from console.icons import STROKES
+
 #: Heading of a group, then name of an address and what it is called. `here` of a page is the name of its address.
 PAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -33,6 +35,7 @@ class Entry:
     words: str
     address: str
     is_here: bool
+    strokes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,6 @@ def address_of(here: str) -> str:
 def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
     for name, words in pages:
         try:
-            yield Entry(words, reverse(f"console:{name}"), name == here)
+            yield Entry(words, reverse(f"console:{name}"), name == here, STROKES.get(name, ""))
         except NoReverseMatch:
             continue

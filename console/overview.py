@@ -6,6 +6,7 @@ For a tenant's member it shows the tenant's work; for the platform's superusers 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -41,8 +42,9 @@ class QueueRow:
 
     @property
     def idle(self) -> bool:
+        """Nothing waits or runs there, and nobody has stopped it."""
         queue = self.standing
-        return not (queue.depth or queue.later or queue.running or queue.workers)
+        return not (queue.depth or queue.later or queue.running or queue.paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class PeopleRow:
     words: str
     waiting: int
     oldest: str
+    oldest_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,21 @@ class Overview:
         return sum(row.standing.depth for row in self.queues)
 
     @property
+    def longest_wait(self) -> str:
+        """Of what waits for workers."""
+        waiting = [row.standing.oldest_seconds for row in self.queues if row.standing.depth]
+        return in_words(max(waiting)) if waiting else ""
+
+    @property
+    def later(self) -> int:
+        return sum(row.standing.later for row in self.queues)
+
+    @property
+    def seats(self) -> int:
+        """How many pieces of work the best served role could run at once."""
+        return max((row.standing.seats for row in self.queues), default=0)
+
+    @property
     def running(self) -> int:
         return sum(row.standing.running for row in self.queues)
 
@@ -91,11 +109,22 @@ class Overview:
     def asked(self) -> int:
         return sum(row.waiting for row in self.people)
 
+    @property
+    def longest_asked(self) -> str:
+        """Of what waits for people."""
+        waiting = [row.oldest_seconds for row in self.people if row.waiting]
+        return in_words(max(waiting)) if waiting else ""
+
 
 def overview(tenant_id: UUID | None) -> Overview:
     """How things are for one tenant, or with None for all. Never raises because a server is away."""
+    return overview_within(tenant_scope(tenant_id) if tenant_id else system_scope())
+
+
+def overview_within(scope: AbstractContextManager[None]) -> Overview:
+    """How things are for what a scope sees, which is entered once. Never raises because a server is away."""
     checks = dependencies.check_all(patience_seconds=PATIENCE_SECONDS)
-    figures = None if dependencies.status_of(checks) == "unavailable" else _figures(tenant_id)
+    figures = None if dependencies.status_of(checks) == "unavailable" else _figures(scope)
     reasons = [check.sentence for check in checks if not check.well]
     reasons += _reasons(figures) if figures else []
     status = dependencies.status_of(checks)
@@ -112,10 +141,10 @@ def overview(tenant_id: UUID | None) -> Overview:
     )
 
 
-def _figures(tenant_id: UUID | None) -> Standing | None:
+def _figures(scope: AbstractContextManager[None]) -> Standing | None:
     try:
-        with tenant_scope(tenant_id) if tenant_id else system_scope():
-            return standing()
+        with scope:
+            return standing(refusals=False)
     except DatabaseError:
         return None  # It answered a moment ago. The page says what is known.
 
@@ -159,7 +188,9 @@ def _queue_row(role: RoleStanding) -> QueueRow:
 
 
 def _people_row(asked: PeopleStanding) -> PeopleRow:
-    return PeopleRow(asked.kind, WORDS[asked.kind], asked.waiting, in_words(asked.oldest_seconds))
+    return PeopleRow(
+        asked.kind, WORDS[asked.kind], asked.waiting, in_words(asked.oldest_seconds), asked.oldest_seconds
+    )
 
 
 def _count(number: int, one: str, many: str) -> str:

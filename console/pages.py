@@ -14,11 +14,13 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from console.acting import acting, tenants_that_ask
+from console.away import told_when_away
 from console.containment import contained_with_scripts
 from tenants import break_glass
 from tenants.models import Tenant
@@ -63,7 +65,7 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
             desk = sit_down(request, here)
             return choose(request, here) if desk is None else view(request, desk, *args, **kwargs)
 
-        guarded = login_required(at_desk, login_url="console:login")
+        guarded = told_when_away(login_required(at_desk, login_url="console:login"))
         return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
 
     return made
@@ -84,6 +86,7 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
         "asking": tenants_that_ask(glass) if user.is_superuser else [],
         "all_seen": any(each.opened_for is None for each in glass),
         "here": here,
+        "wanted": request.path if here else reverse("console:inbox"),
     }
     return render(request, "console/choose_tenant.html", context)
 

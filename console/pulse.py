@@ -15,9 +15,10 @@ from django.db.models.functions import TruncHour
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
-from console.agents.lately import ENDED, first_id_at
+from console.agents.lately import ENDED
 from console.usage.standing import BudgetLine, budgets_of
 from tenants.context import tenant_scope
+from tenants.identifiers import first_id_at
 from tenants.money import ledger
 
 HOURS = 24

@@ -6,10 +6,12 @@ from pipelines.looks import LOOKS
 
 #: States of what is no step of a pipeline. Whatever is named nowhere is at rest.
 _TONES = {
-    "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "sent", "replayed"),
-    "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable", "partially_failed"),
-    "ask": ("paused", "warning", "waiting", "queued"),
-    "live": ("running", "accepted", "sending", "working", "expanding"),
+    "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",
+             "woken", "answered"),
+    "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable",
+            "partially_failed", "overdue", "exhausted", "refused"),
+    "ask": ("paused", "warning", "waiting", "queued", "partial", "dropped"),
+    "live": ("running", "accepted", "sending", "working", "expanding", "enqueued", "taken"),
 }  # fmt: skip
 _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}
 

@@ -7,6 +7,7 @@ from django.urls import include, path, re_path
 
 from console import views
 from console.containment import contained_with_scripts
+from console.saved_views.views import every as saved_views
 from console.signposts import Signpost
 from console.stream import stream
 
@@ -15,11 +16,13 @@ urlpatterns = [
     path("", views.home, name="home"),
     path("tenants/", views.tenants, name="tenants"),
     path("live/", stream, name="stream"),
+    path("views/", saved_views, name="saved_views"),
     # Areas: each is a package with addresses and views of its own.
     path("activities/", include("console.activities.urls")),
     path("runs/", include("console.runs.urls")),
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
+    path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path("queues/", include("console.queues.urls")),
     path("dead-letters/", include("console.dead_letters.urls")),

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -17,25 +17,30 @@ from django.views.decorators.http import require_safe
 
 from console import decisions
 from console.acting import acting
+from console.away import told_when_away
 from console.containment import contained_with_scripts
 from console.decisions import Result
+from console.gone import gone
 from console.inbox import inbox
 from console.inbox_view import View
 from console.item import Item, item
 from console.overview import overview
 from console.pages import ACTING, LOOKING, Desk, choose, page, shown
 from console.pulse import pulse_of
+from console.refreshed import parts_wanted
 from console.refusals import Refused
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+PARTS_OF_ITEM = frozenset({"asked", "verdict"})
 REFRESH_SECONDS = 20  # for browsers without scripts
 
 
 @contained_with_scripts
 @never_cache
 @require_safe
+@told_when_away
 @login_required(login_url="console:login")
 def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
@@ -57,6 +62,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @contained_with_scripts
 @never_cache
 @require_safe
+@told_when_away
 @login_required(login_url="console:login")
 def tenants(request: HttpRequest) -> HttpResponse:
     """Where a superuser chooses for whom to look. Others have no more to choose from than their menu says."""
@@ -73,6 +79,8 @@ def inbox_list(request: HttpRequest, desk: Desk) -> HttpResponse:
 def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
     """One item beside the list. A POST answers it, and leads on to the next one."""
     if request.method != "POST":
+        if not _wants_item(request):
+            return _page(request, desk, open_id=item_id)
         return _page(request, desk, item(desk.who, item_id))
     try:
         result = decisions.act(desk.who, item_id, request.POST)
@@ -92,11 +100,28 @@ def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
     return _page(request, desk, results=results)
 
 
+@page("inbox")
+def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """What has become of the items named with ?id=, for a page from whose list they have gone."""
+    try:
+        ids = [UUID(given) for given in request.GET.getlist("id")]
+    except ValueError as error:
+        raise Http404 from error
+    return render(request, "console/inbox_gone.html", {"acting": desk.who, "gone": gone(desk.who, ids)})
+
+
+def _wants_item(request: HttpRequest) -> bool:
+    """Whether the item is to be read as well: a page that follows the list alone does not fetch its item again."""
+    parts = parts_wanted(request)
+    return parts is None or bool(parts & PARTS_OF_ITEM)
+
+
 def _page(
     request: HttpRequest,
     desk: Desk,
     opened: Item | None = None,
     *,
+    open_id: UUID | None = None,
     refusal: Refused | None = None,
     results: Sequence[Result] | None = None,
 ) -> HttpResponse:
@@ -105,12 +130,16 @@ def _page(
     context: dict[str, Any] = {
         "inbox": listed,
         "item": opened,
+        "open_id": opened.row.pk if opened else open_id,
         "next": listed.next_after(opened.row.pk) if opened else None,
         "refusal": refusal,
         "sent": request.POST if refusal else {},
         "results": results,
     }
-    return shown(request, desk, "console/inbox.html", context, status=refusal.status if refusal else 200)
+    template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
+    return shown(
+        request, desk, f"console/{template}.html", context, status=refusal.status if refusal else 200
+    )
 
 
 def _view(request: HttpRequest, desk: Desk) -> View:

@@ -1,7 +1,7 @@
 """Celery's Redis transport, for queues into which somebody may push what is no message.
 
 Kombu lets an item that cannot be read end the worker, and with it every run of that process. Here such an item is dropped and logged; the
-truth is in PostgreSQL, so work that was really granted is published again.
+truth is in PostgreSQL, so work that was really granted is published again. And a worker outlives a failover of Redis.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, redis
+from redis.exceptions import ReadOnlyError
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +45,14 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """As Kombu's own, with the channel above."""
+    """As Kombu's own, with the channel above.
+
+    A server that has become a replica refuses to be written to. Kombu takes that for a mistake of the caller, which ends a worker
+    with all that it runs; here it is a connection to the wrong server, which is made anew until it leads to the right one.
+    """
 
     Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, ReadOnlyError)
 
 
 def install() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from console.containment import POLICY_WITH_SCRIPTS, contained
 from orchestrator import providers
+from orchestrator.api_document import SchemaView
 from orchestrator.health import healthz, readyz
 from orchestrator.metrics import metrics
 from tenants.admin import break_glass
@@ -22,7 +23,7 @@ api: list[URLPattern | URLResolver] = [
     path("", include("agents.api.urls")),
     path("", include("activities.api.urls")),
     path("", include("pipelines.api.urls")),
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("schema/", SchemaView.as_view(), name="schema"),
     path("docs/", documentation, name="docs"),
 ]
 
@@ -38,7 +39,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
 ]
 
-handler400 = "tenants.api.problems.bad_request"
-handler403 = "tenants.api.problems.permission_denied"
-handler404 = "tenants.api.problems.not_found"
-handler500 = "tenants.api.problems.server_error"
+handler400 = "console.faults.bad_request"
+handler403 = "console.faults.permission_denied"
+handler404 = "console.faults.not_found"
+handler500 = "console.faults.server_error"

@@ -42,23 +42,25 @@ _FIRST_OF_MONTH = {
 _ARRANGE = Statement.load(Path(__file__).parent / "sql", "arrange_monthly_jobs")
 
 
-def run(tenant_id: UUID) -> None:
-    """The job of one tenant."""
-    start_new_periods(tenant_id, today=day_of_monthly_job(datetime.now(UTC)))
+def run(tenant_id: UUID) -> int:
+    """The job of one tenant; how many periods begin."""
+    return len(start_new_periods(tenant_id, today=day_of_monthly_job(datetime.now(UTC))))
 
 
-def run_missed() -> None:
-    """The job of every tenant that has something due."""
+def run_missed() -> int:
+    """The job of every tenant that has something due; how many periods begin."""
+    begun = 0
     with system_scope():
         tenants = list(missed().values_list("tenant_id", flat=True).distinct())
     for tenant_id in tenants:
         try:
-            run(tenant_id)
+            begun += run(tenant_id)
         except DatabaseError:
             # The others must not wait for this one, which stays due.
             logger.exception(
                 "Periods not started", extra={"action": "periods_not_started", "tenant": str(tenant_id)}
             )
+    return begun
 
 
 def missed() -> QuerySet[Deliverable]:

@@ -10,66 +10,77 @@ from activities import errands
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
 from pipelines import monthly, overdue, undecided
 from pipelines.schedules import beat, firing, tending
+from tenants import tracing
 
 
 @shared_task(name=monthly.TASK, ignore_result=True)
-def start_new_period(*, tenant: str) -> None:
+@tracing.errand
+def start_new_period(*, tenant: str) -> int:
     """The monthly job of one tenant. Safe to deliver twice, late or not at all."""
-    monthly.run(UUID(tenant))
+    return monthly.run(UUID(tenant))
 
 
 @shared_task(name=monthly.MADE_UP_TASK, ignore_result=True)
-def start_missed_periods() -> None:
+@tracing.errand
+def start_missed_periods() -> int:
     """The monthly jobs that were never sent or got lost."""
-    monthly.run_missed()
+    return monthly.run_missed()
 
 
 @shared_task(name=beat.TASK, ignore_result=True)
-def fire_schedule(*, tenant: str, schedule: str) -> None:
+@tracing.errand
+def fire_schedule(*, tenant: str, schedule: str) -> int:
     """Beat has ticked for one schedule. Safe to deliver twice, late or not at all."""
-    tending.fire_one(UUID(tenant), UUID(schedule))
+    return tending.fire_one(UUID(tenant), UUID(schedule))
 
 
 @shared_task(name=beat.CHECK_TASK, ignore_result=True)
-def check_schedules() -> None:
+@tracing.errand
+def check_schedules() -> int:
     """Beat has ticked for all schedules. Safe to deliver twice, late or not at all."""
-    tending.check()
+    return tending.check()
 
 
 @shared_task(name="schedules.fire_due", ignore_result=True)
-def fire_due_schedules() -> None:
+@tracing.errand
+def fire_due_schedules() -> int:
     """The times that have come. Safe to deliver twice, late or not at all."""
-    tending.fire()
+    return tending.fire()
 
 
 @shared_task(name="schedules.expand", ignore_result=True)
-def expand_executions() -> None:
+@tracing.errand
+def expand_executions() -> int:
     """Executions without all of their jobs. Safe to deliver twice, late or not at all."""
-    tending.expand()
+    return tending.expand()
 
 
 @shared_task(name="schedules.settle", ignore_result=True)
-def settle_executions() -> None:
+@tracing.errand
+def settle_executions() -> int:
     """Batches to let go, and executions that end. Safe to deliver twice, late or not at all."""
-    tending.settle()
+    return tending.settle()
 
 
 @shared_task(name="schedules.close", ignore_result=True)
-def close_executions() -> None:
+@tracing.errand
+def close_executions() -> int:
     """Jobs of cancelled executions that go on. Safe to deliver twice, late or not at all."""
-    tending.close()
+    return tending.close()
 
 
 @shared_task(name=undecided.TASK, ignore_result=True)
-def decide_steps() -> None:
+@tracing.errand
+def decide_steps() -> int:
     """Conditions that read what is in MongoDB by now. Safe to deliver twice, late or not at all."""
-    undecided.decide_waiting()
+    return undecided.decide_waiting()
 
 
 @shared_task(name=overdue.TASK, ignore_result=True)
-def fail_overdue_steps() -> None:
+@tracing.errand
+def fail_overdue_steps() -> int:
     """Steps that have waited too long. Safe to deliver twice, late or not at all."""
-    overdue.fail_overdue()
+    return overdue.fail_overdue()
 
 
 errands.register(errands.Errand("undecided-steps", SYSTEM_QUEUE, undecided.TASK, waiting=undecided.waiting))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from uuid import UUID
 
 
@@ -15,3 +16,8 @@ def uuid7() -> UUID:
     random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
     value = (milliseconds & ((1 << 48) - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random
     return UUID(int=value)
+
+
+def first_id_at(moment: datetime) -> UUID:
+    """No id that was made before the moment is higher, and none that is made from its millisecond on is lower."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)

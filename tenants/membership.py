@@ -54,6 +54,13 @@ class LastAdmin(ArrangingRefused):
     status = 409
 
 
+class MemberChanged(ArrangingRefused):
+    """Somebody else has arranged it otherwise since it was looked at."""
+
+    code = "member_changed"
+    status = 409
+
+
 class AlreadyMember(ArrangingRefused):
     """The person is a member already: change their role instead."""
 
@@ -67,11 +74,23 @@ def members_of(tenant_id: UUID) -> list[Membership]:
     return list(rows.order_by("user__username"))
 
 
-def change(who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str]) -> Membership:
-    """Give a member another role. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+def standing_of(member: Membership) -> str:
+    """What a member may do, as a text by which a change is noticed."""
+    return " ".join((str(member.role), *member.human_roles))
+
+
+def change(
+    who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str], *, seen: str
+) -> Membership:
+    """Give a member another role, if `standing_of` them still is what was seen.
+
+    Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
+    """
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
         member = _locked(who, membership_id)
+        if standing_of(member) != seen:
+            raise MemberChanged(f"{member.user} was changed since you looked, and acts as {member.role} now.")
         if role != Role.ADMIN:
             _refuse_last_admin(who, member)
         before = _shown(member)
@@ -100,16 +119,20 @@ def add(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -
         raise MembershipForbidden("Superusers add people: whoever may choose among all learns who they are.")
     user = person(username)
     with tenant_scope(who.tenant_id):
-        if Membership.objects.for_tenant(who.tenant_id).filter(user=user).exists():
+        given = {"role": role, "human_roles": list(human_roles)}
+        rows = Membership.objects.for_tenant(who.tenant_id)
+        member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=given)
+        if not is_new:
             raise AlreadyMember(f"{username} is a member already.")
-        member = _begun(who.tenant_id, user, role, human_roles)
         _note(who, "membership.begun", member, None, _shown(member))
     return member
 
 
 def first_admin(tenant_id: UUID, user: User) -> Membership:
     """Whom a tenant begins with, as whoever has a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
-    return _begun(tenant_id, user, Role.ADMIN, ())
+    member = Membership(tenant_id=tenant_id, user=user, role=Role.ADMIN, human_roles=[])
+    member.save(force_insert=True)
+    return member
 
 
 def person(username: str) -> User:
@@ -118,12 +141,6 @@ def person(username: str) -> User:
     if user is None:
         raise MemberNotFound(f"There is no person {username!r}.")
     return user
-
-
-def _begun(tenant_id: UUID, user: User, role: Role, human_roles: Sequence[str]) -> Membership:
-    member = Membership(tenant_id=tenant_id, user=user, role=role, human_roles=list(human_roles))
-    member.save(force_insert=True)
-    return member
 
 
 def _refuse_others(who: Principal) -> None:
@@ -144,7 +161,8 @@ def _locked(who: Principal, membership_id: UUID) -> Membership:
 def _refuse_last_admin(who: Principal, member: Membership) -> None:
     if member.role != Role.ADMIN or who.is_platform_admin:
         return
-    others = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN).exclude(pk=member.pk)
+    admins = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN, user__is_active=True)
+    others = admins.exclude(pk=member.pk)  # whose account is closed arranges nothing
     if not others.exists():
         raise LastAdmin(f"{member.user} is the only admin. Make somebody else one first.")
 

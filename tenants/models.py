@@ -96,7 +96,10 @@ class Membership(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="membership_of_tenant"),
+        )
 
     def __str__(self) -> str:
         return f"{self.user} as {self.role}"
@@ -357,3 +360,4 @@ from tenants.retention.models import (  # noqa: E402, F401  # Django looks for m
     RetentionTally,
     UsageTotal,
 )
+from tenants.saved_views.models import SavedView  # noqa: E402, F401

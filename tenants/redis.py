@@ -1,8 +1,9 @@
 """Connections to Redis for the whole project: one pool per process and patience.
 
 Every call ends: a Redis that is down or frozen costs at most the timeout and then raises `redis.RedisError`.
-A connection that the server closed in the meantime is replaced once without the caller noticing; a timeout is
-never repeated, since the server may have done the work. A forked child begins with pools of its own.
+A connection that the server closed in the meantime is replaced once without the caller noticing, as is one to a server
+that has become a replica; a timeout is never repeated, since the server may have done the work. A forked child begins
+with pools of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
         socket_timeout=timeout_seconds,
         socket_connect_timeout=timeout_seconds,
         health_check_interval=HEALTH_CHECK_SECONDS,
-        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError, redis.ReadOnlyError)),
     )
     return made
 

@@ -11,8 +11,7 @@ from activities.models import ActivityEvent, CountingMark
 from tenants.context import system_scope
 from tests.engine import eventually
 
-
-#: Counting waits for every older transaction of the server, and the suite's other databases live on it as well: some write for many seconds.
+#: Counting waits for every older transaction of the server, where the suite's other databases live as well.
 PATIENCE = 120.0
 
 

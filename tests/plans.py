@@ -44,3 +44,18 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
         yield plan["Relation Name"], int(read * plan["Actual Loops"])
     for inner in plan.get("Plans", ()):
         yield from _scans(inner)
+
+
+def rows_read(alias: str, sql: str, params: Any) -> int:
+    """How many rows the statement reads of tables and their indexes together."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params or None)
+        ((plan,),) = cursor.fetchone()
+    return sum(_read(plan["Plan"]))
+
+
+def _read(plan: dict[str, Any]) -> Iterator[int]:
+    if "Relation Name" in plan:
+        yield int((plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"])
+    for inner in plan.get("Plans", ()):
+        yield from _read(inner)

@@ -9,9 +9,12 @@ and a MongoDB database that no other process uses.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -92,6 +95,21 @@ def environment(settings: Any) -> dict[str, str]:
         "MONGODB_URI": settings.MONGODB_URI,
         "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
     }
+
+
+@contextmanager
+def one_after_another() -> Iterator[Path | None]:
+    """Processes of a run that has its own PostgreSQL pass here one by one. Yields where the first of them leaves
+    the name of a database that the others may copy. Elsewhere nobody waits and nothing is left: another's server
+    would keep what nobody drops.
+    """
+    if not WORKER or "postgres" not in os.environ.get(STARTED, "").split():
+        yield None
+        return
+    pattern = Path(os.environ[HOME]) / "pattern"
+    with pattern.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield pattern
 
 
 def redis_is_ours() -> bool:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tenants import tracing
 from tenants.tracing import statements
+from tenants.tracing.holding import Holding
 from tenants.tracing.spans import OpenTelemetrySpans
 
 
@@ -47,9 +48,10 @@ def collected() -> Iterator[Collected]:
     """Tracing is on inside."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    holding = Holding(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(holding)
     statements.watch()
-    tracing.use(OpenTelemetrySpans(provider))
+    tracing.use(OpenTelemetrySpans(provider, holding))
     try:
         yield Collected(exporter)
     finally:

@@ -32,6 +32,6 @@ class CounterAdmin(RecordAdmin):
 
 @admin.register(CountingMark)
 class CountingMarkAdmin(RecordAdmin):
-    list_display = ("counted", "seen", "at")
-    fields = ("counted", "seen", "barrier", "at")
+    list_display = ("counted", "seen", "at", "complete_at")
+    fields = ("counted", "seen", "barrier", "at", "noted_at", "complete_at")
     readonly_fields = fields

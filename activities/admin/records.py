@@ -26,6 +26,8 @@ from activities.models import (
 )
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
 
+MOST_ROLES = 3  # of a worker process that a list names
+
 
 class PartAdmin(RecordAdmin):
     """Rows that belong to an activity."""
@@ -154,7 +156,7 @@ class TurnedAwayAdmin(RecordAdmin):
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(RecordAdmin):
     list_display = (
-        "host", "pid", "state", "roles_in_words", "concurrency", "active", "load_in_words", "doors", "beat_at", "started_at",
+        "host", "pid", "state", "roles_briefly", "concurrency", "active", "load_in_words", "doors", "beat_at", "started_at",
     )  # fmt: skip
     search_fields = ("host",)
     fields = (
@@ -173,6 +175,13 @@ class WorkerProcessAdmin(RecordAdmin):
     @display(description="Roles")
     def roles_in_words(self, worker: WorkerProcess) -> str:
         return ", ".join(worker.roles) or NOTHING
+
+    @display(description="Roles")
+    def roles_briefly(self, worker: WorkerProcess) -> str:
+        """In a list: so many that a row stays a row."""
+        more = len(worker.roles) - MOST_ROLES
+        named = ", ".join(worker.roles[:MOST_ROLES])
+        return (f"{named} and {more} more" if more > 0 else named) or NOTHING
 
     @display(description="Load of its host")
     def load_in_words(self, worker: WorkerProcess) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from activities import backlog, cancellation, families, reassignment, relay, states, transitions
 from activities.admission import Exchange
@@ -41,20 +41,30 @@ Outcomes = dict[UUID, Outcome]
 
 
 def together(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Deal with many activities in one go."""
-    return _TOGETHER[job.action](job, ids)
+    """Deal with many activities in one go. What the database refuses them together is tried with each of them alone."""
+    try:
+        with transaction.atomic(using=APP):
+            return _TOGETHER[job.action](job, ids)
+    except OperationalError:
+        raise
+    except DatabaseError as error:
+        facts = {"action": "bulk_portion_refused", "job": str(job.pk), "reason": type(error).__name__}
+        logger.warning("A portion of a bulk job was refused", extra=facts)
+        return dict.fromkeys(ids, ALONE)
 
 
 def alone(job: BulkJob, activity_id: UUID) -> Outcome:
-    """Deal with one activity. What it refuses is its outcome; errors of the database are raised."""
+    """Deal with one activity. What it or the database refuses is its outcome; that the server is away, or met others, is raised."""
     try:
         with transaction.atomic(using=APP):
+            if job.action not in _ALONE:
+                return _TOGETHER[job.action](job, [activity_id])[activity_id]
             _ALONE[job.action](job, activity_id)
     except (TransitionRefused, ActivityNotFound) as refusal:
         return _skipped(str(refusal), refusal.code)
     except ActivityError as error:
         return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})
-    except DatabaseError:
+    except OperationalError:
         raise
     except Exception:
         logger.exception(

@@ -52,6 +52,10 @@ def _safely(tenant_id: UUID, job_id: UUID) -> int:
         facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
         logger.warning("A portion of a bulk job failed", extra=facts)
         return 0
+    except Exception:
+        # One that cannot be helped must not keep the jobs behind it from their turn. It is tried again at the next one.
+        logger.exception("A bulk job broke", extra={"action": "bulk_job_broke", "job": str(job_id)})
+        return 0
 
 
 def portion(tenant_id: UUID, job_id: UUID) -> int:

@@ -29,9 +29,9 @@ class Lookout:
     clock: Callable[[], float] = time.monotonic
     asked: dict[AlertKind, float] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Ask what is due, and tell people of what has begun or ended since. Cheap to call at every tick."""
-        now = self.clock()
+    def look(self) -> int:
+        """Ask what is due, and tell people of what has begun or ended since; how much that was. Cheap to call at every tick."""
+        now, told = self.clock(), 0
         for kind, question in QUESTIONS.items():
             if now - self.asked.get(kind, -1e9) < SELDOM.get(kind, LOOK_SECONDS):
                 continue
@@ -45,4 +45,5 @@ class Lookout:
                     extra={"action": "condition_unknown", "kind": kind.value, "reason": type(error).__name__},
                 )
                 continue
-            follow(kind, noticed)
+            told += follow(kind, noticed)
+        return told

@@ -16,6 +16,7 @@ from activities.models import Activity
 from activities.models.alert import AlertKind, Severity
 from agents.governor import overview
 from tenants.context import SYSTEM, system_scope
+from tenants.identifiers import first_id_at
 from tenants.sql import Statement
 
 _OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditions", "old_queues")
@@ -56,7 +57,7 @@ def old_queues() -> list[Noticed]:
     if not target:
         return []
     newest = datetime.now(UTC) - timedelta(seconds=target)
-    rows = _OLD.run({"before": _first_id_of(newest), "target": target}, using=SYSTEM)
+    rows = _OLD.run({"before": first_id_at(newest), "target": target}, using=SYSTEM)
     by_role: dict[str, list[Any]] = {}
     for row in rows:
         by_role.setdefault(row.agent_role, []).append(row)
@@ -115,11 +116,6 @@ QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
     AlertKind.BREAKER_OPEN: open_breakers,
     AlertKind.INVARIANT_BROKEN: broken_invariants,
 }
-
-
-def _first_id_of(moment: datetime) -> UUID:
-    """No id that was made before the moment is higher, as ids begin with their time."""
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
 def _tenants_led_to(provider: str) -> list[UUID]:

@@ -26,18 +26,20 @@ _BEGIN, _END = (Statement.load(_FOLDER, name) for name in ("begin", "end"))
 LONGEST_NAME = 400
 
 
-def follow(kind: AlertKind, noticed: Sequence[Noticed]) -> None:
-    """Tell of each that has begun, and of each of this kind that is over. Any number of processes may do it at once."""
+def follow(kind: AlertKind, noticed: Sequence[Noticed]) -> int:
+    """Tell of each that has begun, and of each of this kind that is over; how many this told of.
+
+    Any number of processes may do it at once.
+    """
     now = {f"{kind.value}:{found.subject}"[:LONGEST_NAME]: found for found in noticed}
     with system_scope():
         known = set(Condition.objects.filter(kind=kind.value).values_list("name", flat=True))
-    for name in sorted(now.keys() - known):
-        _begin(name, kind, now[name])
-    for name in sorted(known - now.keys()):
-        _end(name)
+    begun = [_begin(name, kind, now[name]) for name in sorted(now.keys() - known)]
+    over = [_end(name) for name in sorted(known - now.keys())]
+    return sum(begun) + sum(over)
 
 
-def _begin(name: str, kind: AlertKind, found: Noticed) -> None:
+def _begin(name: str, kind: AlertKind, found: Noticed) -> bool:
     tenants = list(found.tenants())
     row = {
         "name": name,
@@ -47,7 +49,8 @@ def _begin(name: str, kind: AlertKind, found: Noticed) -> None:
         "tenants": Jsonb([str(tenant) for tenant in tenants]),
     }
     with system_scope(), transaction.atomic(using=SYSTEM):
-        for begun in _BEGIN.run(row, using=SYSTEM):
+        rows = _BEGIN.run(row, using=SYSTEM)
+        for begun in rows:
             key = f"condition:{begun.id}:began"
             _tell(
                 tenants,
@@ -62,17 +65,20 @@ def _begin(name: str, kind: AlertKind, found: Noticed) -> None:
                 "Condition began",
                 extra={"action": "condition_began", "condition": name, "tenants": len(tenants)},
             )
+    return bool(rows)
 
 
-def _end(name: str) -> None:
+def _end(name: str) -> bool:
     with system_scope(), transaction.atomic(using=SYSTEM):
-        for ended in _END.run({"name": name}, using=SYSTEM):
+        rows = _END.run({"name": name}, using=SYSTEM)
+        for ended in rows:
             tenants = map(UUID, ended.tenants)
             key = f"condition:{ended.id}:over"
             _tell(
                 tenants, AlertKind(ended.kind), ended.over, key=key, severity=Severity.INFO, facts=ended.facts
             )
             logger.info("Condition over", extra={"action": "condition_over", "condition": name})
+    return bool(rows)
 
 
 def _tell(

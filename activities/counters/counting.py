@@ -3,6 +3,9 @@
 Events are numbered by a sequence when they are written, and seen when their transaction commits, which may be in another order. So a turn
 first notes the newest event that it sees. What is up to that event is counted once all transactions that had begun by then are over: no
 event can appear there any more. Numbers and mark move in one transaction, under the mark's lock.
+
+PostgreSQL numbers transactions for the whole server, so one that writes for long holds the counters up even from another database.
+The mark says both when a keeper last looked and up to when the counters are complete, so that the two faults can be told apart.
 """
 
 from __future__ import annotations
@@ -57,9 +60,11 @@ def _turn() -> tuple[bool, int]:
         until = min(mark.seen, mark.counted + BATCH) if mark.over else mark.counted
         if until > mark.counted:
             _COUNT.run({"after": mark.counted, "until": until} | _WORDS, using=SYSTEM)
-        look = until == mark.seen and mark.newest > mark.seen
-        seen, barrier = (mark.newest, mark.transaction) if look else (mark.seen, mark.barrier)
+        whole = until == mark.seen
+        newer = whole and mark.newest > mark.seen
+        seen, barrier = (mark.newest, mark.transaction) if newer else (mark.seen, mark.barrier)
         moved = (until, seen) != (mark.counted, mark.seen)
         if moved or mark.stale:
-            _MOVE.run({"counted": until, "seen": seen, "barrier": barrier}, using=SYSTEM)
+            place = {"counted": until, "seen": seen, "barrier": barrier}
+            _MOVE.run(place | {"whole": whole, "newer": newer}, using=SYSTEM)
         return moved, until - mark.counted

@@ -29,16 +29,21 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters. `at` is when they were last brought up to date, in seconds since 1970; 0 before the first time."""
+    """All counters. `at` is when a keeper last looked for something to count, `complete_at` up to when the counters hold all that happened.
+
+    Both in seconds since 1970; 0 before the first time.
+    """
 
     at: float
+    complete_at: float
     totals: dict[str, dict[Labels, int]]
     histograms: dict[str, dict[Labels, Histogram]]
 
 
 def read() -> Reading:
     rows = _READ.run({}, using=SYSTEM)
-    reading = Reading(at=rows[0].at or 0.0, totals={}, histograms={name: {} for name in HISTOGRAMS})
+    at, complete_at = rows[0].at or 0.0, rows[0].complete_at or 0.0
+    reading = Reading(at, complete_at, totals={}, histograms={name: {} for name in HISTOGRAMS})
     for row in rows:
         if row.name is None:
             continue

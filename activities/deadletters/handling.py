@@ -167,7 +167,6 @@ def _alert(activity: Activity, letter: DeadLetter) -> None:
 def _told(letter: DeadLetter) -> str:
     said = _SAID[BurialReason(letter.reason)]
     message = str(letter.error.get("message") or letter.error.get("code") or "")
-    return (
-        f"{letter.agent_role} has given up: {said}. "
-        f"Attempts {letter.attempts}, stalls {letter.stalls}, cost so far ${letter.cost_usd:f}. {message}"
-    )
+    stalls = f", stalls {letter.stalls}" if letter.stalls else ""
+    cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
+    return f"{letter.agent_role} has given up: {said}. Attempts {letter.attempts}{stalls}{cost}. {message}"

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.template.loader import render_to_string
 
+from activities.alerts.messages import site
 from activities.alerts.raising import tell_channel
 from activities.digests import figures, periods
 from activities.models import Alert, NotificationChannel
@@ -62,6 +63,7 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     if figures.says_nothing(told) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
         return False
     told |= {"tenant": tenant.name or tenant.slug, "channel": channel.name, "digest": channel.digest}
+    told |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
     title = f"{told['tenant']}: {channel.digest} digest, {period.in_words}"
     body = render_to_string("mail/digest.txt", told)
     tell_channel(

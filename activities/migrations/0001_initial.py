@@ -172,6 +172,118 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "activities",
+                "indexes": [
+                    models.Index(fields=["tenant", "-created_at", "-id"], name="activity_newest"),
+                    models.Index(fields=["tenant", "status", "-created_at"], name="activity_by_status"),
+                    models.Index(
+                        condition=models.Q(("pipeline_run_id__isnull", False)),
+                        fields=["pipeline_run_id", "step"],
+                        name="activity_of_step",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)),
+                        fields=["parent"],
+                        name="activity_children",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("assignee_type", "human"), ("status__in", ["created", "in_progress"])
+                        ),
+                        fields=["tenant", "human_role"],
+                        name="activity_inbox",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("dedup_key__isnull", False),
+                            (
+                                "status__in",
+                                [
+                                    "assigned",
+                                    "awaiting_approval",
+                                    "awaiting_review",
+                                    "awaiting_subtask",
+                                    "blocked",
+                                    "created",
+                                    "in_progress",
+                                ],
+                            ),
+                        ),
+                        fields=("tenant", "dedup_key"),
+                        name="activity_dedup_while_live",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("pipeline_run_id__isnull", False),
+                            models.Q(
+                                ("link_kind__isnull", True),
+                                ("link_kind", activities.states.LinkKind["REVISION_OF"]),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=("pipeline_run_id", "step", "branch", "round"),
+                        name="activity_once_per_step",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                [
+                                    "created",
+                                    "assigned",
+                                    "in_progress",
+                                    "awaiting_approval",
+                                    "awaiting_subtask",
+                                    "awaiting_review",
+                                    "blocked",
+                                    "done",
+                                    "approved",
+                                    "rejected",
+                                    "reassigned",
+                                    "failed",
+                                    "needs_review",
+                                    "cancelled",
+                                ],
+                            )
+                        ),
+                        name="activity_status_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("priority__range", (1, 20))), name="activity_priority_range"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("agent_role__isnull", False), ("assignee_type", "agent")),
+                            models.Q(("assignee_type", "human"), ("human_role__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="activity_has_assignee",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                (
+                                    "status__in",
+                                    [
+                                        "approved",
+                                        "cancelled",
+                                        "done",
+                                        "failed",
+                                        "needs_review",
+                                        "reassigned",
+                                        "rejected",
+                                    ],
+                                ),
+                                _negated=True,
+                            ),
+                            ("finished_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="activity_settled_has_end",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -220,6 +332,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("activity", "seq"),
+                "constraints": [models.UniqueConstraint(fields=("activity", "seq"), name="event_once")],
             },
         ),
         migrations.CreateModel(
@@ -297,6 +410,19 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-started_at",),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("status", "running")),
+                        fields=["worker_id"],
+                        name="live_runs_of_worker",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("status", "running")), fields=("activity",), name="one_live_run"
+                    ),
+                    models.UniqueConstraint(fields=("activity", "fence"), name="run_once_per_fence"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -324,6 +450,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={"indexes": [models.Index(fields=["created_at"], name="spool_oldest")]},
         ),
         migrations.CreateModel(
             name="Wake",
@@ -408,6 +535,26 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("due_at__isnull", False), ("state", "pending")),
+                        fields=["due_at"],
+                        name="wakes_due",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "pending")), fields=["id"], name="wakes_pending"
+                    ),
+                    models.Index(fields=["activity", "state"], name="wakes_of_activity"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("state", "pending")),
+                        fields=("activity", "reason", "fingerprint"),
+                        name="equal_wakes_merge",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="WorkerProcess",
@@ -463,193 +610,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="activity_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(fields=["tenant", "status", "-created_at"], name="activity_by_status"),
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(
-                condition=models.Q(("pipeline_run_id__isnull", False)),
-                fields=["pipeline_run_id", "step"],
-                name="activity_of_step",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="activity_children"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(
-                condition=models.Q(("assignee_type", "human"), ("status__in", ["created", "in_progress"])),
-                fields=["tenant", "human_role"],
-                name="activity_inbox",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(
-                    ("dedup_key__isnull", False),
-                    (
-                        "status__in",
-                        [
-                            "assigned",
-                            "awaiting_approval",
-                            "awaiting_review",
-                            "awaiting_subtask",
-                            "blocked",
-                            "created",
-                            "in_progress",
-                        ],
-                    ),
-                ),
-                fields=("tenant", "dedup_key"),
-                name="activity_dedup_while_live",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(
-                    ("pipeline_run_id__isnull", False),
-                    models.Q(
-                        ("link_kind__isnull", True),
-                        ("link_kind", activities.states.LinkKind["REVISION_OF"]),
-                        _connector="OR",
-                    ),
-                ),
-                fields=("pipeline_run_id", "step", "branch", "round"),
-                name="activity_once_per_step",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "status__in",
-                        [
-                            "created",
-                            "assigned",
-                            "in_progress",
-                            "awaiting_approval",
-                            "awaiting_subtask",
-                            "awaiting_review",
-                            "blocked",
-                            "done",
-                            "approved",
-                            "rejected",
-                            "reassigned",
-                            "failed",
-                            "needs_review",
-                            "cancelled",
-                        ],
-                    )
-                ),
-                name="activity_status_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("priority__range", (1, 20))), name="activity_priority_range"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("agent_role__isnull", False), ("assignee_type", "agent")),
-                    models.Q(("assignee_type", "human"), ("human_role__isnull", False)),
-                    _connector="OR",
-                ),
-                name="activity_has_assignee",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        (
-                            "status__in",
-                            [
-                                "approved",
-                                "cancelled",
-                                "done",
-                                "failed",
-                                "needs_review",
-                                "reassigned",
-                                "rejected",
-                            ],
-                        ),
-                        _negated=True,
-                    ),
-                    ("finished_at__isnull", False),
-                    _connector="OR",
-                ),
-                name="activity_settled_has_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activityevent",
-            constraint=models.UniqueConstraint(fields=("activity", "seq"), name="event_once"),
-        ),
-        migrations.AddIndex(
-            model_name="activityrun",
-            index=models.Index(
-                condition=models.Q(("status", "running")), fields=["worker_id"], name="live_runs_of_worker"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activityrun",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("status", "running")), fields=("activity",), name="one_live_run"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="activityrun",
-            constraint=models.UniqueConstraint(fields=("activity", "fence"), name="run_once_per_fence"),
-        ),
-        migrations.AddIndex(
-            model_name="outputspool",
-            index=models.Index(fields=["created_at"], name="spool_oldest"),
-        ),
-        migrations.AddIndex(
-            model_name="wake",
-            index=models.Index(
-                condition=models.Q(("due_at__isnull", False), ("state", "pending")),
-                fields=["due_at"],
-                name="wakes_due",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="wake",
-            index=models.Index(condition=models.Q(("state", "pending")), fields=["id"], name="wakes_pending"),
-        ),
-        migrations.AddIndex(
-            model_name="wake",
-            index=models.Index(fields=["activity", "state"], name="wakes_of_activity"),
-        ),
-        migrations.AddConstraint(
-            model_name="wake",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state", "pending")),
-                fields=("activity", "reason", "fingerprint"),
-                name="equal_wakes_merge",
-            ),
         ),
     ]

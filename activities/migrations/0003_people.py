@@ -101,6 +101,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["tenant", "-created_at", "-id"], name="approval_newest")],
+                "constraints": [models.UniqueConstraint(fields=("tenant", "id"), name="approval_of_tenant")],
+            },
         ),
         migrations.CreateModel(
             name="ApprovalLink",
@@ -157,6 +161,8 @@ class Migration(migrations.Migration):
             options={
                 "db_table": "approval_linked_activities",
                 "ordering": ("approval", "activity"),
+                "indexes": [models.Index(fields=["activity", "state"], name="approvals_of_activity")],
+                "constraints": [models.UniqueConstraint(fields=("approval", "activity"), name="linked_once")],
             },
         ),
         migrations.CreateModel(
@@ -237,6 +243,24 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["tenant", "-created_at", "-id"], name="dead_letter_newest"),
+                    models.Index(fields=["tenant", "fingerprint", "state"], name="dead_letter_groups"),
+                    models.Index(
+                        condition=models.Q(("handled_at__isnull", True)),
+                        fields=["id"],
+                        name="dead_letters_unhandled",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("state", "open")),
+                        fields=("activity",),
+                        name="one_open_dead_letter",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Deadline",
@@ -288,6 +312,16 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("at", "pk"),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("happened_at__isnull", True)),
+                        fields=["at", "id"],
+                        name="deadlines_ahead",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("activity", "kind", "at"), name="deadline_once")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -334,6 +368,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("at", "pk"),
+                "indexes": [models.Index(fields=["activity", "at"], name="tool_calls_of_activity")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run_id", "digest"), name="one_effect_per_call")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -382,65 +420,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("at", "pk"),
+                "constraints": [models.UniqueConstraint(fields=("activity", "voter"), name="one_vote_each")],
             },
-        ),
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="approval_newest"),
-        ),
-        migrations.AddConstraint(
-            model_name="approval",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="approval_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="approvallink",
-            index=models.Index(fields=["activity", "state"], name="approvals_of_activity"),
-        ),
-        migrations.AddConstraint(
-            model_name="approvallink",
-            constraint=models.UniqueConstraint(fields=("approval", "activity"), name="linked_once"),
-        ),
-        migrations.AddIndex(
-            model_name="deadletter",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="dead_letter_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="deadletter",
-            index=models.Index(fields=["tenant", "fingerprint", "state"], name="dead_letter_groups"),
-        ),
-        migrations.AddIndex(
-            model_name="deadletter",
-            index=models.Index(
-                condition=models.Q(("handled_at__isnull", True)), fields=["id"], name="dead_letters_unhandled"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deadletter",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state", "open")), fields=("activity",), name="one_open_dead_letter"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="deadline",
-            index=models.Index(
-                condition=models.Q(("happened_at__isnull", True)), fields=["at", "id"], name="deadlines_ahead"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deadline",
-            constraint=models.UniqueConstraint(fields=("activity", "kind", "at"), name="deadline_once"),
-        ),
-        migrations.AddIndex(
-            model_name="toolcall",
-            index=models.Index(fields=["activity", "at"], name="tool_calls_of_activity"),
-        ),
-        migrations.AddConstraint(
-            model_name="toolcall",
-            constraint=models.UniqueConstraint(fields=("run_id", "digest"), name="one_effect_per_call"),
-        ),
-        migrations.AddConstraint(
-            model_name="vote",
-            constraint=models.UniqueConstraint(fields=("activity", "voter"), name="one_vote_each"),
         ),
         IsolateTenant("activities_approval"),
         *[IsolateTenant(table) for table in CHILDREN],

@@ -65,6 +65,24 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["tenant", "-created_at", "-id"], name="alert_newest"),
+                    models.Index(
+                        condition=models.Q(("activity_id__isnull", False)),
+                        fields=["tenant", "activity_id"],
+                        name="alerts_of_activity",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="alert_of_tenant"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("dedup_key__isnull", False)),
+                        fields=("tenant", "dedup_key"),
+                        name="alert_once_per_dedup_key",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="AlertDelivery",
@@ -151,6 +169,30 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "alert deliveries",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state__in", ["pending", "sending"])),
+                        fields=["channel_kind", "next_attempt_at"],
+                        name="deliveries_due",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "pending")),
+                        fields=["tenant", "channel_kind", "next_attempt_at", "id"],
+                        name="deliveries_in_turn",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "sending")),
+                        fields=["channel_kind"],
+                        name="deliveries_under_way",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("alert", "channel_kind", "channel_id"),
+                        name="alert_once_per_channel",
+                        nulls_distinct=False,
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -203,66 +245,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="alert_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(
-                condition=models.Q(("activity_id__isnull", False)),
-                fields=["tenant", "activity_id"],
-                name="alerts_of_activity",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="alert",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="alert_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="alert",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("dedup_key__isnull", False)),
-                fields=("tenant", "dedup_key"),
-                name="alert_once_per_dedup_key",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="alertdelivery",
-            index=models.Index(
-                condition=models.Q(("state__in", ["pending", "sending"])),
-                fields=["channel_kind", "next_attempt_at"],
-                name="deliveries_due",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="alertdelivery",
-            index=models.Index(
-                condition=models.Q(("state", "pending")),
-                fields=["tenant", "channel_kind", "next_attempt_at", "id"],
-                name="deliveries_in_turn",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="alertdelivery",
-            index=models.Index(
-                condition=models.Q(("state", "sending")), fields=["channel_kind"], name="deliveries_under_way"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="alertdelivery",
-            constraint=models.UniqueConstraint(
-                fields=("alert", "channel_kind", "channel_id"),
-                name="alert_once_per_channel",
-                nulls_distinct=False,
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="notificationchannel",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "name"), name="notification_channel_named_once"
-            ),
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "name"), name="notification_channel_named_once")
+                ]
+            },
         ),
         IsolateTenant("activities_alert"),
         IsolateTenant("activities_alertdelivery"),

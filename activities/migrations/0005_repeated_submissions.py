@@ -35,13 +35,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "repeated submissions",
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "agent_role"), name="repetitions_once_per_role")
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="repeatedsubmissions",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "agent_role"), name="repetitions_once_per_role"
-            ),
         ),
         IsolateTenant("activities_repeatedsubmissions"),
     ]

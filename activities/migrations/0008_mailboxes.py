@@ -86,6 +86,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "mailboxes",
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "key"), name="mailbox_once_per_key"),
+                    models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_of_tenant"),
+                ],
             },
         ),
         migrations.AddField(
@@ -160,6 +164,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "mailbox batches",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "open")),
+                        fields=["mailbox", "leased_until"],
+                        name="mailbox_open_batches",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_batch_of_tenant"),
+                    models.UniqueConstraint(fields=("mailbox", "fence"), name="mailbox_batch_once_per_fence"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -268,6 +283,42 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["mailbox", "-created_at", "-id"], name="mailbox_items_newest"),
+                    models.Index(
+                        condition=models.Q(("state__in", ["pending", "claimed"])),
+                        fields=["mailbox", "priority", "id"],
+                        name="mailbox_items_open",
+                    ),
+                    models.Index(
+                        condition=models.Q(("activity_id__isnull", False)),
+                        fields=["activity_id"],
+                        name="mailbox_items_of_activity",
+                    ),
+                    models.Index(
+                        condition=models.Q(("batch_id__isnull", False)),
+                        fields=["batch_id"],
+                        name="mailbox_items_of_batch",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("client_message_id__isnull", False)),
+                        fields=("mailbox", "client_message_id"),
+                        name="mailbox_item_once",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("priority__range", (0, 9))), name="mailbox_priority_range"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("is_coalescable", True), ("kind", "task_notification"), _negated=True
+                        ),
+                        name="notifications_come_alone",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Subagent",
@@ -336,100 +387,20 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddConstraint(
-            model_name="mailbox",
-            constraint=models.UniqueConstraint(fields=("tenant", "key"), name="mailbox_once_per_key"),
-        ),
-        migrations.AddConstraint(
-            model_name="mailbox",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="mailboxbatch",
-            index=models.Index(
-                condition=models.Q(("state", "open")),
-                fields=["mailbox", "leased_until"],
-                name="mailbox_open_batches",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mailboxbatch",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_batch_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="mailboxbatch",
-            constraint=models.UniqueConstraint(
-                fields=("mailbox", "fence"), name="mailbox_batch_once_per_fence"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="mailboxitem",
-            index=models.Index(fields=["mailbox", "-created_at", "-id"], name="mailbox_items_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="mailboxitem",
-            index=models.Index(
-                condition=models.Q(("state__in", ["pending", "claimed"])),
-                fields=["mailbox", "priority", "id"],
-                name="mailbox_items_open",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="mailboxitem",
-            index=models.Index(
-                condition=models.Q(("activity_id__isnull", False)),
-                fields=["activity_id"],
-                name="mailbox_items_of_activity",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="mailboxitem",
-            index=models.Index(
-                condition=models.Q(("batch_id__isnull", False)),
-                fields=["batch_id"],
-                name="mailbox_items_of_batch",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mailboxitem",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("client_message_id__isnull", False)),
-                fields=("mailbox", "client_message_id"),
-                name="mailbox_item_once",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mailboxitem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("priority__range", (0, 9))), name="mailbox_priority_range"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mailboxitem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("is_coalescable", True), ("kind", "task_notification"), _negated=True),
-                name="notifications_come_alone",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="subagent",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="subagents_newest"),
-        ),
-        migrations.AddConstraint(
-            model_name="subagent",
-            constraint=models.UniqueConstraint(fields=("tenant", "activity"), name="subagent_of_activity"),
-        ),
-        migrations.AddConstraint(
-            model_name="subagent",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(
-                    models.Q(("parent_mailbox", ""), _negated=True),
-                    models.Q(("tool_call_id", ""), _negated=True),
-                ),
-                fields=("tenant", "parent_mailbox", "tool_call_id"),
-                name="subagent_once_per_call",
-            ),
+            options={
+                "indexes": [models.Index(fields=["tenant", "-created_at", "-id"], name="subagents_newest")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "activity"), name="subagent_of_activity"),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            models.Q(("parent_mailbox", ""), _negated=True),
+                            models.Q(("tool_call_id", ""), _negated=True),
+                        ),
+                        fields=("tenant", "parent_mailbox", "tool_call_id"),
+                        name="subagent_once_per_call",
+                    ),
+                ],
+            },
         ),
         IsolateTenant("activities_mailbox"),
         *[IsolateTenant(table) for table in (*PARTS, "activities_subagent")],

@@ -114,6 +114,14 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name_plural": "provider batches",
                 "ordering": ("-id",),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state__in", ["bound", "sending", "sent"])),
+                        fields=["due_at"],
+                        name="batches_due",
+                    )
+                ],
+                "constraints": [models.UniqueConstraint(fields=("tenant", "id"), name="batch_of_tenant")],
             },
         ),
         migrations.CreateModel(
@@ -208,45 +216,27 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-id",),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "collected")),
+                        fields=["tenant", "provider", "model", "id"],
+                        name="batch_items_collected",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state__in", ["collected", "bound"])),
+                        fields=["leave_at"],
+                        name="batch_items_leaving",
+                    ),
+                    models.Index(
+                        condition=models.Q(("batch__isnull", False)),
+                        fields=["batch"],
+                        name="batch_items_of_batch",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("activity", "fence"), name="batch_item_once_per_run")
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="providerbatch",
-            index=models.Index(
-                condition=models.Q(("state__in", ["bound", "sending", "sent"])),
-                fields=["due_at"],
-                name="batches_due",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="providerbatch",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="batch_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="batchitem",
-            index=models.Index(
-                condition=models.Q(("state", "collected")),
-                fields=["tenant", "provider", "model", "id"],
-                name="batch_items_collected",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="batchitem",
-            index=models.Index(
-                condition=models.Q(("state__in", ["collected", "bound"])),
-                fields=["leave_at"],
-                name="batch_items_leaving",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="batchitem",
-            index=models.Index(
-                condition=models.Q(("batch__isnull", False)), fields=["batch"], name="batch_items_of_batch"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="batchitem",
-            constraint=models.UniqueConstraint(fields=("activity", "fence"), name="batch_item_once_per_run"),
         ),
         IsolateTenant("activities_providerbatch"),
         IsolateTenant("activities_batchitem"),

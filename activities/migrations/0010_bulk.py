@@ -92,6 +92,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["tenant", "-created_at", "-id"], name="bulk_job_newest"),
+                    models.Index(
+                        condition=models.Q(("status", "running")),
+                        fields=["created_at"],
+                        name="bulk_job_running",
+                    ),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("tenant", "id"), name="bulk_job_of_tenant")],
+            },
         ),
         migrations.CreateModel(
             name="BulkItem",
@@ -151,36 +162,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="bulkjob",
-            index=models.Index(fields=["tenant", "-created_at", "-id"], name="bulk_job_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="bulkjob",
-            index=models.Index(
-                condition=models.Q(("status", "running")), fields=["created_at"], name="bulk_job_running"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="bulkjob",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="bulk_job_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="bulkitem",
-            index=models.Index(
-                condition=models.Q(("state", "waiting")),
-                fields=["job", "alone", "activity"],
-                name="bulk_item_waiting",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="bulkitem",
-            index=models.Index(fields=["job", "id"], name="bulk_item_of_job"),
-        ),
-        migrations.AddConstraint(
-            model_name="bulkitem",
-            constraint=models.UniqueConstraint(fields=("job", "activity"), name="bulk_item_once"),
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "waiting")),
+                        fields=["job", "alone", "activity"],
+                        name="bulk_item_waiting",
+                    ),
+                    models.Index(fields=["job", "id"], name="bulk_item_of_job"),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("job", "activity"), name="bulk_item_once")],
+            },
         ),
         IsolateTenant("activities_bulkjob"),
         IsolateTenant("activities_bulkitem"),

@@ -33,8 +33,10 @@ class CountingMark(models.Model):
     counted = models.BigIntegerField(default=0)
     seen = models.BigIntegerField(default=0)
     barrier = models.BigIntegerField(default=0, help_text="An id of a transaction, with its epoch.")
-    at = models.DateTimeField(
-        db_default=Now(), help_text="When somebody last counted or found nothing to count."
+    at = models.DateTimeField(db_default=Now(), help_text="When a keeper last looked for something to count.")
+    noted_at = models.DateTimeField(db_default=Now(), help_text="When `seen` was the newest event.")
+    complete_at = models.DateTimeField(
+        db_default=Now(), help_text="Up to when all that happened is in the counters."
     )
 
     def __str__(self) -> str:

@@ -66,4 +66,4 @@ class DeadLetter(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return f"{self.agent_role}: {self.reason}"
+        return f"{self.agent_role}: {self.get_reason_display().lower()}"

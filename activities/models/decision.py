@@ -31,7 +31,7 @@ class Approval(TenantPart):
         indexes = (models.Index(fields=("tenant", "-created_at", "-id"), name="approval_newest"),)
 
     def __str__(self) -> str:
-        return f"{self.type} {self.id}"
+        return self.type.replace("_", " ")
 
 
 class LinkState(models.TextChoices):

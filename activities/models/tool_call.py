@@ -35,4 +35,4 @@ class ToolCall(TenantPart):
         indexes = (models.Index(fields=("activity", "at"), name="tool_calls_of_activity"),)
 
     def __str__(self) -> str:
-        return self.tool
+        return self.tool.replace("_", " ")

@@ -59,4 +59,4 @@ class Wake(TenantPart):
         )
 
     def __str__(self) -> str:
-        return self.reason
+        return self.reason.replace("_", " ")

@@ -86,10 +86,21 @@ class SealingAdmin(KeptAdmin):
 
 
 class AgentConfigForm(SealingForm):
-    """The address is held to what the API holds it to."""
+    """The address is held to what the API holds it to. What was paused or changed elsewhere while the form was open is not written over."""
+
+    seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["seen_version"].initial = self.instance.version
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
+        seen = values.get("seen_version")
+        if seen is not None and seen != self.instance.version:
+            raise ValidationError(
+                "This was changed, or paused, since you opened it. Load it again to see how it is now."
+            )
         agent = values.get("agent") or getattr(self.instance, "agent", None)
         if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
             return values
@@ -130,6 +141,13 @@ class AgentConfigAdmin(SealingAdmin):
         ("What it is told", {"fields": ("instructions",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
     )
+
+    def get_fieldsets(self, request: HttpRequest, obj: AgentConfig | None = None) -> Any:
+        first, *others = super().get_fieldsets(request, obj)
+        if obj is None or not self.has_change_permission(request, obj):
+            return [first, *others]
+        title, options = first
+        return [(title, {**options, "fields": (*options["fields"], "seen_version")}), *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: AgentConfig | None = None) -> tuple[str, ...]:
         # The credentials are sealed for this tenant and role and would not open under others.

@@ -22,6 +22,7 @@ from agents.command_line.options import Options
 from agents.command_line.processes import RUN_ID, Command
 from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, SessionInvalid
+from tenants import tracing
 
 #: Of the worker's own environment. Its other variables hold the passwords of databases and keys of other agents.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -77,7 +78,7 @@ def environment_of(request: AgentRequest, chosen: Options, work: Path) -> dict[s
     }
     if request.skills_dir is not None:
         found["ORCHESTRATOR_SKILLS_DIR"] = str(request.skills_dir)
-    return found
+    return found | {header.upper(): value for header, value in tracing.outgoing().items()}
 
 
 def home_of(request: AgentRequest) -> Path:

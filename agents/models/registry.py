@@ -209,4 +209,4 @@ class AgentConfig(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return f"{self.agent_id} of {self.tenant_id}"
+        return f"settings of {self.agent_id}"

@@ -28,6 +28,7 @@ CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
 EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people
 EXCERPT_SECONDS = 2.0  # its status is known; the rest is not worth a worker's time
 
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")  # of a message: people read the words behind it
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
@@ -164,7 +165,7 @@ def plain_errors(url: str, seconds: float) -> Iterator[None]:
     except httpx2.TimeoutException as error:
         raise budget.timed_out(seconds) from error
     except httpx2.TransportError as error:
-        message = f"{urls.read(url).place} could not be reached: {error}"
+        message = f"{urls.read(url).place} could not be reached: {_ERRNO.sub('', str(error))}"
         raise RetryableAgentError(message, code="agent_unreachable") from error
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +27,7 @@ from tenants.principals import Principal
 SAMPLE = 10
 MOST_TROUBLES = 50
 LONGEST_REASON = 2_000
+DIGITS = 32  # of what stands for the activities that were seen
 WORDS = {
     BulkAction.CANCEL: "Cancel",
     BulkAction.RETRY: "Try again",
@@ -34,15 +37,24 @@ WORDS = {
 
 
 class NotAsked(ValueError):
-    """What was sent cannot be done; says why."""
+    """What was sent cannot be done; says why. `status` is that of the page."""
+
+    status = HTTPStatus.BAD_REQUEST
+
+
+class OthersMatch(NotAsked):
+    """The query finds other activities than those that the person has seen counted."""
+
+    status = HTTPStatus.CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a query finds now."""
+    """What a query finds now. `seen` stands for exactly these activities."""
 
     query: str
     count: int
+    seen: str
     sample: Sequence[Activity]
     roles: Sequence[str]
     actions: Mapping[str, str]
@@ -54,9 +66,11 @@ def preview(tenant_id: UUID, query: str) -> Preview:
     with tenant_scope(tenant_id):
         rows = _found(tenant_id, query)
         sample = rows.only("id", "name", "status", "agent_role", "human_role")
+        ids = _ids(rows)
         return Preview(
             query=query,
-            count=rows.count(),
+            count=len(ids) if len(ids) <= MOST else rows.count(),
+            seen=_digest(ids),
             sample=list(sample.order_by("-created_at", "-pk")[:SAMPLE]),
             roles=list(Agent.objects.filter(enabled=True).order_by("role").values_list("role", flat=True)),
             actions={str(action): words for action, words in WORDS.items()},
@@ -65,14 +79,15 @@ def preview(tenant_id: UUID, query: str) -> Preview:
 
 
 def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
-    """Begin, if there still are as many as the person has seen. Raises `QueryFault`, `NotAsked`, and what bulk jobs refuse."""
+    """Begin, if they still are those that the person has seen counted. Raises `QueryFault`, `NotAsked`, and what bulk jobs refuse."""
     action, arguments = _read(sent)
     expected = str(sent.get("expected", ""))
     if not expected.isdecimal():
         raise NotAsked("Look at what the query finds first.")
     with tenant_scope(who.tenant_id):
-        rows = _found(who.tenant_id, query).order_by("pk").values_list("pk", flat=True)
-        ids = list(rows[: MOST + 1])
+        ids = _ids(_found(who.tenant_id, query))
+        if len(ids) == int(expected[:9]) and sent.get("seen") != _digest(ids):
+            raise OthersMatch("As many match by now, but others than those that you have seen. Look again.")
         job = bulk.start(
             who.tenant_id,
             action,
@@ -97,6 +112,15 @@ def _note(who: Principal, job: BulkJob) -> None:
             about=("bulk-jobs", job.pk),
             detail={"action": job.action, "count": job.total},
         )
+
+
+def _ids(rows: QuerySet[Activity]) -> list[UUID]:
+    """One more than a job may have tells that they are too many."""
+    return list(rows.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
+
+
+def _digest(ids: Sequence[UUID]) -> str:
+    return hashlib.sha256(b"".join(each.bytes for each in ids)).hexdigest()[:DIGITS]
 
 
 def _found(tenant_id: UUID, query: str) -> QuerySet[Activity]:

@@ -75,7 +75,7 @@ def many(request: HttpRequest, desk: Desk) -> HttpResponse:
             started = bulk.start(desk.who, query, request.POST)
             return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{desk.query}")
     except (NotAsked, ActivityError) as refusal:
-        fault, status = str(refusal), getattr(refusal, "status", 400)
+        fault, status = str(refusal), refusal.status
     except QueryFault:
         return _back_to_the_fault(desk, query)
     try:

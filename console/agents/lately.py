@@ -6,7 +6,7 @@ Read backwards along the key of runs, which grows with time, so that it costs wh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median, quantiles
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
+from tenants.identifiers import first_id_at
 
 WITHIN = timedelta(hours=24)
 MOST = 500  # of the newest; with more the figures are those of the last hours
@@ -61,10 +62,12 @@ class Lately:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The figures by role, and by version where one role was asked for."""
+    """The figures by role, and by version where one role was asked for. `since` when there were too many to count them all: then only what
+    began later is counted."""
 
     by_role: Mapping[str, Lately]
     by_version: dict[str, Lately]
+    since: datetime | None = None
 
 
 def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
@@ -74,19 +77,15 @@ def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = N
     if role is not None:
         rows = rows.filter(activity__agent_role=role)
     facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")
-    return _counted(rows.order_by("-pk").values_list(*facts)[:MOST])
+    return _counted(list(rows.order_by("-pk").values_list(*facts)[: MOST + 1]))
 
 
-def first_id_at(moment: datetime) -> UUID:
-    """The smallest id that is made at this moment: ids begin with their millisecond."""
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
-
-
-def _counted(rows: Iterable[tuple[str, str, str, datetime, datetime]]) -> Runs:
+def _counted(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:
     by_role: dict[str, Lately] = defaultdict(Lately)
     by_version: dict[str, Lately] = defaultdict(Lately)
-    for role, version, status, started_at, ended_at in rows:
+    for role, version, status, started_at, ended_at in rows[:MOST]:
         seconds = (ended_at - started_at).total_seconds()
         by_role[role].count(status, seconds)
         by_version[version].count(status, seconds)
-    return Runs(by_role, dict(by_version))
+    since = rows[MOST - 1][3] if len(rows) > MOST else None
+    return Runs(by_role, dict(by_version), since)

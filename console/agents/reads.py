@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from django.http import Http404
@@ -55,19 +56,28 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Agents:
+    """The list. `since` as in `Runs`."""
+
+    rows: Sequence[Row]
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class OneAgent:
-    """The page of a role: its history of versions, newest first, and its runs by version."""
+    """The page of a role: its history of versions, newest first, and its runs by version. `since` as in `Runs`."""
 
     row: Row
     history: Sequence[AgentVersionDeployment]
     by_version: dict[str, Lately] = field(default_factory=dict)
+    since: datetime | None = None
 
     @property
     def can_roll_back(self) -> bool:
         return self.row.since is not None and self.row.since.previous_id is not None
 
 
-def agents(tenant_id: UUID) -> list[Row]:
+def agents(tenant_id: UUID) -> Agents:
     """All roles of the registry by name, those that have run lately before the others."""
     with tenant_scope(tenant_id):
         found = list(Agent.objects.order_by("role"))
@@ -82,7 +92,7 @@ def agents(tenant_id: UUID) -> list[Row]:
         _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
         for agent in found
     ]  # fmt: skip
-    return sorted(rows, key=lambda row: not row.runs.ended)
+    return Agents(sorted(rows, key=lambda row: not row.runs.ended), runs.since)
 
 
 def agent(tenant_id: UUID, role: str) -> OneAgent | None:
@@ -93,15 +103,13 @@ def agent(tenant_id: UUID, role: str) -> OneAgent | None:
             return None
         own = _own(tenant_id, role)
         history = deployments.history(role)[:MOST_DEPLOYMENTS]
+        serves = deployments.in_production(role)  # which may be older than all that are listed
         runs = lately(tenant_id, role)
         led_to = overview.leading_to(tenant_id, [found], own)
     config = own.get(role)
     standing = overview.standing_of(led_to, own={role} if config and config.auth_sealed else ())
-    serves = next(
-        (each for each in history if each.environment == "production" and each.replaced_at is None), None
-    )
     row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
-    return OneAgent(row, history, runs.by_version)
+    return OneAgent(row, history, runs.by_version, runs.since)
 
 
 def deployment_id(text: str) -> UUID:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
@@ -11,12 +13,15 @@ from console.pages import ACTING, LOOKING, Desk, page, shown
 from console.refusals import Refused
 
 NOT_OFFERED = "This page does not offer that."
+CHANGED = "It has changed since you looked: see what is in production now, and decide anew."
+LONGEST_REVISION = 9  # digits
 
 
 @page("agents")
 def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Every role, with how its runs went lately."""
-    return shown(request, desk, "console/agents/every.html", {"agents": reads.agents(desk.tenant_id)})
+    found = reads.agents(desk.tenant_id)
+    return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
 @page("agents", (*LOOKING, *ACTING))
@@ -37,18 +42,31 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
 
 
 def _act(request: HttpRequest, desk: Desk, role: str) -> str:
-    deed, address = request.POST.get("deed", ""), f"/agents/{role}"
+    deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if deed == "roll_back":
-        reply, words = api_door.ask(request, desk.who, "POST", f"{address}/rollback/"), "Rolled back"
+        # Of two who see the same version fail, the second must not roll back what the first has brought back.
+        reply = api_door.ask(request, desk.who, "POST", f"{address}/rollback/", version=seen)
+        words = "Rolled back"
     elif deed == "check":
         reply = api_door.ask(request, desk.who, "POST", f"{address}/check/")
         words = "A worker looks at its endpoint within seconds"
     elif deed.startswith("promote:"):
         wanted = reads.deployment_id(deed.removeprefix("promote:"))
-        reply = api_door.ask(request, desk.who, "POST", f"{address}/deployments/{wanted}/promote/")
+        path = f"{address}/deployments/{wanted}/promote/"
+        reply = api_door.ask(request, desk.who, "POST", path, version=seen)
         words = "In production now"
     else:
         raise Refused(NOT_OFFERED, status=400)
+    if reply.status == HTTPStatus.PRECONDITION_FAILED:
+        raise Refused(CHANGED)
     if not reply.ok:
         raise telling.refusal_of(reply)
     return words
+
+
+def _revision(request: HttpRequest) -> int:
+    """Which state of the role the page showed. Raises `Refused`."""
+    text = request.POST.get("revision", "")
+    if not text.isdecimal():
+        raise Refused(NOT_OFFERED, status=400)
+    return int(text[:LONGEST_REVISION])

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from console.audit import wording
 from console.audit.sought import Sought
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
@@ -34,6 +35,15 @@ class Entry:
     row: AuditEntry
     changes: Sequence[Change]
     detail: str
+
+    @property
+    def words(self) -> str:
+        return wording.in_words(self.row.operation)
+
+    @property
+    def address(self) -> str:
+        """Where what it is about is shown, without its tenant; empty when nowhere."""
+        return wording.address_of(self.row.object_kind or "", str(self.row.object_id or ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ class Sought:
 
     @property
     def to_moment(self) -> datetime | None:
-        """The end of the last day."""
-        start = _start(_day(self.until))
-        return None if start is None else start + timedelta(days=1)
+        """The end of the last day; none for the last day that there is."""
+        day = _day(self.until)
+        return None if day is None or day == date.max else _start(day + timedelta(days=1))
 
     @property
     def is_narrowed(self) -> bool:
@@ -57,6 +57,11 @@ class Sought:
     def as_query(self) -> str:
         given = {name: getattr(self, name) for name in WORDS} | {"before": self.before}
         return urlencode({name: value for name, value in given.items() if value})
+
+    @property
+    def whole_query(self) -> str:
+        """All that fits, from whichever page it is asked."""
+        return replace(self, before=None).as_query
 
     def behind(self, number: int) -> Sought:
         return replace(self, before=number)

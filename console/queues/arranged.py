@@ -48,12 +48,20 @@ class Arranged:
         return found
 
     def paused_by(self, role: str) -> str:
+        """The first of tenant, platform, off (the tenant does without the role) and role that keeps it from starting anything."""
         config = self.own.get(role)
         if self.tenant.paused:
             return "tenant"
         if self.agents[role].paused:
             return "platform"
-        return "role" if config is not None and (config.paused or not config.enabled) else ""
+        if config is not None and not config.enabled:
+            return "off"
+        return "role" if self.is_paused(role) else ""
+
+    def is_paused(self, role: str) -> bool:
+        """Whether the tenant has paused the role by itself, whatever else holds it up."""
+        config = self.own.get(role)
+        return config is not None and config.paused
 
     def caps(self, role: str) -> Caps:
         agent, config = self.agents[role], self.own.get(role)

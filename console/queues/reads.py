@@ -35,7 +35,8 @@ class Row:
     queue: Queue
     caps: Caps
     state: str
-    paused_by: str  # tenant, role, platform; empty when it is not paused
+    paused_by: str  # tenant, platform, off, role; empty when it is not paused
+    may_resume: bool  # the tenant has paused this role by itself
     oldest: str
     provider: ShownProvider | None = None
 
@@ -143,12 +144,20 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
 def _row(queue: Queue, settings: Arranged, provider: ShownProvider | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
-    return Row(queue, settings.caps(queue.role), _state(queue, paused_by), paused_by, oldest, provider)
+    return Row(
+        queue=queue,
+        caps=settings.caps(queue.role),
+        state=_state(queue, paused_by),
+        paused_by=paused_by,
+        may_resume=settings.is_paused(queue.role),
+        oldest=oldest,
+        provider=provider,
+    )
 
 
 def _state(queue: Queue, paused_by: str) -> str:
     if paused_by:
-        return "paused"
+        return "switched off" if paused_by == "off" else "paused"
     if not queue.workers:
         return "no worker"
     return "served"

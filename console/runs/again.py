@@ -76,10 +76,15 @@ def _shown(run: PipelineRun, step: str, content: str | None, data: Any, remark: 
     return Again(run, step, _lines(content or ""), written, remark)
 
 
+def step_of(request: HttpRequest) -> str:
+    """From which step, by the form or the address."""
+    return (request.POST.get("from_step") or request.GET.get("step", "")).replace("\x00", "")
+
+
 def replay(request: HttpRequest, who: Principal, run_id: UUID) -> UUID:
     """The new run. Input that was left as the page showed it stays where it is. Raises `Refused`, `Http404`."""
     sent = request.POST
-    step = sent.get("from_step", "")
+    step = step_of(request)
     before = again(who.tenant_id, run_id, step)
     content, data = _lines(sent.get("content", "")), _lines(sent.get("data", "")).strip()
     body: dict[str, Any] = {"from_step": step}
@@ -99,7 +104,7 @@ def _json(text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"The data is not JSON: {error}", status=400, field="data") from error
 
 

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
 from activities.models import Activity
+from console.states import tone_of
 from pipelines import picture, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.models import PipelineRun
@@ -73,6 +74,11 @@ class Detail:
     @property
     def pipeline(self) -> str:
         return self.run.version.pipeline.name or self.run.version.pipeline.key
+
+    @property
+    def stands_at(self) -> Sequence[Step]:
+        """The steps at which something happens or is asked now."""
+        return [step for step in self.steps if tone_of(step.status) in ("live", "ask", "bad")]
 
     @property
     def lasted(self) -> timedelta:

@@ -49,7 +49,7 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
         else:
             words = "The run is done again from this step."
             return telling.done(request, desk, reverse("console:run", args=[new]), words)
-    step = request.POST.get("from_step") or request.GET.get("step", "")
+    step = again.step_of(request)
     found = again.again(desk.tenant_id, run_id, step)
     context = {
         "again": found,

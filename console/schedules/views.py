@@ -15,6 +15,7 @@ from console.schedules import reads
 from console.schedules.trial import TrialForm
 from tenants.models import Role
 
+BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
 NOT_OFFERED = "This page does not offer that."
 TIMES = 10
 
@@ -78,7 +79,7 @@ def _act(request: HttpRequest, desk: Desk, schedule_id: UUID) -> str:
     deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
     if deed == "run":
         reply = api_door.ask(request, desk.who, "POST", f"{address}run/")
-        words = "Begun: see its executions"
+        words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
     elif deed in ("on", "off"):
         reply = api_door.ask(request, desk.who, "PATCH", address, {"enabled": deed == "on"})
         words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"

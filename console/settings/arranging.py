@@ -7,8 +7,8 @@ from typing import Any
 
 from django import forms
 
-from activities.models.alert import AlertKind, ChannelKind
-from console.api_forms import ApiForm, JsonField
+from activities.models.alert import AlertKind, ChannelKind, Digest
+from console.api_forms import ApiForm, JsonField, WordsField
 from tenants.events.kinds import KINDS
 from tenants.models import BudgetPeriod, BudgetUnit
 
@@ -35,23 +35,28 @@ class ChangedBudget(Arranged):
     kept = ("agent_role", "deliverable", "activity", "unit", "period")
 
     name = forms.CharField(max_length=200)
-    cap = forms.CharField(max_length=40, help_text="In its unit. 0: nothing starts.")
+    cap = forms.CharField(max_length=40, help_text="In the unit that is chosen. With 0 nothing starts.")
     warning_share = forms.CharField(
         label="Warn at this share",
         required=False,
         max_length=8,
         initial="0.8",
-        help_text="0.8: when 80% is spent.",
+        help_text="With 0.8 people are told when 80% is spent.",
     )
     estimate = forms.CharField(
-        label="Kept for each run", required=False, max_length=40, help_text="Empty: what runs took lately."
+        label="Kept for each run",
+        required=False,
+        max_length=40,
+        help_text="Leave empty to keep what runs took lately.",
     )
 
 
 class NewBudget(ChangedBudget):
     """A budget with what it counts."""
 
-    agent_role = forms.CharField(label="Role", required=False, max_length=63, help_text="Empty: all roles.")
+    agent_role = forms.CharField(
+        label="Role", required=False, max_length=63, help_text="Leave empty for all roles."
+    )
     unit = forms.ChoiceField(choices=BudgetUnit.choices, initial=BudgetUnit.DOLLARS)
     period = forms.ChoiceField(choices=BudgetPeriod.choices, initial=BudgetPeriod.MONTH)
     field_order = ("name", "agent_role", "unit", "period", "cap", "warning_share", "estimate")
@@ -60,10 +65,10 @@ class NewBudget(ChangedBudget):
 class ChannelForm(Arranged):
     """A connection of the tenant's to the outside."""
 
-    kind = forms.CharField(max_length=63, help_text="Such as google-ads.")
+    kind = forms.CharField(max_length=63, help_text="For example google-ads.")
     name = forms.CharField(max_length=200)
     expires_at = forms.CharField(
-        label="Expires at", required=False, max_length=40, help_text="Such as 2027-05-01T09:30:00Z."
+        label="Expires at", required=False, max_length=40, help_text="For example 2027-05-01T09:30:00Z."
     )
     details = JsonField(required=False, help_text="For agents: account numbers and the like. No secrets.")
 
@@ -75,10 +80,22 @@ class ChangedNotification(Arranged):
     target = forms.CharField(
         required=False,
         max_length=2_000,
-        help_text="A URL for slack and webhook, addresses separated by commas for email. Empty: it stays.",
+        help_text="A URL for slack and webhook, addresses separated by commas for email. Leave empty to keep it.",
     )
     kinds = forms.MultipleChoiceField(
-        label="Alerts, none for all", required=False, choices=AlertKind.choices, widget=CHOSEN
+        label="Alerts (choose none for all)", required=False, choices=AlertKind.choices, widget=CHOSEN
+    )
+    digest = forms.ChoiceField(
+        required=False,
+        choices=Digest.choices,
+        initial=Digest.OFF,
+        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday.",
+    )
+    digest_roles = WordsField(
+        label="Human roles of the digest",
+        required=False,
+        max_length=2_000,
+        help_text="Whose waiting items it tells of. Empty: all.",
     )
     enabled = forms.BooleanField(label="Switched on", required=False, initial=True)
 
@@ -96,7 +113,7 @@ class NewNotification(ChangedNotification):
     target = forms.CharField(
         max_length=2_000, help_text="A URL for slack and webhook, addresses separated by commas for email."
     )
-    field_order = ("kind", "name", "target", "kinds", "enabled")
+    field_order = ("kind", "name", "target", "kinds", "digest", "digest_roles", "enabled")
 
 
 class WebhookForm(Arranged):
@@ -105,6 +122,9 @@ class WebhookForm(Arranged):
     url = forms.CharField(label="Address", max_length=2_000)
     description = forms.CharField(required=False, max_length=200)
     kinds = forms.MultipleChoiceField(
-        label="Events, none for all", required=False, choices=[(kind, kind) for kind in KINDS], widget=CHOSEN
+        label="Events (choose none for all)",
+        required=False,
+        choices=[(kind, kind) for kind in KINDS],
+        widget=CHOSEN,
     )
     enabled = forms.BooleanField(label="Switched on", required=False, initial=True)

@@ -49,7 +49,7 @@ def members(request: HttpRequest, desk: Desk) -> HttpResponse:
             refusal = refused
             form = NewMemberForm(request.POST) if request.POST.get("deed") == "add" else form
     with tenant_scope(desk.tenant_id):
-        found = membership.members_of(desk.tenant_id)
+        found = [(member, membership.standing_of(member)) for member in membership.members_of(desk.tenant_id)]
     context: dict[str, Any] = {
         "members": found,
         "roles": Role.choices,
@@ -67,7 +67,8 @@ def _act(request: HttpRequest, desk: Desk) -> str:
         if deed == "add":
             return _add(request, desk)
         if deed == "change":
-            changed = membership.change(desk.who, _id(member), *_given(request, member))
+            seen = request.POST.get(f"seen:{member}", "")
+            changed = membership.change(desk.who, _id(member), *_given(request, member), seen=seen)
             return f"{changed.user} acts as {changed.role} now"
         if deed == "end":
             if refusal := telling.refuse_unsure(request):

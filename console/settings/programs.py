@@ -32,16 +32,16 @@ class TokenForm(forms.Form):
     name = forms.CharField(max_length=100, help_text="To recognise it by.")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR)
     days = forms.IntegerField(
-        label="Ends after days",
+        label="Expires after so many days",
         required=False,
         min_value=1,
         max_value=LONGEST_DAYS,
-        help_text="Never, if empty.",
+        help_text="Leave empty for a token that never expires.",
     )
     scopes = WordsField(
         required=False,
         max_length=500,
-        help_text="Empty: everything that the role may do. Else read, write, or such as activities:read.",
+        help_text="Leave empty for everything that the role may do. Otherwise read, write, or parts such as activities:read.",
     )
 
 

@@ -115,9 +115,14 @@ def _known(key: str) -> Collection:
 def _rows(what: Collection, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each with its cells in the order of the heads."""
     return [
-        {"id": found["id"], "name": _name_of(what, found), "cells": [(head, found.get(name)) for head, name in what.columns[1:]]}
+        {"id": found["id"], "name": _name_of(what, found), "cells": [(head, _said(name, found)) for head, name in what.columns[1:]]}
         for found in results
     ]  # fmt: skip
+
+
+def _said(name: str, found: dict[str, Any]) -> Any:
+    """A member as a list shows it: of kinds, none are all."""
+    return found.get(name) or ("all" if name == "kinds" else found.get(name))
 
 
 def _log(request: HttpRequest, desk: Desk, address: str) -> Any:

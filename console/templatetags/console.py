@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +14,10 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from console.api_door import ONCE
 from console.charts import bars as drawn_bars
-from console.durations import in_words
+from console.durations import from_now, in_words
+from console.icons import STROKES
 from console.navigation import address_of, groups
 from console.states import tone_of, words_of
 from console.wording import KINDS, named
@@ -32,6 +35,14 @@ def address(context: template.Context, name: str, *args: Any, **query: Any) -> s
     given |= {key: value for key, value in query.items() if value not in (None, "")}
     found = reverse(f"console:{name}", args=args)
     return f"{found}?{urlencode(given)}" if given else found
+
+
+@register.simple_tag
+def once() -> SafeString:
+    """Within a form: whoever presses its button twice has done it once. Loading the page anew arms it again."""
+    return format_html(
+        '<input type="hidden" name="{}" value="{}" autocomplete="off">', ONCE, secrets.token_urlsafe(18)
+    )
 
 
 @register.simple_tag
@@ -53,6 +64,7 @@ def menu(context: template.Context) -> dict[str, Any]:
         "for_all": user.is_superuser and here == "home",
         "csrf_token": context.get("csrf_token"),
         "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
+        "strokes": STROKES,
     }
 
 
@@ -76,6 +88,17 @@ def ago(moment: datetime | None) -> SafeString | str:
 def exactly(moment: datetime | None) -> str:
     """A moment to the second, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
+
+
+@register.filter
+def moment(at: datetime | None) -> SafeString | str:
+    """A moment to the second in UTC, and how far it is from now."""
+    if at is None:
+        return NOTHING
+    words = from_now((datetime.now(UTC) - at).total_seconds())
+    return format_html(
+        '<time datetime="{}">{}</time> <small class="beside">{}</small>', at.isoformat(), exactly(at), words
+    )
 
 
 @register.filter

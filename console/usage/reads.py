@@ -18,6 +18,7 @@ from tenants.money import ledger
 
 MOST_LINES = 100
 NO_PIPELINE = "no pipeline"
+OTHERS = "all others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ def usage(tenant_id: UUID, wanted: Wanted) -> Usage:
         by_day = {
             group["day"]: group for group in rows.values("day").annotate(**ledger.FIGURES).order_by("day")
         }
-        roles = _lines(rows, "agent_role")
-        pipelines = _lines(rows, "pipeline")
+        roles, pipelines = _groups(rows, "agent_role"), _groups(rows, "pipeline")
         budgets = budgets_of(tenant_id)
     days = [_line(str(day), by_day.get(day, {})) for day in wanted.days]
-    return Usage(wanted, _sum(days), _with_shares(days), roles, pipelines, budgets)
+    total = _sum(days)
+    return Usage(wanted, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets)
 
 
 def _narrowed(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
@@ -87,9 +88,19 @@ def _narrowed(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
     return rows.filter(pipeline=wanted.pipeline) if wanted.pipeline else rows
 
 
-def _lines(rows: QuerySet[Any], column: str) -> list[Line]:
-    groups = rows.values(column).annotate(**ledger.FIGURES).order_by("-sum_cost_usd", column)[:MOST_LINES]
-    return _with_shares([_line(group[column] or NO_PIPELINE, group) for group in groups])
+def _groups(rows: QuerySet[Any], column: str) -> list[Line]:
+    """The most expensive ones, and one more if there are others."""
+    groups = rows.values(column).annotate(**ledger.FIGURES).order_by("-sum_cost_usd", column)
+    return [_line(group[column] or NO_PIPELINE, group) for group in groups[: MOST_LINES + 1]]
+
+
+def _lines(found: Sequence[Line], total: Line) -> list[Line]:
+    """What is listed adds up to the total, however many there are."""
+    shown = list(found[:MOST_LINES])
+    if len(found) <= MOST_LINES:
+        return _with_shares(shown)
+    pairs = zip(total.figures, _sum(shown).figures, strict=True)
+    return [*_with_shares(shown), Line(OTHERS, *(whole - part for whole, part in pairs))]
 
 
 def _line(name: str, group: dict[str, Any]) -> Line:

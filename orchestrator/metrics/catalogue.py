@@ -35,7 +35,8 @@ CATALOGUE = {
         Declared("build_info", "gauge", "What runs here.", ("version", "python")),
         Declared("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
         Declared("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
-        Declared("counters_timestamp_seconds", "gauge", "When a keeper last brought the counters up to date."),
+        Declared("keeper_timestamp_seconds", "gauge", "When a keeper last looked for something to count."),
+        Declared("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
         # What came, how long it waited, how long it took, what became of it.
         Declared("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
         Declared(

@@ -74,7 +74,8 @@ def _of_the_door(figures: Standing) -> Iterator[Metric]:
 def _of_counters(reading: Reading) -> Iterator[Metric]:
     submitted, lost = reading.totals.get("submitted", {}), reading.totals.get("workers_lost", {})
     waits, attempts = reading.histograms["wait"], reading.histograms["attempts"]
-    yield single("counters_timestamp_seconds", reading.at)
+    yield single("keeper_timestamp_seconds", reading.at)
+    yield single("counters_timestamp_seconds", reading.complete_at)
     yield family("activities_submitted", (((role,), count) for (role, _), count in submitted.items()))
     yield family("activities_ended", reading.totals.get("ended", {}).items())
     yield histogram("queue_wait_seconds", DURATIONS, {(role,): found for (role, _), found in waits.items()})

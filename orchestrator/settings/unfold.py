@@ -66,6 +66,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("console/icon.svg")}
     ],
     "SHOW_HISTORY": True,
+    "DASHBOARD_CALLBACK": "console.dashboard.fill",
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
     "STYLES": [lambda request: static("console/admin.css")],
@@ -79,7 +80,13 @@ UNFOLD = {
                 "items": [
                     # Its address begins every other one, so it would always seem to be the page one is on.
                     {
-                        "title": "Overview",
+                        "title": "Dashboard",
+                        "icon": "dashboard",
+                        "link": reverse_lazy("admin:index"),
+                        "active": lambda request: request.path == "/admin/",
+                    },
+                    {
+                        "title": "Console",
                         "icon": "monitoring",
                         "link": reverse_lazy("console:home"),
                         "active": lambda request: False,
@@ -95,6 +102,7 @@ UNFOLD = {
             {
                 "title": "Work",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Activities", "task_alt", "activities_activity"),
                     _page("Runs", "directions_run", "activities_activityrun"),
@@ -113,6 +121,7 @@ UNFOLD = {
             {
                 "title": "People and failures",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Approvals", "approval", "activities_approval"),
                     _page("Activities of approvals", "rebase_edit", "activities_approvallink"),
@@ -129,6 +138,7 @@ UNFOLD = {
             {
                 "title": "Alerts",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Alerts", "notification_important", "activities_alert"),
                     _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
@@ -141,6 +151,7 @@ UNFOLD = {
             {
                 "title": "Retention",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Policies of tenants", "auto_delete", "tenants_retentionpolicy"),
                     _page("Passes", "cycle", "tenants_retentionpass"),
@@ -152,6 +163,7 @@ UNFOLD = {
             {
                 "title": "Pipelines",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Pipelines", "account_tree", "pipelines_pipeline"),
                     _page("Versions", "layers", "pipelines_pipelineversion"),
@@ -166,6 +178,7 @@ UNFOLD = {
             {
                 "title": "Schedules",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Schedules", "calendar_clock", "pipelines_schedule"),
                     _page("Executions", "event_available", "pipelines_scheduleexecution"),
@@ -176,6 +189,7 @@ UNFOLD = {
             {
                 "title": "Agents",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Agents", "smart_toy", "agents_agent"),
                     _page("Deployments", "rocket_launch", "agents_agentversiondeployment"),
@@ -198,6 +212,7 @@ UNFOLD = {
             {
                 "title": "Tenants and people",
                 "separator": True,
+                "collapsible": True,
                 "items": [
                     _page("Tenants", "apartment", "tenants_tenant"),
                     _page("Members", "badge", "tenants_membership"),

@@ -200,7 +200,7 @@ class PipelineAdmin(DeedsAdmin):
 
 @admin.register(PipelineVersion)
 class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
-    list_display = ("title", "tenant", "created_by", "created_at", "digest")
+    list_display = ("title", "tenant", "created_by", "created_at", "digest_begun")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant", "pipeline")
     search_fields = ("pipeline__key", "tenant__slug")
@@ -208,6 +208,10 @@ class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
     readonly_fields = fields
     actions = ("restore_selected",)
     actions_detail = ("restore",)
+
+    @display(description="Digest")
+    def digest_begun(self, version: PipelineVersion) -> str:
+        return f"{version.digest[:12]}…"
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

@@ -62,6 +62,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "key"), name="pipeline_key_once_per_tenant"),
+                    models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_of_tenant"),
+                ]
+            },
         ),
         migrations.CreateModel(
             name="PipelineVersion",
@@ -104,6 +110,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-number",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("pipeline", "number"), name="version_number_once"),
+                    models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_version_of_tenant"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -169,6 +179,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["tenant", "-started_at", "-id"], name="pipeline_run_newest")
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="StepRun",
@@ -223,6 +241,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("run", "position", "branch"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -275,33 +296,5 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("tenant", "key"), name="template_key_once_per_tenant")
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="pipeline",
-            constraint=models.UniqueConstraint(fields=("tenant", "key"), name="pipeline_key_once_per_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="pipeline",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="pipelineversion",
-            constraint=models.UniqueConstraint(fields=("pipeline", "number"), name="version_number_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="pipelineversion",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_version_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="pipelinerun",
-            index=models.Index(fields=["tenant", "-started_at", "-id"], name="pipeline_run_newest"),
-        ),
-        migrations.AddConstraint(
-            model_name="pipelinerun",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="steprun",
-            constraint=models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),
         ),
     ]

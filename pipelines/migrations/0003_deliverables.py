@@ -113,6 +113,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("status", "active")), fields=["next_on"], name="deliverable_due"
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "key"), name="deliverable_key_once_per_tenant"),
+                    models.UniqueConstraint(fields=("tenant", "id"), name="deliverable_of_tenant"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="DeliverablePeriod",
@@ -187,6 +198,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["tenant", "-starts_on", "-id"], name="period_newest")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("deliverable", "starts_on"), name="period_once_per_month"
+                    ),
+                    models.UniqueConstraint(fields=("tenant", "id"), name="period_of_tenant"),
+                ],
+            },
         ),
         migrations.AddField(
             model_name="pipelinerun",
@@ -208,36 +228,6 @@ class Migration(migrations.Migration):
                 fields=("period", "plan_item"),
                 name="plan_item_run_once",
             ),
-        ),
-        migrations.AddIndex(
-            model_name="deliverable",
-            index=models.Index(
-                condition=models.Q(("status", "active")), fields=["next_on"], name="deliverable_due"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliverable",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "key"), name="deliverable_key_once_per_tenant"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliverable",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="deliverable_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="deliverableperiod",
-            index=models.Index(fields=["tenant", "-starts_on", "-id"], name="period_newest"),
-        ),
-        migrations.AddConstraint(
-            model_name="deliverableperiod",
-            constraint=models.UniqueConstraint(
-                fields=("deliverable", "starts_on"), name="period_once_per_month"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="deliverableperiod",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="period_of_tenant"),
         ),
         IsolateTenant("pipelines_deliverable"),
         IsolateTenant("pipelines_deliverableperiod"),

@@ -74,7 +74,22 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="dataset_of_tenant"),
+                    models.UniqueConstraint(fields=("tenant", "name"), name="dataset_name_once"),
+                ]
+            },
         ),
         migrations.CreateModel(
             name="DatasetRow",
@@ -87,44 +102,31 @@ class Migration(migrations.Migration):
                 ),
                 ("key", models.CharField(max_length=200)),
                 ("data", models.JSONField()),
+                (
+                    "dataset",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rows",
+                        to="pipelines.dataset",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("dataset", "id"),
-            },
-        ),
-        migrations.CreateModel(
-            name="Firing",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("nominal_at", models.DateTimeField()),
-                (
-                    "last_at",
-                    models.DateTimeField(
-                        help_text="A long row of skipped times is one record: from nominal_at to this one.",
-                        null=True,
-                    ),
-                ),
-                ("count", models.IntegerField(default=1, help_text="How many times this record stands for.")),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[("fired", "Fired"), ("queued", "Queued"), ("skipped", "Skipped")],
-                        max_length=8,
-                    ),
-                ),
-                (
-                    "reason",
-                    models.CharField(blank=True, default="", help_text="Why it was skipped.", max_length=200),
-                ),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-            ],
-            options={
-                "ordering": ("-nominal_at",),
+                "indexes": [models.Index(fields=["dataset", "id"], name="rows_in_order")],
+                "constraints": [models.UniqueConstraint(fields=("dataset", "key"), name="row_once_per_key")],
             },
         ),
         migrations.CreateModel(
@@ -270,7 +272,114 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
+                (
+                    "pipeline",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="schedules",
+                        to="pipelines.pipeline",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("enabled", True), ("next_run_at__isnull", False)),
+                        fields=["next_run_at"],
+                        name="schedules_due",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="schedule_of_tenant"),
+                    models.UniqueConstraint(fields=("tenant", "name"), name="schedule_name_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("agent_role__isnull", False),
+                                ("pipeline__isnull", True),
+                                ("target_type", "agent"),
+                            ),
+                            models.Q(
+                                ("agent_role__isnull", True),
+                                ("pipeline__isnull", False),
+                                ("target_type", "pipeline"),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="schedule_has_one_target",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Firing",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("nominal_at", models.DateTimeField()),
+                (
+                    "last_at",
+                    models.DateTimeField(
+                        help_text="A long row of skipped times is one record: from nominal_at to this one.",
+                        null=True,
+                    ),
+                ),
+                ("count", models.IntegerField(default=1, help_text="How many times this record stands for.")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("fired", "Fired"), ("queued", "Queued"), ("skipped", "Skipped")],
+                        max_length=8,
+                    ),
+                ),
+                (
+                    "reason",
+                    models.CharField(blank=True, default="", help_text="Why it was skipped.", max_length=200),
+                ),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="firings",
+                        to="pipelines.schedule",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-nominal_at",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule", "nominal_at"), name="each_time_once")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ScheduleExecution",
@@ -317,9 +426,52 @@ class Migration(migrations.Migration):
                 ("created_by", models.CharField(default="schedule", max_length=200)),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="executions",
+                        to="pipelines.schedule",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("-started_at",),
+                "indexes": [
+                    models.Index(fields=["tenant", "-started_at", "-id"], name="executions_newest"),
+                    models.Index(fields=["schedule", "status"], name="executions_of_schedule"),
+                    models.Index(fields=["schedule", "-started_at", "-id"], name="executions_newest_of_one"),
+                    models.Index(
+                        condition=models.Q(("status__in", ["running", "queued"])),
+                        fields=["id"],
+                        name="executions_open",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "id"), name="execution_of_tenant"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("nominal_at__isnull", False)),
+                        fields=("schedule", "nominal_at"),
+                        name="one_execution_per_time",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("status", "queued")),
+                        fields=("schedule",),
+                        name="one_queued_execution",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -356,9 +508,49 @@ class Migration(migrations.Migration):
                 ("pipeline_run_id", models.UUIDField(null=True)),
                 ("error", models.JSONField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
+                (
+                    "execution",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="pipelines.scheduleexecution",
+                    ),
+                ),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="tenants.tenant",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("execution", "ordinal"),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state__in", ["waiting", "enqueued"])),
+                        fields=["execution", "batch"],
+                        name="jobs_open",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("execution", "ordinal"), name="job_once_per_execution"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("activity_id__isnull", False)),
+                        fields=("activity_id",),
+                        name="job_of_activity",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("pipeline_run_id__isnull", False)),
+                        fields=("pipeline_run_id",),
+                        name="job_of_pipeline_run",
+                    ),
+                ],
             },
         ),
         migrations.AddField(
@@ -386,245 +578,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("schedule_id__isnull", False)),
                 fields=["tenant", "schedule_id", "-started_at"],
                 name="pipeline_run_of_schedule",
-            ),
-        ),
-        migrations.AddField(
-            model_name="dataset",
-            name="tenant",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddField(
-            model_name="datasetrow",
-            name="dataset",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="rows",
-                to="pipelines.dataset",
-            ),
-        ),
-        migrations.AddField(
-            model_name="datasetrow",
-            name="tenant",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddField(
-            model_name="firing",
-            name="tenant",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddField(
-            model_name="schedule",
-            name="pipeline",
-            field=models.ForeignKey(
-                blank=True,
-                db_constraint=False,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="schedules",
-                to="pipelines.pipeline",
-            ),
-        ),
-        migrations.AddField(
-            model_name="schedule",
-            name="tenant",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddField(
-            model_name="firing",
-            name="schedule",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="firings",
-                to="pipelines.schedule",
-            ),
-        ),
-        migrations.AddField(
-            model_name="scheduleexecution",
-            name="schedule",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="executions",
-                to="pipelines.schedule",
-            ),
-        ),
-        migrations.AddField(
-            model_name="scheduleexecution",
-            name="tenant",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddField(
-            model_name="schedulejob",
-            name="execution",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="jobs",
-                to="pipelines.scheduleexecution",
-            ),
-        ),
-        migrations.AddField(
-            model_name="schedulejob",
-            name="tenant",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="tenants.tenant",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="dataset",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="dataset_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="dataset",
-            constraint=models.UniqueConstraint(fields=("tenant", "name"), name="dataset_name_once"),
-        ),
-        migrations.AddIndex(
-            model_name="datasetrow",
-            index=models.Index(fields=["dataset", "id"], name="rows_in_order"),
-        ),
-        migrations.AddConstraint(
-            model_name="datasetrow",
-            constraint=models.UniqueConstraint(fields=("dataset", "key"), name="row_once_per_key"),
-        ),
-        migrations.AddIndex(
-            model_name="schedule",
-            index=models.Index(
-                condition=models.Q(("enabled", True), ("next_run_at__isnull", False)),
-                fields=["next_run_at"],
-                name="schedules_due",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="schedule",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="schedule_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="schedule",
-            constraint=models.UniqueConstraint(fields=("tenant", "name"), name="schedule_name_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="schedule",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("agent_role__isnull", False), ("pipeline__isnull", True), ("target_type", "agent")
-                    ),
-                    models.Q(
-                        ("agent_role__isnull", True), ("pipeline__isnull", False), ("target_type", "pipeline")
-                    ),
-                    _connector="OR",
-                ),
-                name="schedule_has_one_target",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="firing",
-            constraint=models.UniqueConstraint(fields=("schedule", "nominal_at"), name="each_time_once"),
-        ),
-        migrations.AddIndex(
-            model_name="scheduleexecution",
-            index=models.Index(fields=["tenant", "-started_at", "-id"], name="executions_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="scheduleexecution",
-            index=models.Index(fields=["schedule", "status"], name="executions_of_schedule"),
-        ),
-        migrations.AddIndex(
-            model_name="scheduleexecution",
-            index=models.Index(fields=["schedule", "-started_at", "-id"], name="executions_newest_of_one"),
-        ),
-        migrations.AddIndex(
-            model_name="scheduleexecution",
-            index=models.Index(
-                condition=models.Q(("status__in", ["running", "queued"])),
-                fields=["id"],
-                name="executions_open",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="scheduleexecution",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="execution_of_tenant"),
-        ),
-        migrations.AddConstraint(
-            model_name="scheduleexecution",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("nominal_at__isnull", False)),
-                fields=("schedule", "nominal_at"),
-                name="one_execution_per_time",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="scheduleexecution",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("status", "queued")), fields=("schedule",), name="one_queued_execution"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="schedulejob",
-            index=models.Index(
-                condition=models.Q(("state__in", ["waiting", "enqueued"])),
-                fields=["execution", "batch"],
-                name="jobs_open",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="schedulejob",
-            constraint=models.UniqueConstraint(
-                fields=("execution", "ordinal"), name="job_once_per_execution"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="schedulejob",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("activity_id__isnull", False)),
-                fields=("activity_id",),
-                name="job_of_activity",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="schedulejob",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("pipeline_run_id__isnull", False)),
-                fields=("pipeline_run_id",),
-                name="job_of_pipeline_run",
             ),
         ),
         *(

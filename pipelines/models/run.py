@@ -108,7 +108,7 @@ class PipelineRun(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return str(self.id)
+        return self.name or f"run {self.id}"
 
 
 class StepRun(TenantPart):

@@ -32,22 +32,24 @@ TURN_SECONDS = (
 )
 
 
-def fire() -> None:
-    """Fire what is due, and expand what begins with it."""
-    _expand(firing.fire_due())
+def fire() -> int:
+    """Fire what is due, and expand what begins with it; how many executions that are."""
+    return _expand(firing.fire_due())
 
 
-def fire_one(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> None:
-    """Beat has ticked for a schedule: if one of its times has come, it is fired."""
-    _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id, now=now)])
+def fire_one(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> int:
+    """Beat has ticked for a schedule: if one of its times has come, it is fired; how many executions begin."""
+    return _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id, now=now)])
 
 
-def check() -> None:
-    """Everything, once per check interval: what hints that got lost would have said. Takes up a new interval, too."""
+def check() -> int:
+    """Everything, once per check interval: what hints that got lost would have said. Takes up a new interval, too.
+
+    How many executions were begun or looked at.
+    """
     with system_scope():
         beat.keep_check()
-    fire()
-    tend()
+    return fire() + tend()
 
 
 def tend() -> int:
@@ -56,9 +58,7 @@ def tend() -> int:
 
 
 def expand() -> int:
-    found = _listed(unexpanded())
-    _expand(found)
-    return len(found)
+    return _expand(_listed(unexpanded()))
 
 
 def settle() -> int:
@@ -102,8 +102,9 @@ def _unfinished() -> QuerySet[ScheduleExecution]:
     return rows
 
 
-def _expand(found: Sequence[tuple[UUID, UUID]]) -> None:
+def _expand(found: Sequence[tuple[UUID, UUID]]) -> int:
     _each(expanding.expand_all(found), expanding.expand)
+    return len(found)
 
 
 def _listed(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:

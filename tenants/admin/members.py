@@ -1,4 +1,4 @@
-"""Who acts for which tenant."""
+"""Who acts for which tenant, and the views that they keep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from django.http import HttpRequest
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import is_superuser
 from tenants.models import Membership
+from tenants.saved_views.models import SavedView
 
 
 class MembershipForm(forms.ModelForm):
@@ -55,3 +56,13 @@ class MembershipAdmin(PlatformAdmin):
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:
         return ", ".join(membership.human_roles) or NOTHING
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(RecordAdmin):
+    list_display = ("name", "page", "tenant", "membership", "created_at")
+    list_filter = (TenantFilter, "page")
+    list_select_related = ("tenant", "membership__user")
+    search_fields = ("name", "tenant__slug")
+    fields = ("name", "page", "query", "tenant", "membership", "created_at")
+    readonly_fields = fields

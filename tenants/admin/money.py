@@ -14,6 +14,17 @@ from tenants.admin.bases import RecordAdmin, TenantFilter
 from tenants.models import Budget, BudgetWait, Reservation, UsageEntry
 
 
+def _figure(name: str) -> Any:
+    """A column with an amount as people write it: without the zeros behind its last digit."""
+
+    @display(description=name.capitalize(), ordering=name)
+    def shown(admin: Any, row: Any) -> str:
+        amount = getattr(row, name)
+        return "-" if amount is None else f"{amount.normalize():,f}"
+
+    return shown
+
+
 @admin.register(Budget)
 class BudgetAdmin(RecordAdmin):
     list_display = (
@@ -22,9 +33,9 @@ class BudgetAdmin(RecordAdmin):
         "scope",
         "unit",
         "period",
-        "cap",
-        "spent",
-        "reserved",
+        "cap_shown",
+        "spent_shown",
+        "reserved_shown",
         "warned_at",
         "waiting_since",
     )
@@ -32,9 +43,15 @@ class BudgetAdmin(RecordAdmin):
     list_select_related = ("tenant",)
     search_fields = ("name", "agent_role", "tenant__slug")
     fields = (
-        "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap", "warning_share", "estimate", "spent",
-        "reserved", "overshoot", "period_start", "warned_at", "waiting_since", "created_at", "deleted_at", "version",
+        "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap_shown", "warning_share", "estimate_shown",
+        "spent_shown", "reserved_shown", "overshoot_shown",
+        "period_start", "warned_at", "waiting_since", "created_at", "deleted_at", "version",
     )  # fmt: skip
+
+    readonly_fields = fields
+    stands_for = {f"{name}_shown": name for name in ("cap", "spent", "reserved", "overshoot", "estimate")}
+    cap_shown, spent_shown, reserved_shown = _figure("cap"), _figure("spent"), _figure("reserved")
+    overshoot_shown, estimate_shown = _figure("overshoot"), _figure("estimate")
 
     @display(description="Counts")
     def scope(self, budget: Budget) -> str:
@@ -55,7 +72,7 @@ class UsageEntryAdmin(RecordAdmin):
         "model",
         "input_tokens",
         "output_tokens",
-        "dollars",
+        "dollars_shown",
         "runs",
         "unpriced",
     )
@@ -64,8 +81,10 @@ class UsageEntryAdmin(RecordAdmin):
     search_fields = ("agent_role", "model", "tenant__slug")
     fields = (
         "tenant", "at", "day", "agent_role", "deliverable_id", "activity_id", "run_id", "pipeline_run_id", "model", "input_tokens",
-        "output_tokens", "dollars", "runs", "unpriced",
+        "output_tokens", "dollars_shown", "runs", "unpriced",
     )  # fmt: skip
+    readonly_fields = fields
+    dollars_shown = _figure("dollars")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -81,15 +100,17 @@ class UsageEntryAdmin(RecordAdmin):
 
 @admin.register(Reservation)
 class ReservationAdmin(RecordAdmin):
-    list_display = ("budget", "tenant", "run_id", "activity_id", "amount", "reserved_at")
+    list_display = ("budget", "tenant", "run_id", "activity_id", "amount_shown", "reserved_at")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant", "budget")
+    amount_shown = _figure("amount")
     fields = ("tenant", "budget", "run_id", "activity_id", "amount", "reserved_at")
 
 
 @admin.register(BudgetWait)
 class BudgetWaitAdmin(RecordAdmin):
-    list_display = ("budget", "tenant", "activity_id", "amount", "priority", "since")
+    list_display = ("budget", "tenant", "activity_id", "amount_shown", "priority", "since")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant", "budget")
+    amount_shown = _figure("amount")
     fields = ("tenant", "budget", "activity_id", "amount", "priority", "since")

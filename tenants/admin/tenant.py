@@ -70,8 +70,26 @@ class TokenForm(forms.Form):
         )
 
 
+class TenantForm(forms.ModelForm):
+    """A tenant is paused in the console as well, perhaps while somebody has this form open: who leaves the switch alone leaves it as it is
+    by then."""
+
+    paused_seen = forms.BooleanField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["paused_seen"].initial = self.instance.paused
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        if given.get("paused") == given.get("paused_seen"):
+            given["paused"] = self.instance.paused
+        return given
+
+
 @admin.register(Tenant)
 class TenantAdmin(KeptAdmin):
+    form = TenantForm
     list_display = ("name", "slug", "is_active", "paused", "max_concurrency", "weight", "created_at")
     list_filter = ("is_active", "paused")
     search_fields = ("slug", "name")
@@ -96,6 +114,12 @@ class TenantAdmin(KeptAdmin):
         """Superusers see and change which tenants there are; members see theirs."""
         seen, obj = sight.of_request(request), found(Tenant, obj)
         return is_superuser(request) or (seen.may_read(obj.pk) if obj else bool(seen.reads))
+
+    def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
+        # Who only looks is shown fields of the row, and this is none.
+        return (
+            (*self.fields, "paused_seen") if obj and self.has_change_permission(request, obj) else self.fields
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         # People and programs name a tenant by its slug, so it stays what it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -19,6 +19,9 @@ from tenants.events.seats import TooManyStreams
 from tenants.events.stream import Stream, opening, reset
 
 MEDIA_TYPE = "text/event-stream"
+
+FEEL_SECONDS = 0.5  # two writes are needed to find out: the first still seems to succeed
+FEEL = b":\n\n"  # a comment, which clients pass over
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -46,7 +49,8 @@ def follow(
     environ: Mapping[str, Any], bearer: Bearer, wanted: Wanted, after: int | None
 ) -> StreamingHttpResponse:
     """The answer that carries what the bearer wants, from behind `after`, or with None from now on. One whose number is not kept any more
-    is told so, and gets what happens from now on. Raises `TooManyStreams`.
+    is told so, and gets what happens from now on. A person's newest stream takes the place of their oldest where there is none free; a
+    program is refused. Raises `TooManyStreams`.
     """
     if hub.here().size() >= settings.ORCHESTRATOR_STREAMS_PER_PROCESS:
         raise TooManyStreams("This server has as many streams open as it may. Come back in a moment.")
@@ -57,17 +61,35 @@ def follow(
         oldest, last = log.standing(tenant_id)
     gone = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or gone else after
-    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=seats.take(bearer.principal))
+    taken = seats.take(bearer.principal, displacing=bearer.session is not None)
+    hub.here().displace(taken.displaced)
+    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=taken.seat)
     return answer(environ, stream, reset(oldest, last) if gone else b"")
 
 
 def answer(environ: Mapping[str, Any], stream: Stream, first: bytes = b"") -> StreamingHttpResponse:
     """The answer that begins with where the stream is, and with `first`. `stream` gets its socket here."""
     begun = opening(stream.position) + first
-    return StreamingHttpResponse(_carried(environ, stream, begun), content_type=MEDIA_TYPE, headers=HEADERS)
+    return StreamingHttpResponse(_Body(environ, stream, begun), content_type=MEDIA_TYPE, headers=HEADERS)
 
 
-def _carried(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Iterator[bytes]:
+class _Body:
+    """What the server sends. A client that goes before it gets anything gives the seat back as well."""
+
+    def __init__(self, environ: Mapping[str, Any], stream: Stream, begun: bytes) -> None:
+        self._stream = stream
+        self._pieces = _carried(environ, stream, begun)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def close(self) -> None:
+        self._pieces.close()
+        if self._stream.socket is None:  # nobody has begun to carry it
+            seats.leave(self._stream.bearer.principal, self._stream.seat)
+
+
+def _carried(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Generator[bytes, None, None]:
     yield begun  # with it the server sends the head of the answer
     connection: Any = environ.get("gunicorn.socket")
     if hasattr(connection, "hand_over"):
@@ -79,5 +101,17 @@ def _carried(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Iterat
     stream.socket, ours = socket.socketpair()
     with ours:
         hub.here().adopt(stream)
-        while data := ours.recv(65_536):
-            yield data
+        yield from _passed_on(ours)
+
+
+def _passed_on(ours: socket.socket) -> Iterator[bytes]:
+    # Such a server learns that its client has gone by writing to it, and from nothing else.
+    ours.settimeout(FEEL_SECONDS)
+    while True:
+        try:
+            data = ours.recv(65_536)
+        except TimeoutError:
+            data = FEEL
+        if not data:
+            return
+        yield data

@@ -1,7 +1,7 @@
 """Bearers: whoever opened a stream, and whether they still may read it.
 
 A stream outlives the request that opened it, so what the door has checked once is asked again all the time, for all streams of the process
-with two statements. Any difference ends the stream: the client comes back, and the door judges anew.
+together. Any difference ends the stream: the client comes back, and the door judges anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
 
+from tenants.audit.rows import BreakGlass
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.principals import Principal
@@ -29,7 +30,9 @@ class Bearer:
 
 
 def still_welcome(bearers: Iterable[Bearer]) -> set[Bearer]:
-    """Those of them whose token, or session and membership, still are what they were. Not inside a transaction of a tenant."""
+    """Those of them whose token, or session and membership or broken glass, still are what they were. Not inside a transaction of a
+    tenant.
+    """
     asked = set(bearers)
     tokens = {bearer for bearer in asked if bearer.principal.token_id}
     with system_scope():
@@ -66,16 +69,30 @@ def _of_people(bearers: Collection[Bearer]) -> set[Bearer]:
     tenants = _active_tenants(b.principal.tenant_id for b in bearers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
+    broken = _broken_glass(b.principal.break_glass_id for b in bearers)
 
     def is_welcome(bearer: Bearer) -> bool:
         who = bearer.principal
         if who.user_id not in active or bearer.session not in sessions or who.tenant_id not in tenants:
             return False
-        if who.is_platform_admin:
-            return active[who.user_id]
-        return roles.get((who.user_id, who.tenant_id)) == who.role
+        if active[who.user_id] != who.is_platform_admin:
+            return False
+        if who.break_glass_id is not None:
+            return who.break_glass_id in broken
+        role = roles.get((who.user_id, who.tenant_id))
+        # Superusers are admins wherever they are members.
+        return role is not None if who.is_platform_admin else role == who.role
 
     return {bearer for bearer in bearers if is_welcome(bearer)}
+
+
+def _broken_glass(ids: Iterable[UUID | None]) -> set[UUID]:
+    """What a superuser who is no member sees through ends with its hour, or before."""
+    asked = {glass for glass in ids if glass is not None}
+    if not asked:
+        return set()
+    rows = BreakGlass.objects.filter(pk__in=asked, ended_at=None, expires_at__gt=timezone.now())
+    return set(rows.values_list("pk", flat=True))
 
 
 def _active_tenants(ids: Iterable[UUID]) -> set[UUID]:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -23,24 +23,28 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.events import bearers, following, seats
 from tenants.events.bell import Bell
-from tenants.events.stream import KEEPALIVE, Stream
+from tenants.events.stream import DISPLACED, KEEPALIVE, Stream
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
 AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
 WELCOME_SECONDS = (
     2.0  # between checks whether the callers still may read; with all that delays it, well below 5
 )
-HOLD_SECONDS = 10.0
+HOLD_SECONDS = (
+    2.0  # between renewals of seats, and so the longest that one which was taken away elsewhere is used
+)
+FOLLOW_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 
 
 class Hub:
-    """`adopt` may be called by any thread; everything else happens in the hub's own."""
+    """`adopt`, `displace` and `size` may be called by any thread; everything else happens in the hub's own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._new: list[Stream] = []
+        self._displaced: set[str] = set()
         self._open: dict[UUID, set[Stream]] = defaultdict(set)
         self._due: dict[UUID, float] = {}
         self._hurry: socket.socket | None = None
@@ -55,6 +59,13 @@ class Hub:
                 threading.Thread(target=self._run, args=(hurried,), name="event-hub", daemon=True).start()
             self._hurry.send(b"!")
 
+    def displace(self, seats: Collection[str]) -> None:
+        """End the streams with these seats. Those that are carried elsewhere, or not yet, end with the next renewal of their seats."""
+        with self._lock:
+            if seats and self._hurry is not None:
+                self._displaced.update(seats)
+                self._hurry.send(b"!")
+
     def size(self) -> int:
         """How many streams there are."""
         with self._lock:
@@ -63,7 +74,12 @@ class Hub:
     def _run(self, hurried: socket.socket) -> None:
         bell, selector = Bell(), selectors.DefaultSelector()
         selector.register(hurried, selectors.EVENT_READ)
-        checks = {self._look: LOOK_SECONDS, self._check_welcome: WELCOME_SECONDS, self._hold: HOLD_SECONDS}
+        checks = {
+            self._look: LOOK_SECONDS,
+            self._check_welcome: WELCOME_SECONDS,
+            self._hold: HOLD_SECONDS,
+            self._follow: FOLLOW_SECONDS,
+        }
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
             ringing = _listened(selector, bell)
@@ -90,6 +106,8 @@ class Hub:
                 self._due[stream.bearer.principal.tenant_id] = 0.0
                 selector.register(stream.socket, selectors.EVENT_READ, stream)
             self._new.clear()
+            self._mark_displaced(self._displaced)
+            self._displaced = set()
             if not self._open and self._hurry is not None:
                 self._hurry.close()
                 self._hurry = None
@@ -128,7 +146,15 @@ class Hub:
 
     def _hold(self) -> None:
         for tenant_id, streams in self._open.items():
-            seats.hold(tenant_id, [(stream.bearer.principal, stream.seat) for stream in streams])
+            held = [(stream.bearer.principal, stream.seat) for stream in streams]
+            self._mark_displaced(seats.hold(tenant_id, held))
+
+    def _mark_displaced(self, seats: Collection[str]) -> None:
+        if seats:
+            for stream in self._streams():
+                stream.displaced = stream.displaced or stream.seat in seats
+
+    def _follow(self) -> None:
         following.follow(self._open)
 
     def _keep_alive(self, now: float) -> None:
@@ -140,7 +166,9 @@ class Hub:
         for stream in self._streams():
             if stream.unwelcome:
                 stream.waiting.clear()
-            if stream.unwelcome or not stream.flush():
+            elif stream.displaced:
+                stream.say(DISPLACED)
+            if stream.unwelcome or stream.displaced or not stream.flush():
                 self._close(selector, stream)
                 continue
             # Only what could not be handed over at once waits for the client to take more.

@@ -17,3 +17,8 @@ def of_tenant(tenant_id: UUID) -> str:
 def of_caller(principal: Principal) -> str:
     """The seats of one token or person."""
     return f"{of_tenant(principal.tenant_id)}:{principal.identity}"
+
+
+def of_displaced(tenant_id: UUID) -> str:
+    """The seats of a tenant that were taken away from streams that may not know yet."""
+    return f"{of_tenant(tenant_id)}:displaced"

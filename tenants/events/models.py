@@ -60,7 +60,7 @@ class EventLog(models.Model):
     objects = TenantQuerySet.as_manager()
 
     def __str__(self) -> str:
-        return f"{self.tenant_id} at {self.last_number}"
+        return f"log up to {self.last_number}"
 
 
 class OffReason(models.TextChoices):

@@ -1,12 +1,14 @@
 """Seats: how many streams a tenant and a caller may have open, over all web processes.
 
-They are leases in Redis that lapse by themselves, so a process that dies gives its seats back. When Redis does not answer, nobody is
-refused: the limit protects the others, and each process has one of its own.
+They are leases in Redis that lapse by themselves, so a process that dies gives its seats back. A program that has taken all of its seats
+is refused. A person is not: their newest page is the one that they look at, so their oldest stream makes room, wherever it is carried.
+When Redis does not answer, nobody is refused: the limit protects the others, and each process has one of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from uuid import UUID
@@ -32,32 +34,42 @@ class TooManyStreams(TenantError):
     retry_after = 5
 
 
-def take(principal: Principal) -> str:
-    """A seat for one more stream. Raises `TooManyStreams`."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A seat, and those of the same caller that were taken away for it."""
+
+    seat: str
+    displaced: frozenset[str] = frozenset()
+
+
+def take(principal: Principal, *, displacing: bool = False) -> Taken:
+    """A seat for one more stream. `displacing`: where none is free, the caller's oldest is taken away. Raises `TooManyStreams`."""
     seat = str(uuid7())
-    most = {
-        "tenant": settings.ORCHESTRATOR_STREAMS_PER_TENANT,
-        "caller": settings.ORCHESTRATOR_STREAMS_PER_CALLER,
-    }
-    names = [keys.of_tenant(principal.tenant_id), keys.of_caller(principal)]
+    most = (settings.ORCHESTRATOR_STREAMS_PER_TENANT, settings.ORCHESTRATOR_STREAMS_PER_CALLER)
+    tenant_id = principal.tenant_id
+    names = [keys.of_tenant(tenant_id), keys.of_caller(principal), keys.of_displaced(tenant_id)]
     try:
-        full = _script("take_seat")(names, [seat, LAPSE_SECONDS, *most.values()], client=_client())
+        full, *displaced = _script("take_seat")(
+            names, [seat, LAPSE_SECONDS, *most, int(displacing)], client=_client()
+        )
     except redis.RedisError:
-        return seat
+        return Taken(seat)
     if full:
         whose = ("Your tenant", "You")[int(full) - 1]
-        raise TooManyStreams(f"{whose} may have {list(most.values())[int(full) - 1]} streams open at once.")
-    return seat
+        raise TooManyStreams(f"{whose} may have {most[int(full) - 1]} streams open at once.")
+    return Taken(seat, _read(displaced))
 
 
-def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> None:
-    """Keep the seats of a tenant's streams for a while longer."""
+def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[str]:
+    """Keep the seats of a tenant's streams for a while longer; returns those that were taken away, whose streams are to end."""
     held = list(seats)
-    names = [keys.of_tenant(tenant_id), *(keys.of_caller(principal) for principal, _ in held)]
+    callers = [keys.of_caller(principal) for principal, _ in held]
+    names = [keys.of_tenant(tenant_id), keys.of_displaced(tenant_id), *callers]
     try:
-        _script("hold_seats")(names, [LAPSE_SECONDS, *(seat for _, seat in held)], client=_client())
+        given: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in held)]
+        return _read(_script("hold_seats")(names, given, client=_client()))
     except redis.RedisError:
-        return  # they are taken again with the next renewal
+        return frozenset()  # they are taken again with the next renewal
 
 
 def leave(principal: Principal, seat: str) -> None:
@@ -68,6 +80,10 @@ def leave(principal: Principal, seat: str) -> None:
         pipeline.execute()
     except redis.RedisError:
         return  # it lapses
+
+
+def _read(seats: Iterable[bytes | str]) -> frozenset[str]:
+    return frozenset(seat.decode() if isinstance(seat, bytes) else seat for seat in seats)
 
 
 def _client() -> redis.Redis:

@@ -39,6 +39,7 @@ class Stream:
     said_at: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.monotonic)
     unwelcome: bool = False  # the caller may not read any more
+    displaced: bool = False  # a newer stream of the same caller has its seat
 
     def offer(self, event: Event) -> None:
         """Put an event that it wants on its way, and go on behind it."""
@@ -104,5 +105,8 @@ def reset(oldest: int, last: int) -> bytes:
     """Tells a client that what it has missed is not kept any more."""
     return b"id: %d\nevent: reset\ndata: %b\n\n" % (last, dumps({"oldest": oldest, "last": last}))
 
+
+#: The last event of a stream whose seat a newer one of the same person has got: coming back at once would only take another's.
+DISPLACED = b"event: displaced\ndata: {}\n\n"
 
 KEEPALIVE = b": still here\n\n"

@@ -152,6 +152,21 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("waiting_since__isnull", False)),
+                        fields=["id"],
+                        name="budgets_waited_for",
+                    ),
+                    models.Index(
+                        condition=models.Q(("recount_at__isnull", False)),
+                        fields=["recount_at"],
+                        name="budgets_to_recount",
+                    ),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("tenant", "id"), name="budget_of_tenant")],
+            },
         ),
         migrations.CreateModel(
             name="BudgetWait",
@@ -187,6 +202,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["budget", "priority", "since"], name="waits_in_order")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant", "activity_id"), name="waits_for_one_budget")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Reservation",
@@ -217,6 +238,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["budget"], name="reservations_of_budget")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run_id", "budget"), name="reserved_once_per_run")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="UsageEntry",
@@ -259,45 +286,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "usage entries",
+                "indexes": [
+                    models.Index(fields=["tenant", "day", "agent_role"], name="usage_by_day_and_role")
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="budget",
-            index=models.Index(
-                condition=models.Q(("waiting_since__isnull", False)), fields=["id"], name="budgets_waited_for"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="budget",
-            index=models.Index(
-                condition=models.Q(("recount_at__isnull", False)),
-                fields=["recount_at"],
-                name="budgets_to_recount",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="budget_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="budgetwait",
-            index=models.Index(fields=["budget", "priority", "since"], name="waits_in_order"),
-        ),
-        migrations.AddConstraint(
-            model_name="budgetwait",
-            constraint=models.UniqueConstraint(fields=("tenant", "activity_id"), name="waits_for_one_budget"),
-        ),
-        migrations.AddIndex(
-            model_name="reservation",
-            index=models.Index(fields=["budget"], name="reservations_of_budget"),
-        ),
-        migrations.AddConstraint(
-            model_name="reservation",
-            constraint=models.UniqueConstraint(fields=("run_id", "budget"), name="reserved_once_per_run"),
-        ),
-        migrations.AddIndex(
-            model_name="usageentry",
-            index=models.Index(fields=["tenant", "day", "agent_role"], name="usage_by_day_and_role"),
         ),
         *[IsolateTenant(table) for table in TABLES],
         TenantKey("tenants_budgetwait", "budget_id", "tenants_budget"),

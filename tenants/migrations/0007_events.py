@@ -136,6 +136,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(condition=models.Q(("enabled", True)), fields=["id"], name="webhooks_in_use")
+                ],
+                "constraints": [models.UniqueConstraint(fields=("tenant", "id"), name="webhook_of_tenant")],
+            },
         ),
         migrations.CreateModel(
             name="WebhookDelivery",
@@ -216,6 +222,20 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "webhook deliveries",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state__in", ["pending", "sending"])),
+                        fields=["endpoint", "next_attempt_at", "id"],
+                        name="webhook_deliveries_due",
+                    ),
+                    models.Index(fields=["endpoint", "-created_at", "-id"], name="webhook_deliveries_newest"),
+                    models.Index(fields=["created_at"], name="webhook_deliveries_by_age"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("endpoint", "event_number"), name="event_once_per_webhook"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -280,36 +300,6 @@ class Migration(migrations.Migration):
             options={
                 "indexes": [models.Index(fields=["tenant", "id"], name="fresh_events_in_order")],
             },
-        ),
-        migrations.AddIndex(
-            model_name="webhookendpoint",
-            index=models.Index(condition=models.Q(("enabled", True)), fields=["id"], name="webhooks_in_use"),
-        ),
-        migrations.AddConstraint(
-            model_name="webhookendpoint",
-            constraint=models.UniqueConstraint(fields=("tenant", "id"), name="webhook_of_tenant"),
-        ),
-        migrations.AddIndex(
-            model_name="webhookdelivery",
-            index=models.Index(
-                condition=models.Q(("state__in", ["pending", "sending"])),
-                fields=["endpoint", "next_attempt_at", "id"],
-                name="webhook_deliveries_due",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="webhookdelivery",
-            index=models.Index(fields=["endpoint", "-created_at", "-id"], name="webhook_deliveries_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="webhookdelivery",
-            index=models.Index(fields=["created_at"], name="webhook_deliveries_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="webhookdelivery",
-            constraint=models.UniqueConstraint(
-                fields=("endpoint", "event_number"), name="event_once_per_webhook"
-            ),
         ),
         *[IsolateTenant(table) for table in TABLES],
         TenantKey("tenants_webhookdelivery", "endpoint_id", "tenants_webhookendpoint"),

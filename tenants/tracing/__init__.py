@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from functools import partial, wraps
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,9 @@ Cause = Mapping[str, Any]
 #: Kinds of spans.
 INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -37,6 +41,8 @@ class Spans(Protocol):
     def open(
         self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
     ) -> AbstractContextManager[None]: ...  # fmt: skip
+
+    def attempt(self, name: str, kind: str, links: Sequence[Cause], work: Callable[[], T]) -> T: ...
 
     def told(self) -> dict[str, Any]: ...
 
@@ -97,6 +103,27 @@ def part(name: str, kind: str = INTERNAL, **attributes: Any) -> AbstractContextM
     if _spans is None or not _spans.told():
         return NOTHING
     return _spans.open(name, kind, attributes, (), (), None)
+
+
+def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Sequence[Cause] = ()) -> T:
+    """Does the work and returns what it returns. It is a trace of its own if that is true (how much was done, or what) or if it failed.
+
+    For upkeep, which looks every second and mostly finds nothing: then no span of it remains, whatever it has asked meanwhile.
+    """
+    if _spans is None:
+        return work()
+    return _spans.attempt(name, kind, links, work)
+
+
+def errand(work: Callable[P, T]) -> Callable[P, T]:
+    """The work of a message that says that there is something to do: an attempt that is linked with who sent the message."""
+    name = f"errand {work.__name__}"
+
+    @wraps(work)
+    def attempted(*args: P.args, **kwargs: P.kwargs) -> T:
+        return attempt(name, partial(work, *args, **kwargs), kind=CONSUMER, links=arrival())
+
+    return attempted
 
 
 def told() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from tenants.tracing import statements
+from tenants.tracing.holding import Holding
 from tenants.tracing.spans import OpenTelemetrySpans
 
 DEFAULT_NAME = "orchestrator"
@@ -20,7 +21,8 @@ def spans() -> OpenTelemetrySpans:
     """Spans that are sent; libraries that use OpenTelemetry's own API send theirs along."""
     os.environ.setdefault("OTEL_SERVICE_NAME", DEFAULT_NAME)
     provider = TracerProvider(resource=Resource.create())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    holding = Holding(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(holding)
     trace.set_tracer_provider(provider)
     statements.watch()
-    return OpenTelemetrySpans(provider)
+    return OpenTelemetrySpans(provider, holding)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tenants.tracing import MOST_CAUSES, Cause
+from tenants.tracing.holding import Holding
+
+T = TypeVar("T")
 
 _W3C = TraceContextTextMapPropagator()
 _began: ContextVar[float] = ContextVar("trace_began", default=0.0)
@@ -21,8 +24,9 @@ _began: ContextVar[float] = ContextVar("trace_began", default=0.0)
 class OpenTelemetrySpans:
     """The spans of one process."""
 
-    def __init__(self, provider: trace.TracerProvider) -> None:
+    def __init__(self, provider: trace.TracerProvider, holding: Holding) -> None:
         self._tracer = provider.get_tracer("orchestrator")
+        self._holding = holding
 
     @contextmanager
     def open(
@@ -49,6 +53,22 @@ class OpenTelemetrySpans:
             opened.end()
             _began.reset(token)
 
+    def attempt(self, name: str, kind: str, links: Sequence[Cause], work: Callable[[], T]) -> T:
+        """A trace of its own, with all that is below it, if the work returned something that is true, or failed."""
+        outside = context.attach(context.Context())
+        trace_id, done = 0, True
+        try:
+            with self.open(name, kind, {}, (), links, None):
+                trace_id = trace.get_current_span().get_span_context().trace_id
+                self._holding.hold(trace_id)
+                result = work()
+                if done := bool(result):
+                    self.note("", _counted(result))
+                return result
+        finally:
+            self._holding.let_go(trace_id, kept=done)
+            context.detach(outside)
+
     def told(self) -> dict[str, Any]:
         here = trace.get_current_span().get_span_context()
         if not here.is_valid:
@@ -68,6 +88,13 @@ class OpenTelemetrySpans:
 
     def fail(self, what: str) -> None:
         _fail(trace.get_current_span(), what)
+
+
+def _counted(result: object) -> dict[str, int]:
+    """How much was done, where the work says so."""
+    if isinstance(result, Sized) and not isinstance(result, str):
+        return {"orchestrator.count": len(result)}
+    return {"orchestrator.count": int(result)} if isinstance(result, int) else {}
 
 
 def _placed(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:

@@ -205,15 +205,6 @@ def test_every_server_keeps_its_data_in_a_volume() -> None:
     assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes)
 
 
-def test_a_worker_may_finish_what_it_does_before_it_is_killed() -> None:
-    from django.conf import settings
-
-    for name in ("worker", "system"):
-        grace = int(_services()[name]["stop_grace_period"].removesuffix("s"))
-
-        assert grace > settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
-
-
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_process_can_change_nothing_in_its_container(name: str) -> None:
     service = _services()[name]

@@ -40,6 +40,20 @@ def _of_kind(kind: str) -> dict[str, dict[str, Any]]:
     return {found["metadata"]["name"]: found for found in _documents() if found["kind"] == kind}
 
 
+def test_every_manifest_agrees_with_the_schema_of_its_kind() -> None:
+    """Strictly: also no member that the schema does not know. KEDA's and kustomize's own kinds are in no schema of Kubernetes."""
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate",
+        reason="72 MB of schemas: `pip install kubernetes-validate` where manifests are changed",
+    )
+    known = [found for found in _documents() if found["kind"] not in {"ScaledObject", "Kustomization"}]
+
+    for found in known:
+        kubernetes_validate.validate(found, "1.37", strict=True)
+
+    assert len(known) > 10
+
+
 @cache
 def _compose() -> dict[str, Any]:
     services: dict[str, Any] = yaml.safe_load((tree.ROOT / "docker-compose.yml").read_text(encoding="utf-8"))[
@@ -166,6 +180,13 @@ def test_a_worker_may_end_its_runs_before_it_is_killed(name: str) -> None:
     longest = 60 if name == "system" else settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS
 
     assert grace >= longest + settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_container_gets_as_long_to_end_wherever_it_runs(name: str) -> None:
+    service = _compose()[SERVICE.get(name, name)]
+
+    assert service["stop_grace_period"] == f"{_pods()[name]['terminationGracePeriodSeconds']}s"
 
 
 @pytest.mark.parametrize("name", ["web", *WORKERS])

@@ -10,6 +10,8 @@ import pytest
 
 from tests.architecture import tree
 
+#: Packages whose metadata tells no licence, with that of the file that comes along with them. Look at a new one before it is written here.
+READ = {"axe-playwright-python": "MIT License", "promql-parser": "The MIT License (MIT)"}
 LOCKS = sorted((tree.ROOT / "requirements").glob("*.txt"))
 #: Copyleft that reaches beyond the library itself. The lesser GPL does not, as we only import.
 REACHES_US = re.compile(
@@ -45,6 +47,22 @@ def test_no_package_has_a_licence_that_reaches_us() -> None:
     }
 
     assert reaching == {}
+
+
+def test_every_package_tells_its_licence_or_it_was_read() -> None:
+    silent = {_plain(each.metadata["Name"]): _first_lines(each) for each in _installed() if not _tells(each)}
+
+    assert silent == {name: {READ[name]} if name in READ else set() for name in silent}
+
+
+def _tells(distribution: Distribution) -> bool:
+    return bool(_licences(distribution).strip(" |"))
+
+
+def _first_lines(distribution: Distribution) -> set[str]:
+    """How the licences begin that lie in the package."""
+    files = [each for each in distribution.files or () if "licen" in each.name.lower()]
+    return {each.read_text().split("\n", 1)[0].strip() for each in files}
 
 
 @pytest.mark.parametrize(

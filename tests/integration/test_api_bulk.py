@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError
+from django.db import IntegrityError, OperationalError
 
-from activities import bulk, cancellation
+from activities import bulk, cancellation, families
 from activities.admission import rebuilding
 from activities.api.bulk_bodies import ActivityChoiceSerializer
 from activities.api.filters import ActivityFilter
@@ -238,6 +238,47 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
     assert client.get(job["link"]).json()["done"] == 150
     with tenant_scope(tenant.pk):
         assert ActivityEvent.objects.filter(verb="cancel").count() == 150
+
+
+def test_what_the_database_refuses_is_told_and_keeps_nothing_else_from_being_done(
+    client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = engine.submit(tenant, count=3)
+    job = begun(client, "priority", 3, priority=1)
+    other = begun(client, "priority", 3, priority=2)
+    lock = families.lock
+
+    def refusing(tenant_id: UUID, found: Any) -> Any:
+        if ids[1] in found:
+            raise IntegrityError("a constraint")
+        return lock(tenant_id, found)
+
+    monkeypatch.setattr(families, "lock", refusing)
+    bulk.work()
+
+    for each in (job, other):
+        done = client.get(each["link"]).json()
+        assert (done["status"], done["done"], done["failed"]) == ("completed", 2, 1)
+    assert engine.get(tenant, ids[0]).priority == 2
+
+
+def test_a_job_that_breaks_keeps_no_other_from_its_turn(
+    client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(tenant, count=2)
+    broken, other = begun(client, "cancel", 2), begun(client, "cancel", 2)
+    together = working.deeds.together
+
+    def breaking(job: BulkJob, found: Any) -> Any:
+        if str(job.pk) == broken["id"]:
+            raise LookupError("a mistake of ours")
+        return together(job, found)
+
+    monkeypatch.setattr(working.deeds, "together", breaking)
+    bulk.work()
+
+    assert client.get(other["link"]).json()["status"] == "completed"
+    assert client.get(broken["link"]).json()["done"] == 0
 
 
 def test_two_workers_at_once_deal_with_each_once(client: Any, engine: Engine, tenant: Tenant) -> None:

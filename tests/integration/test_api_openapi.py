@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 from django.core.management import call_command
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
@@ -18,6 +18,7 @@ from referencing.jsonschema import DRAFT202012
 from rest_framework.test import APIClient
 
 from activities.models import BulkJob
+from orchestrator import api_document
 from pipelines.models import ScheduleExecution
 from pipelines.schedules import saving
 from tenants.context import tenant_scope
@@ -38,9 +39,15 @@ CALLBACKS = "/api/v1/agent-runs/"
 @cache
 def schema() -> dict[str, Any]:
     out = io.StringIO()
-    call_command("spectacular", "--validate", "--fail-on-warn", stdout=out)
-    found: dict[str, Any] = yaml.safe_load(out.getvalue())
+    call_command("spectacular", "--format", "openapi-json", stdout=out)
+    found: dict[str, Any] = json.loads(out.getvalue())
     return found
+
+
+@cache
+def parts() -> Registry[Any]:
+    """What a reference of the schema leads to, looked through once."""
+    return Registry().with_resource(DOCUMENT, Resource(schema(), DRAFT202012)).crawl()
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -59,11 +66,9 @@ def faults_of(answer: Any, address: str, method: str = "get") -> list[str]:
     """How the answer differs from what the schema says about this operation."""
     promised = schema()["paths"][address][method]["responses"][str(answer.status_code)]["content"]
     kind = answer["Content-Type"].partition(";")[0]
-    registry: Registry[Any] = Registry().with_resource(DOCUMENT, Resource(schema(), DRAFT202012))
     resolved = _absolute(promised[kind]["schema"])
     return [
-        error.message
-        for error in Draft202012Validator(resolved, registry=registry).iter_errors(answer.json())
+        error.message for error in Draft202012Validator(resolved, registry=parts()).iter_errors(answer.json())
     ]
 
 
@@ -76,6 +81,7 @@ def _absolute(part: Any) -> Any:
 
 
 def test_the_schema_is_valid_and_made_without_a_warning() -> None:
+    call_command("spectacular", "--validate", "--fail-on-warn", stdout=io.StringIO())
     assert schema()["openapi"].startswith("3.1")
     assert len(list(operations())) > 40
 
@@ -242,6 +248,22 @@ def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenan
     assert b".swagger-ui" in b"".join(style.streaming_content)
     style.close()
     assert client.get("/api/v1/docs/redoc/").status_code == 404
+
+
+def test_the_schema_is_made_once_however_often_it_is_asked_for(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_document, "_made_as", cache(api_document._made_as.__wrapped__))
+    made = []
+    generator = api_document.SchemaView.generator_class
+    monkeypatch.setattr(api_document.SchemaView, "generator_class", lambda: made.append(1) or generator())
+
+    answers = [
+        APIClient().get("/api/v1/schema/", {"format": "json", "lang": word}) for word in ("en", "de", "")
+    ]
+
+    assert made == [1]
+    assert answers[0].json() == answers[2].json() == schema()
 
 
 def test_an_address_that_there_is_not_reads_like_an_object_that_is_not_there(tenant: Tenant) -> None:

@@ -19,6 +19,7 @@ from tenants.audit.rows import AuditEntry
 from tenants.audit.verification import verify
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
+from tests.plans import asked_of, rows_read
 
 MIA = audit.Actor("user", "7", "mia")
 
@@ -207,6 +208,27 @@ def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Te
     assert checked()[0] == 0
     tampered("DELETE FROM tenants_auditentry WHERE number = 3")
     assert checked()[0] == 1
+
+
+def test_chains_are_found_however_long_they_are(tenant: Tenant, other_tenant: Tenant) -> None:
+    written(tenant, "a")
+    written(other_tenant, "b")
+    tampered(
+        "INSERT INTO tenants_auditentry"
+        " SELECT (jsonb_populate_record(e, jsonb_build_object('id', gen_random_uuid(), 'number', n))).*"
+        " FROM tenants_auditentry e, generate_series(2, 3000) n WHERE e.chain = %s",
+        tenant.pk,
+    )
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("ANALYZE tenants_auditentry")
+
+    with asked_of(SYSTEM) as asked:
+        found = purging.chains()
+
+    ((alias, sql, parameters),) = asked
+    assert {tenant.pk, other_tenant.pk} <= set(found)
+    assert found == sorted(set(found))
+    assert rows_read(alias, sql, parameters) <= 3 * len(found)
 
 
 def test_line_ends_and_control_characters_forge_nothing(tenant: Tenant) -> None:

@@ -208,7 +208,7 @@ def test_the_page_says_what_is_known_when_postgresql_goes_away(
 
     from console import overview as page
 
-    def gone() -> None:
+    def gone(**_: bool) -> None:
         raise OperationalError("server closed the connection")
 
     monkeypatch.setattr(page, "standing", gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -104,6 +105,50 @@ def test_an_event_that_commits_after_a_later_one_is_counted_all_the_same(
 
     assert ("seo", "") not in early, "what may still be preceded by something waits"
     assert _totals("submitted") == {("qa", ""): 2, ("seo", ""): 1}
+
+
+def test_counters_that_stand_still_say_so_though_a_keeper_looks(engine: Engine, acme: Tenant) -> None:
+    """As with any transaction of the server that has written, in whichever database it works."""
+    written, let_go = threading.Event(), threading.Event()
+
+    def holds_on() -> None:
+        with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+            cursor.execute("SELECT pg_current_xact_id()")
+            written.set()
+            assert let_go.wait(20)
+
+    count_all()
+    thread = threading.Thread(target=lambda: elsewhere(holds_on))
+    thread.start()
+    assert written.wait(10)
+    before = time.time()
+    engine.submit(acme)
+    counters.count_fresh()
+    _shift("activities_countingmark", "at", 60.0)
+    counters.count_fresh()
+    held = counters.read()
+    let_go.set()
+    thread.join(10)
+    count_all()
+    found = samples(scraped())
+
+    assert held.complete_at < before <= held.at
+    assert found["counters_timestamp_seconds",] >= before
+    assert _totals("submitted") == {("qa", ""): 1}
+
+
+def test_counters_of_an_idle_system_are_complete(engine: Engine, acme: Tenant) -> None:
+    count_all()
+    for column in ("at", "noted_at", "complete_at"):
+        _shift("activities_countingmark", column, 60.0)
+    before = time.time()
+
+    counters.count_fresh()
+    _shift("activities_countingmark", "noted_at", 60.0)
+    engine.submit(acme)
+    counters.count_fresh()
+
+    assert counters.read().complete_at >= before, "also when what was noted is older"
 
 
 def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engine, acme: Tenant) -> None:

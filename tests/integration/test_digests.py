@@ -117,7 +117,8 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     assert "FAILED: 1, open in all: 1\n- qa: 1, 1 open: It broke." in text
     assert "SPENT: 1.25 USD, 0 runs, 120 tokens" in text
     assert "- Spring (total): 0 of 40 dollars, 0 %" in text
-    assert "set `digest` of the notification channel Mia to off" in text
+    assert "switch off the digest of the notification channel Mia" in text
+    assert "Open the inbox: http" in text
     for told in ("Read the brief", "dev: 3", "It broke.", "1.25 USD", "Spring"):
         assert told in as_html(message)
 

@@ -19,12 +19,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections, transaction
 from django.test import Client
+from django.utils import timezone
 
 from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
 from orchestrator.processes.specs import standard_processes
-from tenants import members, redis, tokens
-from tenants.context import OWNER, tenant_scope
+from tenants import break_glass, members, redis, tokens
+from tenants.audit.rows import BreakGlass
+from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.events import bearers, following, hub, keeping, keys, log, seats
 from tenants.events.bearers import Bearer
 from tenants.events.log import Wanted
@@ -32,7 +34,8 @@ from tenants.events.stream import Stream
 from tenants.models import ApiToken, Membership, Tenant
 from tests import servers
 from tests.cleaning import empty_redis
-from tests.engine import Engine, elsewhere, eventually
+from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.glass import browser_of, seeing_all
 from tests.streaming import Follower, read
 
 
@@ -323,12 +326,44 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
     assert bearers.still_welcome([bearer]) == set()
 
 
+def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    root = seeing_all()
+    session = browser_of(root).session.session_key
+    with tenant_scope(other_tenant.pk):
+        Membership.objects.create(tenant=other_tenant, user=root, role="viewer")
+    through_glass = Bearer(members.principal_of(root, "acme"), session)
+    as_member = Bearer(members.principal_of(root, "globex"), session)
+    both = [through_glass, as_member]
+    assert bearers.still_welcome(both) == set(both)
+
+    [glass] = break_glass.broken_by(root)
+    break_glass.end(root, glass.pk)
+    assert bearers.still_welcome(both) == {as_member}
+
+    with tenant_scope(other_tenant.pk):
+        Membership.objects.filter(user=root).delete()
+    assert bearers.still_welcome(both) == set()
+
+
+def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
+    root = seeing_all()
+    bearer = Bearer(members.principal_of(root, "acme"), browser_of(root).session.session_key)
+    assert bearers.still_welcome([bearer]) == {bearer}
+
+    with system_scope():
+        BreakGlass.objects.update(expires_at=timezone.now())
+
+    assert bearers.still_welcome([bearer]) == set()
+
+
 def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
     tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
     caller = principal(token(tenant)[1]).principal
-    seat = seats.take(caller)
+    seat = seats.take(caller).seat
     with pytest.raises(seats.TooManyStreams):
         seats.take(caller)
     empty_redis()
@@ -341,6 +376,48 @@ def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
     seats.take(caller)
     time.sleep(0.1)
     seats.take(caller)
+
+
+def test_who_may_give_up_their_oldest_seat_gets_a_new_one_and_costs_nobody_else_theirs(
+    tenant: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER, settings.ORCHESTRATOR_STREAMS_PER_TENANT = 3, 4
+    mine, other, third = (principal(token(tenant)[1]).principal for _ in range(3))
+    taken = [seats.take(mine, displacing=True).seat for _ in range(3)]
+    theirs = seats.take(other, displacing=True).seat
+
+    again = seats.take(mine, displacing=True)
+    with pytest.raises(seats.TooManyStreams):
+        seats.take(third, displacing=True)
+
+    assert again.displaced == {taken[0]}
+    held = [(mine, seat) for seat in (*taken, again.seat)]
+    assert seats.hold(tenant.pk, [*held, (other, theirs)]) == {taken[0]}, "and is not held any more"
+    assert redis.client().zcard(keys.of_caller(mine)) == 3
+    seats.leave(mine, again.seat)
+    assert seats.take(mine, displacing=True).displaced == frozenset()
+
+
+def test_many_at_once_never_have_more_seats_than_there_are(tenant: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
+    caller = principal(token(tenant)[1]).principal
+
+    taken = at_once(*[lambda: seats.take(caller, displacing=True)] * 20)
+
+    left = {one.seat for one in taken} - set[str]().union(*(one.displaced for one in taken))
+    held = {seat.decode() for seat in redis.client().zrange(keys.of_caller(caller), 0, -1)}
+    assert (len(left), left) == (5, held)
+
+
+def test_a_client_that_goes_before_its_stream_has_begun_leaves_its_seat(
+    api: Callable[..., Any], tenant: Tenant
+) -> None:
+    answer = api("viewer").get(EVENTS, headers={"Accept": "text/event-stream"})
+    assert redis.client().zcard(keys.of_tenant(tenant.pk)) == 1
+
+    answer.close()
+
+    assert redis.client().zcard(keys.of_tenant(tenant.pk)) == 0
 
 
 def principal(secret: str) -> Bearer:

@@ -1,4 +1,5 @@
--- Whose work could begin and has waited for longer than the target, by role. Not what waits for money, or is paused on purpose.
+-- Whose work could begin and has waited for longer than the target, by role. Not what waits for money, or is paused or switched off on
+-- purpose.
 -- Parameters  before: no wake that has waited so long has this id or a higher one; target: seconds
 -- Returns     agent_role, tenant_id
 -- What waits is counted as in standing/queues.sql. Ids begin with their time, so only old wakes are looked at.
@@ -12,5 +13,5 @@ CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.created_at, a.n
     SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
     FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
 WHERE w.state = 'pending' AND w.id < %(before)s AND (w.due_at IS NULL OR w.due_at <= now()) AND w.cause <> 'budget'
-  AND c.paused IS NOT TRUE AND s.since < now() - %(target)s * interval '1 second'
+  AND coalesce(c.enabled AND NOT c.paused, true) AND s.since < now() - %(target)s * interval '1 second'
 ORDER BY a.agent_role, a.tenant_id

@@ -1,65 +1,71 @@
 // The inbox by keyboard. Everything here is a shorter way to links, fields and buttons of the page, which works without it.
 //
 // No single key does what cannot be undone: the first press leads to the button, where the screen says what it does; the second presses it.
+//
+// The list and the item may be put in place anew at any moment (live.js), so what is in them is looked up when it is needed.
 "use strict";
 
 (() => {
   const SWITCH = "inbox-keys";
   const find = (selector) => document.querySelector(selector);
   const keys = find("#keys");
-  const answer = find("#answer");
-  const together = find("#together");
-  const links = [...document.querySelectorAll("#rows a")];
-  let intended = null; // the button that a note is being written for
+  const together = () => find("#together");
+  const answer = () => find("#answer");
+  const links = () => [...document.querySelectorAll("#rows a")];
+  const ids = () => [...document.querySelectorAll("#rows li")].map((row) => row.id.slice("row-".length));
+  let intended = ""; // the button that a note is being written for, by its value
 
   const shortcutsAreOn = () => localStorage.getItem(SWITCH) !== "off";
   const say = (words) => { find("#said").textContent = words; };
   const button = (...names) =>
-    answer && [...answer.elements].find((one) => one.name === "deed" && names.includes(one.value));
+    answer() && [...answer().elements].find((one) => one.name === "deed" && names.includes(one.value));
+
+  const rowInFocus = () => document.activeElement && document.activeElement.closest("#rows li");
 
   // The row that has the focus, else the one that is open, else none.
   function current() {
-    const row = document.activeElement && document.activeElement.closest("#rows li");
-    return links.findIndex((link) => (row ? row.contains(link) : link.hasAttribute("aria-current")));
+    const row = rowInFocus();
+    return links().findIndex((link) => (row ? row.contains(link) : link.hasAttribute("aria-current")));
   }
 
   function step(by) {
-    if (!links.length) return say("The list is empty.");
+    const all = links();
+    if (!all.length) return say("The list is empty.");
     const at = current();
-    const next = at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(links.length - 1, Math.max(0, at + by));
-    links[next].focus();
-    links[next].scrollIntoView({ block: "nearest" });
+    const next = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by));
+    all[next].focus();
+    all[next].scrollIntoView({ block: "nearest" });
   }
 
   function open() {
     const at = current();
-    if (at >= 0) links[at].click();
+    if (at >= 0) links()[at].click();
   }
 
   function select() {
     const at = current();
-    const box = at >= 0 && links[at].parentElement.querySelector("input");
+    const box = at >= 0 && links()[at].parentElement.querySelector("input");
     if (!box) return say("This one needs to be opened to be answered.");
     box.click();
     say(`${box.checked ? "Selected" : "Not selected"}. ${chosen()} in all.`);
   }
 
-  const chosen = () => (together ? document.querySelectorAll("#rows input:checked").length : 0);
+  const chosen = () => (together() ? document.querySelectorAll("#rows input:checked").length : 0);
 
   function showChosen() {
-    if (!together) return;
-    together.classList.toggle("idle", !chosen());
+    if (!together()) return;
+    together().classList.toggle("idle", !chosen());
     find("#count").textContent = chosen() ? ` (${chosen()})` : "";
   }
 
   // Whether the row with the focus is another than the one that is open: nobody answers what they have not seen.
   function looksElsewhere() {
     const at = current();
-    return at >= 0 && !links[at].hasAttribute("aria-current");
+    return at >= 0 && !links()[at].hasAttribute("aria-current");
   }
 
   function approve() {
-    if (chosen()) return press(together.querySelector("button"));
+    if (chosen()) return press(together().querySelector("button"));
     if (looksElsewhere()) return open();
     press(button("approve"));
   }
@@ -74,14 +80,14 @@
   function write(target, field) {
     if (!target) return say("That cannot be done here.");
     if (looksElsewhere()) return open();
-    intended = target;
-    (field || answer.elements.notes).focus();
+    intended = target.value;
+    (field || answer().elements.notes).focus();
     hint(target, "Ctrl+Enter does it.");
   }
 
   function hint(target, how) {
     const place = find("#hint");
-    if (!place || !answer || !answer.contains(target)) return;
+    if (!place || !answer() || !answer().contains(target)) return;
     place.hidden = false;
     place.textContent = `${target.textContent}: ${how}`;
   }
@@ -89,7 +95,8 @@
   function settle() {
     if (looksElsewhere()) return open();
     const target = button("resolve", "retry", "complete");
-    if (target && (target.dataset.needsNote || answer.elements.output)) write(target, answer.elements.output);
+    const result = target && answer().elements.output;
+    if (target && (target.dataset.needsNote || result)) write(target, result);
     else press(target);
   }
 
@@ -108,10 +115,10 @@
 
   // A button that needs a note says so in the page instead of asking the server.
   function lacksNote(target) {
-    const notes = answer.elements.notes;
+    const notes = answer().elements.notes;
     const missing = target && target.dataset.needsNote && !notes.value.trim();
     notes.setCustomValidity(missing ? target.dataset.needsNote : "");
-    if (missing) { intended = target; notes.focus(); notes.reportValidity(); }
+    if (missing) { intended = target.value; notes.focus(); notes.reportValidity(); }
     return missing;
   }
 
@@ -121,13 +128,14 @@
     const place = event.target instanceof Element ? event.target : document.body;
     if (event.isComposing || event.defaultPrevented) return;
     if (isWriting(place)) {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && answer && answer.contains(place)) {
+      const inAnswer = answer() && answer().contains(place);
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && inAnswer) {
         event.preventDefault();
-        const target = intended || button("resolve", "complete");
+        const target = button(intended) || button("resolve", "complete");
         if (target) target.click();
         else say("Choose one of the buttons.");
       } else if (event.key === "Escape") {
-        (intended && answer.contains(place) ? intended : place.closest("section, .list")).focus();
+        ((inAnswer && button(intended)) || place.closest("section, .list")).focus();
         place.blur();
       }
       return;
@@ -140,23 +148,62 @@
     deed();
   });
 
-  if (answer) {
-    answer.elements.notes.addEventListener("input", () => answer.elements.notes.setCustomValidity(""));
-    answer.addEventListener("submit", (event) => {
-      if (lacksNote(event.submitter)) return event.preventDefault();
-      // A second press while the first is on its way would only be told that it came too late.
-      setTimeout(() => answer.querySelectorAll("button").forEach((one) => { one.disabled = true; }));
-    });
-  }
+  document.addEventListener("input", (event) => { if (event.target.id === "notes") event.target.setCustomValidity(""); });
+  document.addEventListener("submit", (event) => {
+    if (event.target !== answer()) return;
+    if (lacksNote(event.submitter)) return event.preventDefault();
+    // A second press while the first is on its way would only be told that it came too late.
+    setTimeout(() => event.target.querySelectorAll("button").forEach((one) => { one.disabled = true; }));
+  });
+
   window.addEventListener("pageshow", () => {
     document.querySelectorAll("button:disabled").forEach((one) => { one.disabled = false; });
     showChosen();
   });
 
   document.addEventListener("change", (event) => {
-    if (event.target.form === together) showChosen();
+    if (event.target.form && event.target.form === together()) showChosen();
     if (event.target.id === "keys-on") localStorage.setItem(SWITCH, event.target.checked ? "on" : "off");
   });
+
+  // Somebody else may have decided what had the focus: the next row has it then, and what has gone is said.
+  let before = { at: -1, ids: [] };
+  document.addEventListener("live:refreshing", () => {
+    before = { at: rowInFocus() ? current() : -1, ids: ids() };
+  });
+  document.addEventListener("live:refreshed", () => {
+    showChosen();
+    const all = links();
+    if (before.at >= 0 && !rowInFocus() && all.length) all[Math.min(before.at, all.length - 1)].focus({ preventScroll: true });
+    showOver();
+    const gone = before.ids.filter((id) => !ids().includes(id));
+    if (gone.length) tellGone(gone);
+  });
+
+  // Half an answer stays when somebody else was faster; there is only nothing to send it to any more.
+  function showOver() {
+    const over = find("#verdict .over");
+    if (!over || !answer()) return;
+    answer().querySelectorAll("button").forEach((one) => { one.disabled = true; });
+    find("#hint").hidden = false;
+    find("#hint").textContent = over.textContent;
+  }
+
+  const GONE_FOR = 20000; // milliseconds
+  const GONE_AT_MOST = 3; // of them at once
+
+  async function tellGone(gone) {
+    const place = find("#gone");
+    const answered = await fetch(ownAddress(`${place.dataset.ask}&id=${gone.join("&id=")}`), { credentials: "same-origin" }).catch(() => null);
+    if (!answered || !answered.ok) return;
+    const told = [...new DOMParser().parseFromString(await answered.text(), "text/html").querySelectorAll("p")];
+    told.map((one) => document.importNode(one, true)).forEach((one) => {
+      place.append(one);
+      setTimeout(() => one.remove(), GONE_FOR);
+    });
+    while (place.childElementCount > GONE_AT_MOST) place.firstElementChild.remove();
+  }
+
   const help = find("#show-keys");
   help.hidden = false;
   help.addEventListener("click", () => keys.showModal());

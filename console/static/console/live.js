@@ -2,32 +2,37 @@
 //
 //   <section id="rows" data-live="activity pipeline_run">   fetched again after events of these kinds ("" for none)
 //   <section id="load" data-live="" data-every="5">          fetched again every 5 seconds
-//   <div id="texts" data-live="activity" data-version="3">    swapped only when its version is another
-//   <main-part data-live-only="pipeline_run=ID">             events of this run alone are listened to
+//   <ul id="rows" data-live="activity" data-live-only="human=true">    only events about work for people; or about one object: activity=ID
 //
-// An event only says that something has changed: the parts are taken from the same address as the page itself, so they are never patched
-// and never disagree. After every (re)connection they are fetched once, so nothing that happened in between is missed. While the connection
-// is lost the page says so and pales. A hidden tab listens to nothing, and catches up when it is looked at.
+// An event only says that something has changed: the parts are taken from the same address as the page itself, or from the one that stands in
+// `data-live-from`, so they are never patched and never disagree. After every (re)connection they are fetched once, so nothing that happened
+// in between is missed. While the connection is lost the page says so and pales. A hidden tab listens to nothing, and catches up when it is
+// looked at. `stream.js` brings the events, and `parts.js` puts what was fetched in its place.
 "use strict";
 
 (() => {
   const LEAST_BETWEEN = 700; // milliseconds from the start of one fetch to the next
-  const AGAIN = 3000; // after the server has refused a stream
+  const AGAIN = 3000; // after a fetch that failed
+  const WITHOUT = 5000; // from one fetch to the next where there is no stream
   const HIDDEN_FOR = 5000; // then a tab gives its connection to others
+  const SLOW = {
+    refused: `There is no live connection for this page: it is fetched every ${WITHOUT / 1000} seconds.`,
+    displaced: `You follow more pages than can be kept up to date at once: this one is fetched every ${WITHOUT / 1000} seconds.`,
+  };
 
+  // A page that answers a form may have no address of its own.
+  const partsFrom = () => { const one = document.querySelector("[data-live-from]"); return one ? one.dataset.liveFrom : location.href; };
   const parts = () => [...document.querySelectorAll("[data-live][id]")];
   const banner = document.querySelector("#connection");
   const address = document.body.dataset.stream;
   const kinds = (document.body.dataset.kinds || "").split(" ");
-  let source = null;
-  let lastSeen = "";
+  let following = null;
   let fetching = false;
   let wanted = new Set(); // ids of parts to be fetched
   let lastFetch = 0;
   let timer = 0;
   let away = 0;
   let failed = false;
-  let refused = false;
 
   const time = () => new Date().toLocaleTimeString();
   let freshAt = time();
@@ -39,10 +44,13 @@
     banner.textContent = `${words} What you see is from ${freshAt}.`;
   }
 
+  // What is shown is up to date, at once or, where there is no stream for this page, as often as it is fetched.
   function found() {
+    const slow = SLOW[following && following.state];
     failed = false;
     document.body.classList.remove("stale");
-    banner.hidden = true;
+    banner.hidden = !slow;
+    if (slow) banner.textContent = slow;
   }
 
   function want(chosen) {
@@ -58,18 +66,18 @@
     fetching = true;
     lastFetch = Date.now();
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, credentials: "same-origin" });
-      if (answer.redirected && new URL(answer.url).pathname !== location.pathname) return location.reload();
+      const from = ownAddress(partsFrom());
+      const answer = await fetch(ownAddress(from), { headers: { "X-Live": [...ids].join(" ") }, credentials: "same-origin" });
+      if (answer.redirected && new URL(answer.url).pathname !== from.pathname) return location.reload();
       // A page that is answered 400 says what is wrong with the query.
       if (answer.status > 400 && answer.status < 500) return gone();
       if (answer.status >= 500) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // Meanwhile the person may have gone on to another query: this answer is not to theirs.
       if (location.href !== here) ids.forEach((id) => wanted.add(id));
-      else ids.forEach((id) => swap(document.getElementById(id), page.getElementById(id)));
+      else put(ids, page);
       freshAt = time();
-      if (!refused && (!source || source.readyState === EventSource.OPEN)) found();
-      document.dispatchEvent(new CustomEvent("live:refreshed"));
+      if (!following || following.state !== "lost") found();
     } catch {
       ids.forEach((id) => wanted.add(id));
       lost("The server does not answer. Trying again…");
@@ -80,60 +88,45 @@
     if (wanted.size && !failed) want([]);
   }
 
+  function put(ids, page) {
+    document.dispatchEvent(new CustomEvent("live:refreshing"));
+    ids.forEach((id) => {
+      const part = document.getElementById(id);
+      window.swapped(part, page.getElementById(id), () => want([part]));
+    });
+    document.dispatchEvent(new CustomEvent("live:refreshed"));
+  }
+
   function gone() {
+    rest();
     lost("This page cannot be read any more.");
-    if (source) source.close();
   }
 
-  // What the person has opened, ticked or focused stays so. A part in which somebody writes waits until they have done.
-  function swap(old, fresh) {
-    if (!old || !fresh || old.isEqualNode(fresh)) return;
-    if (old.dataset.version && old.dataset.version === fresh.dataset.version) return; // what it loads by itself stays
-    const focus = old.contains(document.activeElement) ? document.activeElement : null;
-    if (focus && focus.matches("textarea, select, input:not([type=checkbox], [type=radio])")) {
-      focus.addEventListener("blur", () => want([old]), { once: true });
-      return;
-    }
-    const opened = [...old.querySelectorAll("details[id][open]")].map((one) => one.id);
-    const ticked = [...old.querySelectorAll("input[type=checkbox]:checked")].map((one) => one.value);
-    const scrolled = [...old.querySelectorAll("[data-keeps-scroll][id]")].map((one) => [one.id, one.scrollLeft, one.scrollTop]);
-    const link = focus && (focus.id ? `#${CSS.escape(focus.id)}` : focus.href ? `a[href="${CSS.escape(focus.getAttribute("href"))}"]` : "");
-    const made = document.importNode(fresh, true);
-    old.replaceWith(made);
-    opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
-    ticked.forEach((value) => made.querySelectorAll("input[type=checkbox]").forEach((one) => { if (one.value === value) one.checked = true; }));
-    scrolled.forEach(([id, left, top]) => { const one = document.getElementById(id); if (one) one.scrollTo(left, top); });
-    if (link) { const again = made.matches(link) ? made : made.querySelector(link); if (again) again.focus({ preventScroll: true }); }
-    if (window.htmx) window.htmx.process(made);
+  function concerns(part, kind, about) {
+    const of = part.closest("[data-live-only]");
+    const [name, id] = of ? of.dataset.liveOnly.split("=") : [];
+    return part.dataset.live.split(" ").some((one) => one && kind.startsWith(one)) && (!name || String(about[name]) === id);
   }
-
-  const listens = (part, kind) => part.dataset.live.split(" ").some((one) => one && kind.startsWith(one));
 
   function listen() {
-    if (source || !address || document.hidden || !parts().some((part) => part.dataset.live)) return;
-    const only = document.querySelector("[data-live-only]");
-    const after = lastSeen ? `&after=${lastSeen}` : "";
-    source = new EventSource(`${address}${only ? `&${only.dataset.liveOnly}` : ""}${after}`);
-    source.addEventListener("open", () => { refused = false; want(parts()); });
-    source.addEventListener("reset", () => want(parts()));
-    kinds.forEach((kind) => source.addEventListener(kind, (event) => {
-      lastSeen = event.lastEventId || lastSeen;
-      want(parts().filter((part) => listens(part, kind)));
-    }));
-    source.addEventListener("error", () => {
-      lost("The connection is lost. Reconnecting…");
-      if (source && source.readyState === EventSource.CLOSED) {
-        source = null;
-        refused = true; // the browser does not come back by itself
-        setTimeout(listen, AGAIN);
-      }
+    if (following || !address || document.hidden || !parts().some((part) => part.dataset.live)) return;
+    following = window.followed(address, kinds, {
+      heard: (kind, about) => want(parts().filter((part) => concerns(part, kind, about))),
+      changed: (state) => {
+        document.body.dataset.following = state;
+        if (state === "lost") lost("The connection is lost. Reconnecting…");
+        else want(parts());
+      },
     });
   }
 
   function rest() {
-    if (source) source.close();
-    source = null;
+    if (following) following.leave();
+    following = null;
   }
+
+  // Whoever looks at a page whose place went to a newer one wants to see this one.
+  window.addEventListener("focus", () => { if (following && following.state === "displaced") following.again(); });
 
   document.addEventListener("visibilitychange", () => {
     clearTimeout(away);
@@ -146,7 +139,8 @@
 
   setInterval(() => {
     if (document.hidden) return;
-    const due = parts().filter((part) => part.dataset.every && Date.now() - (part.refreshedAt || loadedAt) >= part.dataset.every * 1000);
+    const without = following && following.state in SLOW && Date.now() - lastFetch >= WITHOUT;
+    const due = parts().filter((part) => without || part.dataset.every && Date.now() - (part.refreshedAt || loadedAt) >= part.dataset.every * 1000);
     due.forEach((part) => { part.refreshedAt = Date.now(); });
     if (due.length && Date.now() - lastFetch >= 900) want(due);
   }, 1000);

@@ -1,20 +1,43 @@
 -- Takes a seat for one stream, if the tenant and the caller have one free. Seats that nobody holds any more lapse. Time is the server's.
+-- A caller who would rather give up one of their own may: the oldest is taken away, and whoever carries its stream hears so from `hold_seats`.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
 -- KEYS[2]  sorted set of the caller, likewise
--- ARGV     seat, seconds until it lapses, most seats of the tenant, most seats of the caller
--- Returns  0 if it is taken, 1 if the tenant has none free, 2 if the caller has none
+-- KEYS[3]  sorted set of the seats of the tenant that were taken away, likewise
+-- ARGV     seat, seconds until it lapses, most seats of the tenant, most seats of the caller, 1 if the caller gives up their oldest for it
+-- Returns  {0 if it is taken, 1 if the tenant has none free, 2 if the caller has none, then the seats that were taken away}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lapse = tonumber(ARGV[2]) * 1000
+local answer = {0}
 
-for number, key in ipairs(KEYS) do
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
-    if redis.call('ZCARD', key) >= tonumber(ARGV[2 + number]) then
-        return number
+local function full()
+    for number = 1, 2 do
+        if redis.call('ZCARD', KEYS[number]) >= tonumber(ARGV[2 + number]) then
+            return number
+        end
     end
+    return 0
 end
+
 for _, key in ipairs(KEYS) do
-    redis.call('ZADD', key, now + lapse, ARGV[1])
-    redis.call('PEXPIRE', key, lapse + 1000)
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
 end
-return 0
+while full() > 0 do
+    -- Ids grow with time, so the smallest is the oldest.
+    local mine = ARGV[5] == '1' and redis.call('ZRANGE', KEYS[2], 0, -1) or {}
+    table.sort(mine)
+    if #mine == 0 then
+        answer[1] = full()
+        return answer
+    end
+    redis.call('ZREM', KEYS[1], mine[1])
+    redis.call('ZREM', KEYS[2], mine[1])
+    redis.call('ZADD', KEYS[3], now + lapse, mine[1])
+    redis.call('PEXPIRE', KEYS[3], lapse + 1000)
+    answer[#answer + 1] = mine[1]
+end
+for number = 1, 2 do
+    redis.call('ZADD', KEYS[number], now + lapse, ARGV[1])
+    redis.call('PEXPIRE', KEYS[number], lapse + 1000)
+end
+return answer

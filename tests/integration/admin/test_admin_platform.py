@@ -10,7 +10,14 @@ from django.test import Client
 from django.urls import reverse
 
 from agents import scheduler_settings
+from agents.models import AgentConfig
 from agents.scheduler_settings import KEYS
+from tenants import pausing
+from tenants.context import tenant_scope
+from tenants.models import Role, Tenant
+from tenants.principals import Principal
+from tests.browsing import words
+from tests.engine import Engine
 from tests.forms import forms_of
 
 PAGE = "/admin/agents/platformconfig/scheduler/change/"
@@ -28,6 +35,59 @@ def form(root: Client) -> Any:
     found = forms_of(root.get(PAGE))["platformconfig_form"]
     found.action = PAGE  # it is sent to where it came from
     return found
+
+
+def test_a_tenant_that_is_paused_while_its_form_is_open_stays_so(root: Client, tenant: Tenant) -> None:
+    page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
+    opened = forms_of(root.get(page))["tenant_form"]
+    opened.action = page
+    boss = Principal(tenant_id=tenant.pk, tenant="acme", role=Role.ADMIN, actor="user:boss")
+    pausing.switch(boss, paused=True)
+
+    assert opened.send(root, name="Acme & Co").status_code == 302
+
+    with tenant_scope(tenant.pk):
+        tenant.refresh_from_db()
+    assert (tenant.name, tenant.paused) == ("Acme & Co", True)
+
+
+def test_a_role_that_is_paused_while_its_settings_are_open_stays_so(
+    root: Client, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant, "qa")
+    with tenant_scope(tenant.pk):
+        config = AgentConfig.objects.get(agent_id="qa")
+    page = reverse("admin:agents_agentconfig_change", args=[config.pk])
+    opened = forms_of(root.get(page))["agentconfig_form"]
+    opened.action = page
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.update(paused=True, version=config.version + 1)
+
+    refused = opened.send(root, model="other")
+
+    assert "since you opened it" in words(refused)
+    with tenant_scope(tenant.pk):
+        config.refresh_from_db()
+        assert (config.paused, config.model) == (True, "")
+    again = forms_of(root.get(page))["agentconfig_form"]
+    again.action = page
+    assert again.send(root, model="other", paused="on").status_code == 302
+    with tenant_scope(tenant.pk):
+        config.refresh_from_db()
+        assert (config.paused, config.model) == (True, "other")
+
+
+def test_a_tenant_is_paused_and_let_go_on_in_its_form(root: Client, tenant: Tenant) -> None:
+    page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
+    for sent, paused in (({"paused": "on"}, True), ({}, False)):
+        opened = forms_of(root.get(page))["tenant_form"]
+        opened.action = page
+        opened.fields.pop("paused", None)
+        opened.fields |= {"paused": ["on"]} if sent else {}
+        opened.send(root)
+        with tenant_scope(tenant.pk):
+            tenant.refresh_from_db()
+        assert tenant.paused is paused
 
 
 def test_there_is_a_field_for_every_key_with_its_default_beside_it(root: Client) -> None:

@@ -15,8 +15,10 @@ from agents.exceptions import (
     SessionInvalid,
 )
 from agents.runner import run_agent
+from tenants import tracing
 from tests.integration.command_line.calls import failing, run
 from tests.programs import KEY, TOKEN, a_request, program
+from tests.tracing import collected, traceparent
 
 SHELL_WORDS = "; rm -rf / && $(echo) `id` | '\" > x\n--help"
 
@@ -92,6 +94,19 @@ def test_the_environment_is_what_was_allowed_and_nothing_else(
     assert (environment["MODEL_KEY"], environment["ORCHESTRATOR_CALLBACK_TOKEN"]) == (KEY, TOKEN)
     assert KEY not in str(arguments)
     assert TOKEN not in str(arguments)
+
+
+def test_a_program_can_continue_the_trace_of_its_run(tmp_path: Path) -> None:
+    command = program(tmp_path, "print(os.environ.get('TRACEPARENT', 'none'))")
+
+    untraced = run(command, variables={"TRACEPARENT": "none"}).output.content
+    with collected() as spans, tracing.span("run dev"):
+        told = run(command, variables={"TRACEPARENT": "00-of-somebody-else-00"}).output.content
+
+    (agent,) = spans.named("agent dev")
+    assert untraced == "none"
+    assert told is not None
+    assert told.startswith(traceparent(agent)[:-2])
 
 
 def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_again(tmp_path: Path) -> None:

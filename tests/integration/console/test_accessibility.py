@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from activities.submission import NewActivity, submit
 from console import navigation
 from pipelines import submission, versions
+from tenants import members
 from tenants.context import tenant_scope
+from tenants.saved_views import arranging
 from tests import pages
 from tests.questions import ARTICLE, Questions
 from tests.visiting import Person
@@ -18,7 +21,8 @@ from tests.visiting import Person
 pytestmark = pytest.mark.ui
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
-LOOKS = (("light", 1280), ("dark", 1280), ("light", 390))
+#: Between them every colour and every width.
+LOOKS = (("light", 1280), ("dark", 390))
 
 
 @pytest.fixture
@@ -49,18 +53,23 @@ def addresses(asked: Questions) -> list[str]:
         f"/runs/{run.pk}/",
         "/queues/qa/",
         "/agents/qa/",
+        "/views/",
+        "/activities/?q=status:done",
     ]
 
 
 def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[str], window: Any) -> None:
+    arranging.keep(
+        members.principal_of(User.objects.get()), page="activities", name="Open", query="q=status%3Aopen"
+    )
     found = []
     for colours, width in LOOKS:
         window.emulate_media(color_scheme=colours, reduced_motion="reduce")
         window.set_viewport_size({"width": width, "height": 800})
         for address in addresses:
-            pages.cut_streams()  # a server learns late that a page was left, and a person may have so many open
             window.goto(address, wait_until="load")
             window.wait_for_selector("body:not(.stale)")  # while it is not connected, a page is paler
+            window.evaluate("document.querySelectorAll('#keep').forEach((one) => { one.open = true; })")
             for fault in axe.Axe().run(window).response["violations"]:
                 nodes = [node["html"][:120] for node in fault["nodes"][:3]]
                 found.append((colours, width, address, fault["id"], fault["help"], nodes))

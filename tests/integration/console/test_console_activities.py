@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from activities import bulk, outputs
-from activities.models import Activity, BulkJob
+from activities import bulk, cancellation, outputs
+from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
-from agents.contracts import Completed, Output
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import RetryableAgentError
 from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -37,6 +38,42 @@ def submitted(tenant: Tenant, *items: NewActivity) -> list[UUID]:
 
 def work(name: str, role: str = "strategy-writer", **fields: Any) -> NewActivity:
     return NewActivity(name=name, agent_role=role, **fields)
+
+
+# Texts
+
+
+def test_every_attempt_shows_what_it_was_told_also_those_that_failed(asked: Questions, ann: Person) -> None:
+    def fails_twice(request: AgentRequest) -> AgentResult:
+        if len(asked.engine.agent.calls) < 3:
+            raise RetryableAgentError("down")
+        return Completed(Output(content="Bees sleep."))
+
+    asked.engine.serve(asked.tenant)
+    asked.engine.agent.behaviour = fails_twice
+    (one,) = asked.engine.submit(asked.tenant, params={"about": "honey"})
+    texts = f"{LIST}{one}/texts/"
+
+    asked.engine.drain()
+    assert "honey" in words(ann.get(texts)), "while it waits for its next attempt"
+    for _ in range(2):
+        asked.engine.make_due(asked.tenant)
+        asked.engine.drain()
+
+    runs = asked.engine.runs(asked.tenant, one)
+    assert [run.status for run in runs] == ["failed", "failed", "completed"]
+    for run in runs:
+        assert "honey" in words(ann.get(f"{texts}?run={run.pk}"))
+
+
+def test_what_is_not_on_record_any_more_is_said_so(asked: Questions, ann: Person) -> None:
+    asked.engine.serve(asked.tenant)
+    (one,) = asked.engine.submit(asked.tenant)
+    asked.engine.drain()
+    with tenant_scope(asked.tenant.pk):
+        Wake.objects.filter(activity_id=one).delete()
+
+    assert "What woke it is not on record any more." in words(ann.get(f"{LIST}{one}/texts/"))
 
 
 # The list
@@ -223,6 +260,22 @@ def test_nothing_is_done_when_others_match_by_now(asked: Questions, ann: Person)
     with tenant_scope(asked.tenant.pk):
         assert not BulkJob.objects.exists()
         assert set(Activity.objects.values_list("status", flat=True)) == {"created"}
+
+
+def test_nothing_is_done_when_as_many_but_others_match_by_now(asked: Questions, ann: Person) -> None:
+    bees, _ = submitted(asked.tenant, work("Bees"), work("Wasps"))
+    form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer+status:created"))["many"]
+    with tenant_scope(asked.tenant.pk):
+        cancellation.cancel(asked.tenant.pk, bees, actor="user:bob")
+    submitted(asked.tenant, work("Ants"))
+
+    answer = form.send(ann.browser, action="cancel")
+
+    assert answer.status_code == 409
+    assert "others than those that you have seen" in words(answer)
+    with tenant_scope(asked.tenant.pk):
+        assert not BulkJob.objects.exists()
+    assert forms_of(answer)["many"].send(ann.browser, action="cancel").status_code == 302
 
 
 @pytest.mark.parametrize(

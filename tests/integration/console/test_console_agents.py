@@ -11,9 +11,10 @@ from activities.models import ActivityRun
 from agents import deployments
 from agents.exceptions import PermanentAgentError
 from agents.models import Agent
-from console.agents.lately import Lately, first_id_at
+from console.agents import reads
+from console.agents.lately import Lately
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
+from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
 from tests.burying import failed
@@ -77,6 +78,25 @@ def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann
     assert row.runs.ended == 0
 
 
+def test_figures_of_more_runs_than_are_counted_say_since_when(
+    engine: Engine, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.agents.lately.MOST", 2)
+    engine.serve(tenant)
+    engine.submit(tenant, "qa", count=3)
+    engine.drain()
+    with tenant_scope(tenant.pk):
+        begun = ActivityRun.objects.order_by("-pk")[1].started_at
+
+    page = ann.get(AGENTS)
+
+    assert page.context["since"] == begun
+    assert "too many to count a whole day" in words(page)
+    assert "2 runs since" in words(ann.get(f"{AGENTS}qa/"))
+    monkeypatch.setattr("console.agents.lately.MOST", 3)
+    assert "runs in the last 24 hours" in words(ann.get(AGENTS))
+
+
 def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Person) -> None:
     page = ann.get(f"{AGENTS}scribe/")
 
@@ -112,6 +132,35 @@ def test_a_superuser_rolls_back_and_promotes_and_the_trail_says_so(
         ]
 
 
+def test_of_two_who_roll_back_the_same_version_one_does(scribe: Agent, tenant: Tenant, root: Person) -> None:
+    deployments.deploy("scribe", "1.2.0", "production", actor="pia")
+    page = root.get(f"{AGENTS}scribe/?tenant=acme")
+    forms = forms_of(page)
+    first = page.context["one"].history[-1]
+    forms["deeds"].send(root.browser, ("deed", "roll_back"))
+
+    again = refused(forms["deeds"].send(root.browser, ("deed", "roll_back")), 409)
+    promoted = refused(forms["versions"].send(root.browser, ("deed", f"promote:{first.pk}")), 409)
+
+    assert again == promoted
+    assert again.startswith("It has changed since you looked")
+    serving = deployments.in_production("scribe")
+    assert serving is not None
+    assert serving.version == "1.1.0"
+
+
+def test_what_serves_is_known_however_much_was_deployed_elsewhere_since(
+    scribe: Agent, tenant: Tenant, root: Person
+) -> None:
+    for number in range(reads.MOST_DEPLOYMENTS):
+        deployments.deploy("scribe", f"2.0.{number}", "staging", actor="noa")
+
+    page = root.get(f"{AGENTS}scribe/?tenant=acme")
+
+    assert page.context["one"].row.version == "1.1.0"
+    assert ("deed", "roll_back") in forms_of(page)["deeds"].buttons
+
+
 def test_an_admin_of_a_tenant_does_not_deploy_for_all(
     scribe: Agent, root: Person, person: Callable[..., Person]
 ) -> None:
@@ -127,8 +176,10 @@ def test_an_admin_of_a_tenant_does_not_deploy_for_all(
 
 
 def test_what_cannot_be_done_says_why(scribe: Agent, tenant: Tenant, root: Person) -> None:
-    form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
+    address = f"{AGENTS}scribe/?tenant=acme"
+    form = forms_of(root.get(address))["deeds"]
     form.send(root.browser, ("deed", "roll_back"))
+    form.fields |= forms_of(root.get(address))["deeds"].fields
 
     assert "was in production before" in refused(form.send(root.browser, ("deed", "roll_back")), 409)
     assert root.browser.get(f"{AGENTS}no-such/?tenant=acme").status_code == 404

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
+from html import unescape
 
 import pytest
 
+from console.audit import reads
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
@@ -78,7 +81,6 @@ def test_before_and_after_are_shown_field_by_field(trail: None, tenant: Tenant, 
 def test_pages_go_on_where_the_one_before_ended(
     trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from console.audit import reads
 
     monkeypatch.setattr(reads, "PAGE", 1)
     first = boss.get(AUDIT)
@@ -93,6 +95,25 @@ def test_the_file_holds_what_is_sought(trail: None, boss: Person) -> None:
 
     assert len(rows) == 2
     assert rows[1][4] == "POST /queues/{role}/pause/"
+
+
+def test_the_file_holds_everything_from_whichever_page_it_is_asked(
+    trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "PAGE", 1)
+    second = boss.get(f"{AUDIT}?{boss.get(AUDIT).context['trail'].older}")
+    (link,) = re.findall(r'href="([^"]*export[^"]*)"', second.content.decode())
+
+    rows = list(csv.reader(io.StringIO(boss.get(unescape(link)).content.decode())))
+
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize(("until", "found"), [("9999-12-31", 2), ("0001-01-01", 0)])
+def test_the_first_and_the_last_day_that_there_are_can_be_sought(
+    until: str, found: int, trail: None, boss: Person
+) -> None:
+    assert len(operations(boss.get(f"{AUDIT}?until={until}"))) == found
 
 
 @pytest.mark.parametrize("address", [AUDIT, f"{AUDIT}export/"])

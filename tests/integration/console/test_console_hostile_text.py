@@ -23,12 +23,13 @@ from tests.visiting import INBOX, Person
 _ELEMENTS = """
 html head meta title link script body a header img nav form input span button main div h1 h2 h3 h4 h5 h6 small kbd label select option
 ul ol li bdi time b p section article dl dt dd details summary table thead tbody tr th td pre code em strong s blockquote textarea
-fieldset legend dialog ins del br hr
+fieldset legend dialog ins del br hr svg path
 """
 _ATTRIBUTES = """
 lang charset name content rel href type src defer class alt width height method action value id aria-label aria-current
 aria-labelledby aria-describedby aria-keyshortcuts aria-invalid role hidden for maxlength placeholder selected tabindex datetime title
 form checked required rows formnovalidate data-needs-note data-label scope open start data-stream data-kinds popover popovertarget
+viewbox d aria-hidden
 """
 ELEMENTS, ATTRIBUTES = frozenset(_ELEMENTS.split()), frozenset(_ATTRIBUTES.split())
 SCRIPT = "<script>alert(1)</script>"

@@ -94,6 +94,31 @@ def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Ten
         assert not AgentConfig.objects.get(agent_id="qa").paused
 
 
+def test_a_role_that_is_switched_off_is_not_let_go_on_by_a_button(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant_id=tenant.pk, agent_id="qa", enabled=False)
+    page = ann.get(f"{QUEUES}qa/")
+
+    assert "This tenant has switched the role off" in words(page)
+    assert forms_of(page)["switch"].buttons == []
+    assert "switched off" in words(ann.get(QUEUES))
+
+
+def test_a_role_that_was_paused_before_its_tenant_can_still_be_let_go_on(
+    engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
+) -> None:
+    forms_of(ann.get(f"{QUEUES}qa/"))["switch"].send(ann.browser, ("deed", "pause"))
+    boss = person("boss", role="admin")
+    forms_of(boss.get(QUEUES))["tenant-switch"].send(boss.browser, ("deed", "pause"))
+
+    page = ann.get(f"{QUEUES}qa/")
+
+    assert "All work of this tenant is paused" in words(page)
+    assert forms_of(page)["switch"].buttons == [("deed", "resume")]
+
+
 def test_a_viewer_sees_no_button_and_is_refused_when_asking_all_the_same(
     engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:

@@ -129,6 +129,18 @@ def test_a_run_is_done_again_from_a_step_with_other_input(asked: Questions, ann:
     assert "Again from write" in words(ann.get(f"{LIST}{run.pk}/"))
 
 
+def test_a_button_that_is_pressed_twice_does_the_run_again_once(asked: Questions, ann: Person) -> None:
+    run = started(asked)
+    asked.engine.drain()
+    form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
+
+    places = {form.send(ann.browser, content="Bees sleep.", data="")["Location"] for _ in range(2)}
+
+    assert len(places) == 1
+    with tenant_scope(asked.tenant.pk):
+        assert PipelineRun.objects.filter(replay_of=run.pk).count() == 1
+
+
 def test_input_that_was_left_alone_stays_where_it_is(asked: Questions, ann: Person) -> None:
     run = started(asked)
     asked.engine.drain()
@@ -157,6 +169,9 @@ def test_what_cannot_be_done_again_says_so(
     assert refused.status_code == 400
     assert "The data is not JSON" in words(refused)
     assert "{no json" in refused.content.decode(), "what was written is not lost"
+    deep = form.send(ann.browser, content="x", data="[" * 50_000)
+    assert deep.status_code == 400
+    assert "The data is not JSON" in words(deep)
     assert ann.browser.get(f"{LIST}{run.pk}/replay/?step=none").status_code == 404
     assert person("vic", role="viewer").browser.get(f"{LIST}{run.pk}/replay/?step=write").status_code == 404
 

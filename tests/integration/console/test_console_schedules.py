@@ -102,6 +102,22 @@ def test_an_operator_runs_it_now(hourly: Schedule, address: str, tenant: Tenant,
     assert (execution.created_by, execution.nominal_at) == ("user:ann", None)
 
 
+def test_a_button_that_is_pressed_twice_runs_it_once(
+    hourly: Schedule, address: str, tenant: Tenant, ann: Person, person: Callable[..., Person]
+) -> None:
+    form = forms_of(ann.get(address))["deeds"]
+    form.send(ann.browser, ("deed", "run"))
+
+    again = form.send(ann.browser, ("deed", "run"))
+
+    assert "It had begun already" in words(ann.get(again["Location"]))
+    assert len(executions(tenant)) == 1
+    forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
+    bob = person("bob")
+    sent_by(bob, form, deed="run")
+    assert len(executions(tenant)) == 3, "another page, and another person"
+
+
 def test_only_admins_pause_and_resume(
     hourly: Schedule, address: str, ann: Person, person: Callable[..., Person]
 ) -> None:

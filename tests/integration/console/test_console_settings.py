@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from activities.api.notification_channel_bodies import ChangedChannelSerializer
+from activities.api.webhook_bodies import WebhookBodySerializer
+from activities.models import NotificationChannel
+from agents.api.budgets import BudgetBodySerializer
+from agents.api.channels import ChannelBodySerializer
+from console.settings.collections import COLLECTIONS
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.events.models import WebhookDelivery, WebhookEndpoint
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
 from tests.browsing import words
+from tests.engine import at_once
 from tests.forms import forms_of
 from tests.receivers import HttpReceiver, http_receiver
 from tests.visiting import Person, refused, sent_by
@@ -97,6 +104,105 @@ def test_the_last_admin_stays(tenant: Tenant, boss: Person) -> None:
     changed = {f"role:{row.pk}": "viewer"}
     assert "the only admin" in refused(form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409)
     assert member(tenant, boss).role == "admin"
+
+
+def test_who_saves_what_somebody_else_has_changed_meanwhile_undoes_nothing(
+    tenant: Tenant, ann: Person, boss: Person, person: Callable[..., Person]
+) -> None:
+    row, bea = member(tenant, ann), person("bea", role="admin")
+    stale = forms_of(boss.get(SETTINGS))["members"]
+    forms_of(bea.get(SETTINGS))["members"].send(
+        bea.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
+    )
+
+    answer = stale.send(boss.browser, ("deed", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
+
+    assert "ann was changed since you looked, and acts as viewer now." in refused(answer, 409)
+    row = member(tenant, ann)
+    assert (row.role, row.human_roles) == ("viewer", [])
+    again = forms_of(answer)["members"]
+    again.send(boss.browser, ("deed", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
+    assert member(tenant, ann).human_roles == ["editor"]
+
+
+def test_of_two_admins_who_make_each_other_less_one_stays(
+    tenant: Tenant, boss: Person, person: Callable[..., Person]
+) -> None:
+    bea = person("bea", role="admin")
+    rows = {"boss": member(tenant, boss), "bea": member(tenant, bea)}
+    forms = {name: forms_of(who.get(SETTINGS))["members"] for name, who in (("boss", boss), ("bea", bea))}
+
+    def lessen(by: Person, other: str) -> Any:
+        row = rows[other]
+        return forms[by.user.username].send(
+            by.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
+        )
+
+    codes = [each.status_code for each in at_once(lambda: lessen(boss, "bea"), lambda: lessen(bea, "boss"))]
+
+    assert sorted(codes) in ([302, 403], [302, 409])
+    assert sorted([member(tenant, boss).role, member(tenant, bea).role]) == ["admin", "viewer"]
+
+
+def test_an_admin_whose_account_is_closed_is_no_reason_to_leave(
+    tenant: Tenant, boss: Person, person: Callable[..., Person]
+) -> None:
+    gone = person("gone", role="admin")
+    gone.user.is_active = False
+    gone.user.save()
+    row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
+
+    answer = form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
+
+    assert "boss is the only admin" in refused(answer, 409)
+
+
+def test_a_person_who_is_added_twice_at_once_is_one_member(
+    tenant: Tenant, other_tenant: Tenant, root: Person, person: Callable[..., Person]
+) -> None:
+    person("otto", other_tenant)
+    form = forms_of(root.get(f"{SETTINGS}?tenant=acme"))["new"]
+
+    answers = at_once(*[lambda: form.send(root.browser, ("deed", "add"), username="otto")] * 4)
+
+    assert sorted(answer.status_code for answer in answers) == [302, 409, 409, 409]
+    with tenant_scope(tenant.pk):
+        assert Membership.objects.filter(user__username="otto").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        ("budgets", BudgetBodySerializer),
+        ("channels", ChannelBodySerializer),
+        ("notification-channels", ChangedChannelSerializer),
+        ("webhooks", WebhookBodySerializer),
+    ],
+)
+def test_a_form_has_whatever_a_change_would_empty_otherwise(key: str, body: type[Any]) -> None:
+    changed = COLLECTIONS[key].changed
+
+    assert {*changed.base_fields, *changed.kept} == set(body().fields)
+
+
+def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
+    tenant: Tenant, boss: Person
+) -> None:
+    new = forms_of(boss.get(f"{SETTINGS}notification-channels/"))["new"]
+    asked = {"kind": "email", "name": "mail", "target": "boss@example.com", "digest": "weekly"}
+    new.send(boss.browser, **asked, digest_roles="editor, legal", enabled="on")
+    with tenant_scope(tenant.pk):
+        channel = NotificationChannel.objects.get()
+    assert (channel.digest, channel.digest_roles) == ("weekly", ["editor", "legal"])
+
+    address = f"{SETTINGS}notification-channels/{channel.pk}/"
+    form = forms_of(boss.get(address))["change"]
+    assert form.send(boss.browser, ("deed", "save"), name="post").status_code == 302
+
+    with tenant_scope(tenant.pk):
+        changed = NotificationChannel.objects.get()
+    assert (changed.name, changed.digest, changed.digest_roles) == ("post", "weekly", ["editor", "legal"])
+    assert changed.digest_due_at is not None
 
 
 def test_a_superuser_adds_a_person_and_an_admin_does_not(

@@ -89,12 +89,32 @@ def test_what_is_no_id_is_refused(query: str, tenant: Tenant, ann: Person) -> No
     assert ann.browser.get(f"{LIVE}?tenant=acme&{query}").status_code == 400
 
 
-def test_more_streams_than_a_caller_may_have_are_refused(tenant: Tenant, ann: Person, settings: Any) -> None:
-    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
+def test_the_newest_page_takes_the_place_of_the_oldest_which_is_told_so(
+    tenant: Tenant, ann: Person, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 2
+    first, second = (ann.browser.get(f"{LIVE}?tenant=acme") for _ in range(2))
+    oldest, kept = iter(first.streaming_content), iter(second.streaming_content)
+    next(oldest), next(kept)
+
+    third = ann.browser.get(f"{LIVE}?tenant=acme&after=0")
+
+    assert third.status_code == 200
+    assert b"event: displaced" in b"".join(oldest), "its last words, and then it is over"
+    work(tenant)
+    assert [event.event for event in told(third, 1)] == ["activity.created"]
+    assert b"activity.created" in next(piece for piece in kept if b"event:" in piece)
+    first.close(), second.close()
+
+
+def test_a_page_is_refused_only_where_others_have_all_the_streams(
+    tenant: Tenant, ann: Person, person: Callable[..., Person], settings: Any
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_TENANT = 1
     first = ann.browser.get(f"{LIVE}?tenant=acme&after=0")
     next(iter(first.streaming_content))
 
-    answer = ann.browser.get(f"{LIVE}?tenant=acme")
+    answer = person("bob").browser.get(f"{LIVE}?tenant=acme")
 
     assert (answer.status_code, answer["Retry-After"]) == (429, "5")
     first.close()

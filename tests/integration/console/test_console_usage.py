@@ -11,6 +11,7 @@ from decimal import Decimal
 import pytest
 
 from console.csv_export import csv_of
+from console.usage import reads
 from console.usage.wanted import Wanted
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
@@ -54,6 +55,20 @@ def test_the_sums_agree_however_they_are_grouped(spent: None, ann: Person) -> No
     assert "$4.50 spent" in text
     assert "most: $3.25" in text
     assert "77" not in text
+
+
+def test_what_is_not_listed_by_itself_is_counted_with_all_others(
+    spent: None, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MOST_LINES", 1)
+
+    usage = ann.get(USAGE).context["usage"]
+
+    assert [(line.name, line.cost, line.runs) for line in usage.roles] == [
+        ("dev", Decimal(3), 1),
+        ("all others", Decimal("1.5"), 2),
+    ]
+    assert [line.name for line in usage.pipelines] == ["no pipeline"]
 
 
 def test_the_picture_has_a_bar_for_each_day_with_something_and_a_table_beside_it(

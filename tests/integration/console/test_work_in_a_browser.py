@@ -142,6 +142,11 @@ def test_a_query_is_found_in_place_and_stands_in_the_address(asked: Questions, s
 
     assert "q=name%3Abees" in screen.url
     screen.wait_for_selector("text=Bees")
+    screen.click("text=Save this view")
+    screen.fill("#view-name", "Bees alone")
+    screen.press("#view-name", "Enter")
+    screen.wait_for_selector("text=Saved as “Bees alone”.")
+    assert "q=name%3Abees" in screen.url
 
 
 def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> None:

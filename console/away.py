@@ -1,0 +1,36 @@
+"""When PostgreSQL does not answer there is no page, and nobody knows who asks: a person is told so in words, and not by a bare error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+
+logger = logging.getLogger(__name__)
+
+View = Callable[..., HttpResponse]
+AGAIN_SECONDS = 5
+
+
+def told_when_away(view: View) -> View:
+    """A page that the database has kept from being made is answered 503, by a page that asks nothing of anybody."""
+
+    @wraps(view)
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return view(request, *args, **kwargs)
+        except (OperationalError, InterfaceError) as error:
+            facts = {"action": "page_without_database", "path": request.path, "reason": type(error).__name__}
+            logger.warning("A page could not be made", extra=facts)
+            told = {"has_sent": request.method == "POST"}
+            page = render_to_string(
+                "console/away.html", told
+            )  # without the request, whose user would be asked for
+            return HttpResponse(page, status=503, headers={"Retry-After": str(AGAIN_SECONDS)})
+
+    return answered

@@ -1,0 +1,119 @@
+"""All views that a person has and that everybody in the tenant has: kept, renamed, shared and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+
+from console import telling
+from console.pages import ACTING, LOOKING, Desk, page, shown
+from console.refusals import Refused
+from console.saved_views.queries import PAGES, address_of, in_words, query_of
+from tenants.context import tenant_scope
+from tenants.models import Role
+from tenants.saved_views import arranging
+from tenants.saved_views.models import LONGEST_NAME, SavedView
+
+NOT_OFFERED = "This page does not offer that."
+
+
+@page("", (*LOOKING, *ACTING))
+def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """The views of all pages. A POST keeps one more and leads to it, or changes one."""
+    refusal: Refused | None = None
+    if request.method == "POST":
+        try:
+            return _act(request, desk)
+        except Refused as refused:
+            refusal = refused
+    with tenant_scope(desk.tenant_id):
+        found = arranging.views_of(desk.who)
+    kept = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
+    context: dict[str, Any] = {
+        "groups": [(PAGES[name][0], [_line(view, desk) for view in views]) for name, views in kept],
+        "may_share": desk.who.role.includes(Role.ADMIN),
+        "longest": LONGEST_NAME,
+        "refusal": refusal,
+        "sent": request.POST if refusal and request.POST.get("deed") == "keep" else {},
+    }
+    return shown(request, desk, "console/saved_views/every.html", context, refusal.status if refusal else 200)
+
+
+def _line(view: SavedView, desk: Desk) -> dict[str, Any]:
+    may_change = not view.is_shared or desk.who.role.includes(Role.ADMIN)
+    return {
+        "view": view,
+        "words": in_words(view.query),
+        "address": address_of(view.page, view.query, desk.who.tenant),
+        "may_change": may_change,
+    }
+
+
+def _act(request: HttpRequest, desk: Desk) -> HttpResponse:
+    deed, _, view_id = request.POST.get("deed", "").partition(":")
+    deeds: dict[str, Callable[[], HttpResponse]] = {
+        "keep": lambda: _kept(request, desk),
+        "rename": lambda: _renamed(request, desk, _id(view_id)),
+        "share": lambda: _shared(request, desk, _id(view_id)),
+        "delete": lambda: _deleted(request, desk, _id(view_id)),
+    }
+    if deed not in deeds:
+        raise Refused(NOT_OFFERED, status=400)
+    try:
+        return deeds[deed]()
+    except arranging.ViewRefused as error:
+        raise Refused(str(error), status=error.status, field="name") from error
+
+
+def _kept(request: HttpRequest, desk: Desk) -> HttpResponse:
+    where = request.POST.get("page", "")
+    if where not in PAGES:
+        raise Refused(NOT_OFFERED, status=400)
+    view = arranging.keep(
+        desk.who,
+        page=where,
+        name=request.POST.get("name", ""),
+        query=query_of(where, request.POST.get("query", "")),
+        shared=request.POST.get("shared") == "yes",
+    )
+    return _on_to(
+        request, desk, view, f"Saved as “{view.name}”{', for everybody' if view.is_shared else ''}."
+    )
+
+
+def _renamed(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+    view = arranging.rename(desk.who, view_id, request.POST.get("name", ""))
+    return _told(request, desk, f"It is called “{view.name}” now.")
+
+
+def _shared(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+    view = arranging.share(desk.who, view_id)
+    return _told(request, desk, f"Everybody in the tenant finds “{view.name}” now.")
+
+
+def _deleted(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+    view = arranging.delete(desk.who, view_id)
+    return _on_to(request, desk, view, f"“{view.name}” is deleted. Here it can be saved again.")
+
+
+def _told(request: HttpRequest, desk: Desk, words: str) -> HttpResponse:
+    return telling.done(request, desk, reverse("console:saved_views"), words)
+
+
+def _on_to(request: HttpRequest, desk: Desk, view: SavedView, words: str) -> HttpResponse:
+    """What the view shows, with what was done."""
+    messages.success(request, words)
+    return HttpResponseRedirect(address_of(view.page, view.query, desk.who.tenant))
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise Http404 from error

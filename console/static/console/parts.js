@@ -1,0 +1,80 @@
+// Puts a part of a page as the server has it now in the place of the part as it was. What the person has opened, ticked, scrolled or focused
+// stays so.
+//
+//   <div data-version="3">          only put in place when its version is another: what it loads by itself stays
+//   <article data-keeps-writing>    left as it is while something is written in it that was not sent
+//   <time data-passes>              put right in place where nothing else has changed
+//   <ul data-keyed>                 only those of its children that are others, by their ids, so that the list does not jump
+"use strict";
+
+(() => {
+  const WRITING = "textarea, select, input:not([type=checkbox], [type=radio], [type=hidden])";
+  const PICKED = "input[type=checkbox], input[type=radio]";
+
+  const isWritten = (part) =>
+    [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue) ||
+    [...part.querySelectorAll(PICKED)].some((one) => one.checked !== one.defaultChecked);
+
+  // How what has the focus is found again in what comes in its place.
+  const way = (one) => (one.id ? `#${CSS.escape(one.id)}` : one.href ? `a[href="${CSS.escape(one.getAttribute("href"))}"]`
+    : one.name && one.value ? `[name="${CSS.escape(one.name)}"][value="${CSS.escape(one.value)}"]` : "");
+
+  function put(old, fresh) {
+    const focus = old.contains(document.activeElement) ? way(document.activeElement) : "";
+    const opened = [...old.querySelectorAll("details[id][open]")].map((one) => one.id);
+    const ticked = [...old.querySelectorAll("input[type=checkbox]:checked")].map((one) => one.value);
+    const scrolled = [...old.querySelectorAll("[data-keeps-scroll][id]")].map((one) => [one.id, one.scrollLeft, one.scrollTop]);
+    const made = document.importNode(fresh, true);
+    old.replaceWith(made);
+    opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
+    made.querySelectorAll("input[type=checkbox]").forEach((one) => { if (ticked.includes(one.value)) one.checked = true; });
+    scrolled.forEach(([id, left, top]) => { const one = document.getElementById(id); if (one) one.scrollTo(left, top); });
+    if (focus) { const again = made.matches(focus) ? made : made.querySelector(focus); if (again) again.focus({ preventScroll: true }); }
+    if (window.htmx) window.htmx.process(made);
+  }
+
+  // Whether both are the same but for what differs each time: the token of forms, which every answer masks anew, and times that pass, which are
+  // put right in place. What is the same is not touched, so that no click on it is lost.
+  function isSame(old, fresh) {
+    const TOKEN = "input[name=csrfmiddlewaretoken]";
+    const ours = old.querySelector(TOKEN) || document.querySelector(TOKEN);
+    if (ours) fresh.querySelectorAll(TOKEN).forEach((one) => one.setAttribute("value", ours.value));
+    const [was, is] = [old, fresh].map((one) => [...one.querySelectorAll("[data-passes]")]);
+    if (was.length === is.length && !("keyed" in old.dataset)) {
+      was.forEach((one, place) => { if (one.textContent !== is[place].textContent) one.textContent = is[place].textContent; });
+    }
+    return old.isEqualNode(fresh);
+  }
+
+  // Children stay where they are as far as possible: what is moved loses the focus.
+  function putEach(old, fresh) {
+    const coming = new Set([...fresh.children].map((one) => one.id));
+    [...old.children].forEach((one) => { if (!coming.has(one.id)) one.remove(); });
+    let at = old.firstElementChild;
+    [...fresh.children].forEach((one) => {
+      const here = [...old.children].find((other) => other.id === one.id);
+      if (!here) return old.insertBefore(document.importNode(one, true), at);
+      if (here === at) at = at.nextElementSibling;
+      else old.insertBefore(here, at);
+      if (!isSame(here, one)) put(here, one);
+    });
+  }
+
+  // What is fetched comes from where the page came from, whatever stands in it.
+  window.ownAddress = (given) => {
+    const address = new URL(given, location.href);
+    if (address.origin !== location.origin) throw new Error("This is no address of ours.");
+    return address;
+  };
+
+  // `later` is called when what stands in the way is over.
+  window.swapped = (old, fresh, later) => {
+    if (!old || !fresh || isSame(old, fresh)) return;
+    if (old.dataset.version && old.dataset.version === fresh.dataset.version) return;
+    const focus = old.contains(document.activeElement) ? document.activeElement : null;
+    if (focus && focus.matches(WRITING)) focus.addEventListener("blur", later, { once: true });
+    else if ("keepsWriting" in old.dataset && isWritten(old)) return;
+    else if ("keyed" in old.dataset) putEach(old, fresh);
+    else put(old, fresh);
+  };
+})();

@@ -1,0 +1,11 @@
+-- Every chain that has entries, in the order of their ids.
+-- Parameters  none
+-- Returns     chain
+-- Plan        one step along the key of (chain, number) for each chain, from the beginning of one to that of the next, however long they are.
+WITH RECURSIVE found AS (
+    (SELECT chain FROM tenants_auditentry ORDER BY chain LIMIT 1)
+    UNION ALL
+    SELECT following.chain FROM found
+    CROSS JOIN LATERAL (SELECT e.chain FROM tenants_auditentry e WHERE e.chain > found.chain ORDER BY e.chain LIMIT 1) following
+)
+SELECT chain FROM found

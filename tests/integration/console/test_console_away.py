@@ -1,0 +1,57 @@
+"""Pages while PostgreSQL does not answer: people are told in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections
+
+from tenants.context import APP
+from tests.browsing import words
+from tests.engine import Engine
+from tests.forms import forms_of
+from tests.installed import free_port
+from tests.visiting import Person
+
+PAGES = ["/", "/activities/", "/inbox/", "/queues/", "/usage/", "/settings/"]
+
+
+@contextmanager
+def away() -> Iterator[None]:
+    """The database is at an address where nobody answers."""
+    connection = connections[APP]
+    port = connection.settings_dict["PORT"]
+    connection.close()
+    connection.settings_dict["PORT"] = str(free_port())
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["PORT"] = port
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_without_the_database_a_page_says_so_and_looks_again(
+    address: str, person: Callable[..., Person]
+) -> None:
+    ann = person("ann", role="admin")
+    with away():
+        page = ann.browser.get(address)
+
+    assert (page.status_code, page["Retry-After"]) == (503, "5")
+    assert "The database does not answer." in words(page)
+    assert "Sign out" not in words(page)
+    assert ann.get(address).status_code == 200
+
+
+def test_who_has_sent_something_is_told_to_look_before_it_is_sent_again(engine: Engine, ann: Person) -> None:
+    form = forms_of(ann.get("/queues/qa/"))["switch"]
+
+    with away():
+        page = form.send(ann.browser, ("deed", "pause"))
+
+    assert page.status_code == 503
+    assert "look before you send it again" in words(page)
+    assert 'http-equiv="refresh"' not in page.content.decode(), "it would be sent again"

@@ -1,0 +1,68 @@
+"""Whose request comes to nothing is told what happened and where to go on; programs are answered as programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+
+from console import faults
+from tenants.context import APP
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.visiting import Person
+
+BROWSER = {"accept": "text/html,application/xhtml+xml"}
+
+
+def test_a_person_at_an_address_that_is_none_is_led_back(ann: Person) -> None:
+    answer = ann.browser.get("/no/such/page", headers=BROWSER)
+
+    assert answer.status_code == 404
+    assert "There is no such page" in words(answer)
+    assert 'href="/"' in answer.content.decode()
+    assert answer["X-Request-Id"] in words(answer)
+    assert "script-src 'self';" in answer["Content-Security-Policy"]
+
+
+def test_a_program_is_answered_as_before(tenant: Tenant, client: Client) -> None:
+    for address in ("/no/such/page", "/api/v1/nothing/"):
+        answer = client.get(address)
+        assert answer.status_code == 404
+        assert "Go to the overview" not in answer.content.decode()
+
+    answer = client.get("/api/v1/nothing/", headers=BROWSER)
+    assert answer["Content-Type"] == "application/problem+json"
+
+
+def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
+    answer = ann.browser.post("/queues/", {"deed": "pause"}, headers=BROWSER)
+
+    assert answer.status_code == 403
+    assert "This form is too old Nothing was done." in words(answer)
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "said"),
+    [
+        (faults.bad_request, 400, "made no sense"),
+        (faults.permission_denied, 403, "Your role does not allow it."),
+        (faults.server_error, 500, "It is not your fault"),
+    ],
+    ids=("400", "403", "500"),
+)
+def test_the_pages_ask_nothing_from_the_database(
+    database: None, handler: Any, status: int, said: str
+) -> None:
+    request = RequestFactory().get("/queues/", headers=BROWSER)
+    why = () if handler is faults.server_error else (ValueError("why"),)
+
+    with CaptureQueriesContext(connections[APP]) as asked:
+        answer = handler(request, *why)
+
+    assert answer.status_code == status
+    assert said in words(answer)
+    assert len(asked) == 0

@@ -1,0 +1,54 @@
+"""Nonsense in addresses: whatever somebody types, a page says so or shows nothing, and never breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from django.utils.http import urlencode
+
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.scheduling import make_schedule
+from tests.visiting import Person
+
+#: What the pages read from their addresses.
+NAMES: dict[str, tuple[str, ...]] = {
+    "/live/?tenant=acme&": ("after", "activity", "pipeline_run"),
+    "/activities/?": ("q", "after"),
+    "/activities/bulk/?": ("q",),
+    "/inbox/?": ("kind", "role", "search", "page"),
+    "/runs/?": ("pipeline", "after"),
+    "/dead-letters/?": ("state", "role"),
+    "/schedules/?": ("search", "shown"),
+    "/schedules/try/?": ("schedule",),
+    "/usage/?": ("role", "pipeline"),
+    "/usage/?from=2026-01-01&": ("to",),
+    "/usage/export/days/?": ("from",),
+    "/audit/?": ("actor", "operation", "kind", "object", "outcome", "since", "until", "before"),
+}
+NONSENSE = (
+    "\x00", "9" * 30, "-1", "0001-01-01", "9999-12-31", "\u00b2", "-99999999999999999." + "0" * 32, "priority:<\u00b2",
+)  # fmt: skip
+
+
+def addresses() -> Iterator[str]:
+    """Each name has each of them once, beside others."""
+    for page, names in NAMES.items():
+        for turn in range(len(NONSENSE)):
+            typed = {name: NONSENSE[(turn + place) % len(NONSENSE)] for place, name in enumerate(names)}
+            yield f"{page}{urlencode(typed)}"
+
+
+def test_no_address_breaks_a_page(engine: Engine, tenant: Tenant, person: Callable[..., Person]) -> None:
+    engine.submit(tenant)
+    make_schedule(tenant)
+    boss = person("boss", role="admin")
+
+    broken = {address: boss.browser.get(address).status_code for address in addresses()}
+
+    assert {address: status for address, status in broken.items() if status >= 500} == {}
+
+
+def test_no_name_of_a_tenant_breaks_a_page(root: Person) -> None:
+    for text in NONSENSE:
+        assert root.browser.get(f"/queues/?{urlencode({'tenant': text})}").status_code in (200, 404)

@@ -1,0 +1,246 @@
+"""Views that people save: found again below the heading of their page, one's own or everybody's, and arranged by whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+import pytest
+from django.http import HttpResponse
+
+from tenants import membership
+from tenants.context import tenant_scope
+from tenants.members import principal_of
+from tenants.models import AuditEntry, Membership, Tenant
+from tenants.saved_views import arranging
+from tenants.saved_views.models import SavedView
+from tests.browsing import words
+from tests.engine import at_once
+from tests.forms import Form, forms_of
+from tests.questions import Questions
+from tests.visiting import Person, refused, sent_by
+
+QUERY = "/activities/?tenant=acme&q=status%3Afailed+role%3Aseo"
+
+
+def save(who: Person, address: str = QUERY, name: str = "Failed SEO", **fields: Any) -> HttpResponse:
+    """Save what is looked at by the form of its page."""
+    return forms_of(who.get(address))["keep-view"].send(who.browser, ("deed", "keep"), name=name, **fields)
+
+
+def deed(who: Person, verb: str, view: SavedView, **fields: Any) -> HttpResponse:
+    return forms_of(who.get("/views/"))[f"view-{view.pk}"].send(
+        who.browser, ("deed", f"{verb}:{view.pk}"), **fields
+    )
+
+
+def saved(tenant: Tenant) -> list[SavedView]:
+    with tenant_scope(tenant.pk):
+        return list(SavedView.objects.for_tenant(tenant).order_by("pk"))
+
+
+@pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    """An admin of `acme`."""
+    return person("boss", role="admin")
+
+
+def test_a_view_is_found_again_below_the_heading_of_its_page(tenant: Tenant, ann: Person) -> None:
+    answer = save(ann, f"{QUERY}&after=x:y")
+
+    (view,) = saved(tenant)
+    assert (view.page, view.name, view.query) == ("activities", "Failed SEO", "q=status%3Afailed+role%3Aseo")
+    assert parse_qs(urlsplit(answer["Location"]).query) == {
+        "tenant": ["acme"],
+        "q": ["status:failed role:seo"],
+    }
+    page = ann.get(answer["Location"]).content.decode()
+    assert "Saved as “Failed SEO”." in page
+    assert 'aria-current="true"><bdi>Failed SEO</bdi>' in page
+    assert "Save this view" not in page, "it is saved already"
+    assert "Failed SEO" in words(ann.get("/activities/"))
+    assert "Failed SEO" not in words(ann.get("/runs/"))
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("/inbox/?kind=gate&search=bees&page=1", "kind=gate&search=bees"),
+        ("/runs/?status=failed&tenant=acme", "status=failed"),
+        ("/dead-letters/?role=qa&state=all", "role=qa&state=all"),
+    ],
+    ids=["inbox", "runs", "dead-letters"],
+)
+def test_every_page_with_a_query_has_views(address: str, kept: str, tenant: Tenant, ann: Person) -> None:
+    answer = save(ann, address)
+
+    assert saved(tenant)[0].query == kept
+    assert "Failed SEO" in words(ann.get(answer["Location"]))
+
+
+def test_what_shows_everything_is_no_view_to_save(tenant: Tenant, ann: Person) -> None:
+    for address in ("/inbox/", "/activities/", "/runs/?status=", "/dead-letters/"):
+        assert "Save this view" not in words(ann.get(address)), address
+
+
+def test_ones_own_views_are_nobody_elses(
+    tenant: Tenant, other_tenant: Tenant, ann: Person, person: Callable[..., Person]
+) -> None:
+    save(ann)
+    bob, eve = person("bob"), person("eve", other_tenant)
+    (view,) = saved(tenant)
+
+    assert "Failed SEO" not in words(bob.get("/activities/"))
+    assert "Failed SEO" not in words(eve.get("/views/"))
+    for somebody in (bob, eve):
+        answer = sent_by(somebody, Form("/views/", "post"), deed=f"delete:{view.pk}")
+        assert refused(answer, 404) == "There is no such view any more."
+    assert len(saved(tenant)) == 1
+
+
+def test_a_view_is_renamed_and_deleted_and_can_be_saved_again(tenant: Tenant, ann: Person) -> None:
+    save(ann)
+    (view,) = saved(tenant)
+
+    answer = deed(ann, "rename", view, name="  All\tthat failed ")
+    assert "It is called “All that failed” now." in words(ann.get(answer["Location"]))
+    answer = deed(ann, "delete", view)
+
+    page = words(ann.get(answer["Location"]))
+    assert "“All that failed” is deleted. Here it can be saved again." in page
+    assert "Save this view" in page
+    assert saved(tenant) == []
+    with tenant_scope(tenant.pk):
+        assert not AuditEntry.objects.filter(operation__startswith="saved_view").exists(), "it was hers alone"
+
+
+def test_admins_share_views_and_arrange_what_all_see(tenant: Tenant, ann: Person, boss: Person) -> None:
+    save(boss, name="Ours", shared="yes")
+    save(boss, "/activities/?q=status:done", name="Mine")
+    _, mine = saved(tenant)
+    deed(boss, "share", mine)
+
+    assert "Ours everybody's" in (page := words(ann.get("/activities/")))
+    assert "Mine everybody's" in page
+    assert forms_of(ann.get("/views/")).keys().isdisjoint(f"view-{view.pk}" for view in saved(tenant))
+    deed(boss, "rename", mine, name="Done")
+    deed(boss, "delete", mine)
+    with tenant_scope(tenant.pk):
+        trail = AuditEntry.objects.filter(operation__startswith="saved_view").order_by("number")
+        found = list(trail.values_list("operation", "actor_name", "object_kind"))
+    assert found == [
+        (f"saved_view.{verb}", "boss", "saved-views") for verb in ("shared", "shared", "renamed", "deleted")
+    ]
+
+
+def test_nobody_else_shares_or_arranges_what_all_see(tenant: Tenant, ann: Person, boss: Person) -> None:
+    save(boss, name="Ours", shared="yes")
+    save(ann, "/activities/?q=status:done", name="Mine")
+    ours, mine = saved(tenant)
+
+    form = Form(
+        "/views/", "post", {"name": ["New"], "page": ["runs"], "query": ["status=failed"], "shared": ["yes"]}
+    )
+    for sent in ("keep", f"share:{mine.pk}", f"delete:{ours.pk}", f"rename:{ours.pk}"):
+        assert "needs the role admin" in refused(sent_by(ann, form, deed=sent), 403)
+    assert [(view.name, view.is_shared) for view in saved(tenant)] == [("Ours", True), ("Mine", False)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words_of_refusal"),
+    [
+        ({"name": "   "}, 400, "Give it a name."),
+        ({"name": "x" * 61}, 400, "A name has at most 60 characters."),
+        ({"name": "Failed SEO"}, 409, "There is a view “Failed SEO” of this page already."),
+        ({"name": "New", "page": "settings"}, 400, "This page does not offer that."),
+        ({"name": "New", "query": "q=" + "x" * 1_100}, 400, "A query of more than 1000 characters"),
+    ],
+    ids=["no-name", "long-name", "taken", "no-such-page", "long-query"],
+)
+def test_what_cannot_be_saved_says_why_and_keeps_what_was_typed(
+    fields: dict[str, str], status: int, words_of_refusal: str, tenant: Tenant, ann: Person
+) -> None:
+    save(ann)
+
+    answer = save(ann, "/activities/?q=status:done", **fields)
+
+    assert refused(answer, status).startswith(words_of_refusal)
+    again = forms_of(answer)["again"]
+    assert again.fields["name"] == [fields["name"]]
+    assert len(saved(tenant)) == 1
+
+
+def test_there_are_so_many_and_no_more_however_many_are_saved_at_once(
+    tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arranging, "MOST", 3)
+    who = principal_of(ann.user)
+
+    def keep(number: int) -> str:
+        try:
+            return arranging.keep(who, page="runs", name=f"View {number}", query="status=failed").name
+        except arranging.TooManyViews:
+            return ""
+
+    kept = at_once(*(lambda number=number: keep(number) for number in range(6)))
+
+    assert len([name for name in kept if name]) == len(saved(tenant)) == 3
+    assert "There are 3 already" in refused(save(ann), 409)
+
+
+def test_views_go_with_the_membership_and_what_all_see_stays(
+    tenant: Tenant, ann: Person, boss: Person
+) -> None:
+    save(ann, name="Hers")
+    save(boss, name="Ours", shared="yes")
+    with tenant_scope(tenant.pk):
+        hers = Membership.objects.get(user=ann.user)
+
+    membership.end(principal_of(boss.user), hers.pk)
+
+    assert [view.name for view in saved(tenant)] == ["Ours"]
+
+
+def test_names_and_queries_are_text_wherever_they_stand(tenant: Tenant, ann: Person) -> None:
+    hostile = '"><script>alert(1)</script>'
+    with tenant_scope(tenant.pk):
+        owner = Membership.objects.get(user=ann.user)
+        SavedView.objects.create(
+            tenant=tenant, membership=owner, page="activities", name=hostile, query="q=a&x=//evil.example"
+        )
+
+    for address in ("/activities/", "/views/"):
+        page = ann.get(address).content.decode()
+        assert "<script>alert" not in page
+        assert 'href="/activities/?tenant=acme&amp;q=a"' in page, "only what a view of the page can hold"
+
+
+def test_superusers_who_only_look_save_nothing(
+    asked: Questions, root: Person, person: Callable[..., Person]
+) -> None:
+    page = root.get(QUERY)
+    assert "Save this view" not in words(page)
+
+
+def test_a_page_asks_once_for_its_views(
+    asked_queries: Callable[..., list[str]], tenant: Tenant, ann: Person
+) -> None:
+    for number in range(3):
+        save(ann, name=f"View {number}", address=f"/activities/?q=priority:{number + 1}")
+
+    for address in ("/activities/", "/inbox/"):
+        asked = asked_queries(ann, address)
+        assert sum("tenants_savedview" in sql for sql in asked) == 1
+        assert len(asked) <= 12
+
+
+def test_an_unknown_deed_and_an_id_of_nowhere(tenant: Tenant, ann: Person) -> None:
+    save(ann)
+    (view,) = saved(tenant)
+    form = Form("/views/", "post")
+
+    refused(sent_by(ann, form, deed=f"explode:{view.pk}"), 400)
+    refused(sent_by(ann, form, deed=f"delete:{uuid4()}"), 404)
+    assert sent_by(ann, form, deed="delete:x").status_code == 404

@@ -1,0 +1,169 @@
+"""The inbox keeps itself up to date under the hands of whoever works in it: nothing that they have in hand is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from activities import approvals, people
+from tests import pages
+from tests.questions import Questions
+from tests.visiting import INBOX, Person
+
+pytestmark = pytest.mark.ui
+
+SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
+FOLLOWS = "() => document.body.dataset.following === 'open'"
+
+
+@pytest.fixture
+def screen(asked: Questions, ann: Person) -> Iterator[Any]:
+    """A window in which `ann` has signed in. Whatever its console complains of fails the test."""
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
+        window.add_cookies([pages.signed_in(ann.user, address)])
+        page = window.new_page()
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        window.close()
+    assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
+
+
+def look(screen: Any, address: str = INBOX) -> None:
+    screen.goto(address)
+    screen.wait_for_function(FOLLOWS)
+
+
+def press(screen: Any, *keys: str) -> None:
+    for key in keys:
+        screen.keyboard.press(key)
+
+
+def in_focus(screen: Any) -> str:
+    return str(screen.evaluate("document.activeElement.innerText || document.activeElement.id"))
+
+
+def test_what_comes_and_what_somebody_else_decides_shows_within_a_second(
+    asked: Questions, screen: Any
+) -> None:
+    first = asked.gate(name="One")
+    look(screen)
+    screen.wait_for_selector("#total:has-text('1')")
+
+    asked.gate(name="Two")
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+    approvals.approve(asked.tenant.pk, first.pk, actor="user:bob")
+    screen.wait_for_selector("#rows li:only-child:has-text('Two')", timeout=SECOND)
+
+    screen.wait_for_selector("#gone:has-text('Approved by bob: Approve: One')", timeout=SECOND)
+    assert screen.inner_text("#total") == "Inbox 1"
+    assert screen.inner_text("#kinds a >> nth=1") == "Gates 1"
+
+
+def test_the_first_item_of_an_empty_inbox_comes_by_itself_and_the_last_goes(
+    asked: Questions, screen: Any
+) -> None:
+    look(screen)
+    screen.wait_for_selector("text=Nobody is asked for anything.")
+
+    task = asked.task()
+    screen.wait_for_selector("#rows li", timeout=SECOND)
+    assert not screen.is_visible("text=Nobody is asked for anything.")
+    people.complete(asked.tenant.pk, task.pk, actor="user:bob")
+
+    screen.wait_for_selector("text=Nobody is asked for anything.", timeout=SECOND)
+
+
+def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
+    asked: Questions, screen: Any
+) -> None:
+    gates = [asked.gate(name=name) for name in ("One", "Two", "Three")]
+    look(screen)
+    press(screen, "j", "x", "j", "x")
+
+    asked.task("Urgent", priority=1)
+    screen.wait_for_selector("#rows li:first-child:has-text('Urgent')", timeout=SECOND)
+    assert "Approve: Two" in in_focus(screen), "what comes in above moves nobody's cursor"
+    assert screen.inner_text("#together") == "Approve what is selected (2)"
+
+    approvals.approve(asked.tenant.pk, gates[1].pk, actor="user:bob")
+    screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=SECOND)
+    assert "Approve: Three" in in_focus(screen), "the next one has the cursor"
+    assert screen.inner_text("#together") == "Approve what is selected (1)"
+
+    press(screen, "k", "a", "Enter")
+    screen.wait_for_selector(".results:has-text('Approve: One')")
+    asked.gate(name="Four")
+    screen.wait_for_selector("#rows:has-text('Four')", timeout=SECOND)
+    assert [asked.get(gate.pk).status for gate in gates] == ["approved", "approved", "created"]
+    assert screen.is_visible(".results"), "what came of it stays in sight"
+
+
+def test_half_an_answer_outlives_everything_that_happens(asked: Questions, screen: Any) -> None:
+    gate = asked.gate(name="One")
+    look(screen, f"{INBOX}{gate.pk}/")
+    press(screen, "r")
+    screen.keyboard.type("Shorter, ple")
+
+    asked.gate(name="Two")
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+    screen.keyboard.type("ase.")
+    assert screen.input_value("#notes") == "Shorter, please."
+    press(screen, "Escape", "j")
+    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
+
+    screen.wait_for_selector("#verdict:has-text('Approved by bob')", timeout=SECOND)
+    screen.wait_for_selector("#rows li:only-child", timeout=SECOND)
+    assert screen.input_value("#notes") == "Shorter, please.", "it can still be copied"
+    assert screen.inner_text("#hint").startswith("Approved by bob")
+    assert screen.is_disabled("button[value=reject]")
+
+
+def test_an_open_item_that_somebody_else_decides_says_so_and_asks_no_more(
+    asked: Questions, screen: Any
+) -> None:
+    gate, other = asked.gate(name="One"), asked.gate(name="Two")
+    look(screen, f"{INBOX}{gate.pk}/")
+    screen.wait_for_selector("#answer")
+
+    approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
+
+    screen.wait_for_selector("#verdict:has-text('Sent back by bob')", timeout=SECOND)
+    screen.wait_for_selector("#answer", state="detached", timeout=SECOND)
+    assert screen.is_visible("text=Too long.")
+    press(screen, "a")
+    assert screen.inner_text("#said") == "That cannot be done here."
+    press(screen, "j", "o")
+    screen.wait_for_url(f"**{other.pk}/**")
+
+
+def test_what_has_not_changed_is_not_put_in_place_anew(asked: Questions, screen: Any) -> None:
+    gate = asked.gate(name="One")
+    with screen.expect_response(lambda answer: "x-live" in answer.request.headers):
+        screen.goto(f"{INBOX}{gate.pk}/")
+        screen.evaluate(
+            "document.querySelectorAll('#answer, #rows li').forEach((one) => { one.isOld = true; })"
+        )
+
+    asked.gate(name="Two")
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+
+    old = "[...document.querySelectorAll('#answer, #rows li')].filter((one) => one.isOld).length"
+    assert screen.evaluate(old) == 2, "a click on them is not lost"
+
+
+def test_a_list_without_a_connection_says_so_and_pales(asked: Questions, screen: Any) -> None:
+    asked.gate(name="One")
+    look(screen)
+    screen.context.set_offline(True)
+    pages.cut_streams()
+
+    screen.wait_for_selector("#connection:visible")
+    assert screen.evaluate("document.body.classList.contains('stale')")
+    screen.context.set_offline(False)

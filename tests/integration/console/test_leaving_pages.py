@@ -1,0 +1,117 @@
+"""Pages that are left give their stream back: however many somebody looks at, one after the other or at once, those in sight are live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from activities import relay
+from activities.submission import NewActivity, submit
+from tenants import redis
+from tenants.context import tenant_scope
+from tenants.events import keys
+from tenants.models import Tenant
+from tests import pages
+from tests.engine import eventually
+from tests.questions import Questions
+from tests.visiting import Person
+
+pytestmark = pytest.mark.ui
+
+SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
+LIVE = "document.querySelector('#connection').hidden && !document.body.classList.contains('stale')"
+
+
+@pytest.fixture
+def window(asked: Questions, ann: Person) -> Iterator[Any]:
+    """A browser in which `ann` has signed in, without a page."""
+    with pages.browser() as chromium, pages.served() as address:
+        context = chromium.new_context(base_url=address)
+        context.add_cookies([pages.signed_in(ann.user, address)])
+        yield context
+        context.close()
+
+
+def work(tenant: Tenant, name: str) -> None:
+    with tenant_scope(tenant.pk):
+        submit([NewActivity(name=name, agent_role="qa")], actor="token:planner")
+    relay.flush()
+
+
+def seats_taken(tenant: Tenant) -> int:
+    return int(redis.client().zcard(keys.of_tenant(tenant.pk)))
+
+
+def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_second(
+    window: Any, tenant: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
+    screen = window.new_page()
+    refused: list[str] = []
+    screen.on("response", lambda answer: refused.append(answer.url) if answer.status == 429 else None)
+    listening = "() => navigator.locks.query().then((all) => all.held.length === 1)"
+
+    for _ in range(30):
+        screen.goto("/queues/", wait_until="domcontentloaded")
+        screen.wait_for_function(listening)  # it has asked for its stream
+    screen.goto("/activities/")
+    began = monotonic()
+    work(tenant, "Wasps")
+    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+
+    assert monotonic() - began < SECOND / 1000
+    assert screen.evaluate(LIVE)
+    assert refused == []
+    eventually(lambda: seats_taken(tenant) == 1)
+
+
+def test_ten_windows_at_once_are_all_live_with_one_stream(window: Any, tenant: Tenant) -> None:
+    screens = [window.new_page() for _ in range(10)]
+    for screen in screens:
+        screen.goto("/activities/")
+    eventually(lambda: seats_taken(tenant) == 1)
+
+    work(tenant, "Wasps")
+    for screen in screens:
+        screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    screens[0].close()  # the one that had the stream
+    work(tenant, "Hornets")
+    for screen in screens[1:]:
+        screen.wait_for_selector("text=Hornets", timeout=SECOND)
+
+    assert all(screen.evaluate(LIVE) for screen in screens[1:])
+
+
+def test_a_page_whose_place_went_to_another_says_so_and_is_live_again_when_somebody_looks(
+    window: Any, tenant: Tenant, ann: Person, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
+    screen = window.new_page()
+    with screen.expect_response(lambda answer: "/live/" in answer.url):
+        screen.goto("/activities/")
+    elsewhere = ann.browser.get("/live/?tenant=acme")
+    next(iter(elsewhere.streaming_content))
+    screen.wait_for_selector("text=You follow more pages than can be kept up to date at once")
+    assert not screen.evaluate("document.body.classList.contains('stale')"), "it is fetched all the same"
+
+    screen.evaluate("window.dispatchEvent(new Event('focus'))")
+    screen.wait_for_selector("#connection", state="hidden")
+    work(tenant, "Wasps")
+
+    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    elsewhere.close()
+
+
+def test_a_page_that_comes_back_from_the_history_is_live_again(window: Any, tenant: Tenant) -> None:
+    screen = window.new_page()
+    screen.goto("/activities/")
+    screen.goto("/runs/")
+    screen.go_back()
+    screen.wait_for_selector("text=There are no activities yet.")
+
+    work(tenant, "Wasps")
+
+    screen.wait_for_selector("text=Wasps", timeout=SECOND)

@@ -1,0 +1,128 @@
+"""After a failover of Redis the old server refuses to be written to: clients and workers look for the new one instead of ending."""
+
+from __future__ import annotations
+
+import select
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from kombu import Connection, Exchange, Queue
+
+from activities import publishing
+from activities.errands import EXPIRY
+from orchestrator import broker, embedded
+from tenants.redis import client
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: Address
+
+    def handle(self) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.server.target)) as far:
+            other = {self.request: far, far: self.request}
+            while True:
+                for end in select.select(list(other), [], [])[0]:
+                    if not (data := end.recv(65536)):
+                        return
+                    other[end].sendall(data)
+
+
+class Address(socketserver.ThreadingTCPServer):
+    """An address that follows the primary, as a proxy in front of Redis does: new connections go to where it leads now."""
+
+    target = 0
+
+
+def _tell(url: str, *command: str) -> Any:
+    with redis.Redis.from_url(url) as connection:
+        return connection.execute_command(*command)
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    home = embedded.ServiceHome(folder)
+    yield embedded.start(home, services=["redis"], durable=False).redis_url
+    embedded.stop(home)
+
+
+@contextmanager
+def _address() -> Iterator[Address]:
+    with Address(("127.0.0.1", 0), _Connection) as address:
+        thread = threading.Thread(target=address.serve_forever, args=(0.01,))
+        thread.start()
+        yield address
+        address.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def failover(tmp_path: Path, settings: Any) -> Iterator[Callable[[], None]]:
+    """The settings lead to an address in front of a primary; called, another server takes over and the old one becomes a replica."""
+    with _address() as address, _server(tmp_path / "old") as old, _server(tmp_path / "new") as new:
+        parts = urlsplit(old)
+        _tell(new, "CONFIG", "SET", "requirepass", parts.password or "")
+        new = new.replace(urlsplit(new).password or "", parts.password or "")
+        address.target = parts.port or 0
+        settings.REDIS_URL = old.replace(f":{parts.port}/", f":{address.server_address[1]}/")
+        settings.CELERY_BROKER_URL = settings.REDIS_URL
+        publishing._redis_broker.cache_clear()
+
+        def take_over() -> None:
+            _tell(old, "REPLICAOF", "127.0.0.1", "1")
+            address.target = urlsplit(new).port or 0
+
+        yield take_over
+        client().close()
+        publishing._redis_broker.cache_clear()
+
+
+def test_a_client_goes_to_the_server_that_took_over_without_its_caller_noticing(
+    failover: Callable[[], None],
+) -> None:
+    client().set("before", "1")
+    failover()
+
+    client().set("after", "1")
+    outcome = client().eval("return redis.call('incr', 'after')", 0)
+
+    assert outcome == 2
+
+
+def test_a_client_says_so_when_nobody_has_taken_over(failover: Callable[[], None], settings: Any) -> None:
+    _tell(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
+
+    with pytest.raises(redis.ReadOnlyError):
+        client().set("after", "1")
+
+
+def test_messages_go_to_the_server_that_took_over(failover: Callable[[], None], settings: Any) -> None:
+    assert publishing.hint("tests.hint", {}, queue="system", expires_after=EXPIRY)
+    failover()
+
+    assert publishing.hint("tests.hint", {}, queue="digest", expires_after=EXPIRY)
+
+    assert _tell(settings.REDIS_URL, "EXISTS", "system", "digest") == 1, (
+        "the second is where it is taken from"
+    )
+
+
+def test_a_worker_connects_anew_where_the_library_would_let_it_end(
+    failover: Callable[[], None], settings: Any
+) -> None:
+    """Celery ends a worker, with everything that it runs, for an error that is none of a connection."""
+    broker.install()
+    with Connection(settings.CELERY_BROKER_URL) as connection:
+        queue = Queue("agent__qa", Exchange("agent__qa"), "agent__qa", channel=connection.channel())
+        _tell(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(connection.connection_errors) as refused:
+            queue.declare()
+
+    assert isinstance(refused.value, redis.ReadOnlyError)

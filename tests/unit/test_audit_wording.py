@@ -1,0 +1,39 @@
+"""The audit trail says what was done in a word, and leads to what it was done to."""
+
+from __future__ import annotations
+
+import pytest
+
+from console.audit import wording
+
+RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        ("POST /activities/", "created"),
+        ("POST /queues/{role}/pause/", "pause"),
+        ("POST /notification-channels/{id}/renew-secret/", "renew secret"),
+        ("PUT /agent-configs/{role}/", "changed"),
+        ("DELETE /webhooks/{id}/", "removed"),
+        ("login.succeeded", "login succeeded"),
+    ],
+)
+def test_an_operation_is_said_in_a_word(operation: str, said: str) -> None:
+    assert wording.in_words(operation) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "object_id", "address"),
+    [
+        ("pipeline-runs", RUN, f"/runs/{RUN}/"),
+        ("queues", "dev", "/queues/dev/"),
+        ("queues", "../login", ""),
+        ("activities", "no id", ""),
+        ("activities", "", ""),
+        ("webhooks", RUN, ""),
+    ],
+)
+def test_an_object_with_a_page_is_led_to(kind: str, object_id: str, address: str) -> None:
+    assert wording.address_of(kind, object_id) == address
