@@ -72,8 +72,10 @@ class PortsTaken(SupervisorError):
     code = "ports_taken"
 
     def __init__(self, taken: Mapping[str, int], others: Mapping[str, int]) -> None:
-        ports = " and ".join(str(port) for port in taken.values())
+        ports = ("port " if len(taken) == 1 else "ports ") + " and ".join(
+            str(port) for port in taken.values()
+        )
         instead = " ".join(f"{variable}={port}" for variable, port in others.items())
         super().__init__(
-            f"Something else listens on port {ports} of this machine. Choose another: {instead} make up"
+            f"Something else listens on {ports} of this machine. Choose another: {instead} make up"
         )

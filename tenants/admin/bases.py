@@ -99,7 +99,11 @@ class ShownInline(TabularInline):
 
     extra = 0
     can_delete = False
-    hide_title = True
+    # Newer releases of the theme, which need Python 3.12, have the opposite and warn of the old name at every command.
+    if hasattr(TabularInline, "show_title"):
+        show_title = False
+    else:
+        hide_title = True
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return not sight.of_request(request).is_empty
