@@ -29,7 +29,8 @@ _ATTRIBUTES = """
 lang charset name content rel href type src defer class alt width height method action value id aria-label aria-current
 aria-labelledby aria-describedby aria-keyshortcuts aria-invalid role hidden for maxlength placeholder selected tabindex datetime title
 form checked required rows formnovalidate data-needs-note data-label scope open start data-stream data-kinds popover popovertarget
-viewbox d aria-hidden
+viewbox d aria-hidden autocomplete
+data-live data-live-only data-live-from data-every data-keyed data-keeps-writing data-passes data-ask
 """
 ELEMENTS, ATTRIBUTES = frozenset(_ELEMENTS.split()), frozenset(_ATTRIBUTES.split())
 SCRIPT = "<script>alert(1)</script>"

@@ -9,6 +9,7 @@ import pytest
 
 from activities import approvals, people
 from tests import pages
+from tests.engine import eventually
 from tests.questions import Questions
 from tests.visiting import INBOX, Person
 
@@ -162,7 +163,7 @@ def test_a_list_without_a_connection_says_so_and_pales(asked: Questions, screen:
     asked.gate(name="One")
     look(screen)
     screen.context.set_offline(True)
-    pages.cut_streams()
+    eventually(pages.cut_streams)  # the page may know of its stream before the thread that carries it does
 
     screen.wait_for_selector("#connection:visible")
     assert screen.evaluate("document.body.classList.contains('stale')")
