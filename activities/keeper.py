@@ -32,6 +32,7 @@ from activities import (
     publishing,
     recovery,
     relay,
+    upkeep,
 )
 from activities.admission import Closed, limits, rebuilding
 from tenants import channels, tracing
@@ -116,6 +117,8 @@ class Keeper:
         _try("lost workers", self._find_lost_workers)
         _try("delays", promotion.promote)
         _try("deadlines", deadlines.pass_due)
+        for name, part in upkeep.PARTS.items():
+            _try(name, part)
         _try("events", keeping.number_all)
         if self._admission_is_open(now):
             _try("limits", limits.refresh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from django import forms
 from django.conf import settings
@@ -38,6 +38,11 @@ class Answer:
     notes: str = ""
     option: str = ""
     output: str = ""
+
+    @property
+    def said(self) -> dict[str, str]:
+        """All but the deed, as the form would send it again."""
+        return {name: value for name, value in asdict(self).items() if name != "deed" and value}
 
 
 def _with_plain_lines(text: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Now
 
-from activities.models import Activity, ActivityEvent
+from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.inbox_view import View
 from console.wording import NAMED_BY_LINK
@@ -31,7 +31,13 @@ _KIND = Case(
 
 
 def searched(principal: Principal, view: View) -> QuerySet[Any]:
-    rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(OPEN_FOR_PEOPLE)
+    """What is open, but for what this person has answered a moment ago."""
+    answered = HeldAnswer.objects.filter(
+        tenant_id=principal.tenant_id, user_id=principal.user_id, activity_id=OuterRef("pk"), refusal=""
+    )
+    rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(
+        OPEN_FOR_PEOPLE, ~Exists(answered)
+    )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
     return rows.annotate(kind=_KIND)

@@ -26,6 +26,7 @@ from tenants.principals import Principal
 
 MOST_AT_ONCE = 100
 NOT_OFFERED = "This item does not offer that."
+NO_SUCH_ITEM = "There is no such item."
 NO_OPTION = "Choose one of the options."
 VOTED = "Your vote counts; more must agree"
 
@@ -42,21 +43,26 @@ class Result:
 
 def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Do what the form says, or raise `Refused`. Raises `Http404` for what is no item of this tenant."""
+    shown, answer = read(sent)
+    with refused_when_busy(), tenant_scope(principal.tenant_id):
+        lock(principal.tenant_id, {item_id})
+        item = item_as_shown(principal.tenant_id, item_id, shown)
+        return Result(item_id, item.name, True, _do(principal, item, answer))
+
+
+def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
+    """The version of the item that the form was shown with, and what it says. Raises `Refused`."""
     form = AnswerForm(sent)
     if not form.is_valid():
         field, faults = next(iter(form.errors.items()))
         raise Refused(" ".join(str(fault) for fault in faults), status=400, field=str(field))
     given = dict(form.cleaned_data)
-    shown = given.pop("shown")
-    with refused_when_busy(), tenant_scope(principal.tenant_id):
-        lock(principal.tenant_id, {item_id})
-        item = item_as_shown(principal.tenant_id, item_id, shown)
-        return Result(item_id, item.name, True, _do(principal, item, Answer(**given)))
+    return given.pop("shown"), Answer(**given)
 
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Say yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
-    wanted = _parsed(chosen)
+    wanted = parsed(chosen)
     with refused_when_busy(), tenant_scope(principal.tenant_id):
         # All locks first and in one order: people who approve overlapping items would else wait for each other.
         lock(principal.tenant_id, set(wanted))
@@ -75,12 +81,13 @@ def _approved(principal: Principal, item_id: UUID, version: int, name: str) -> R
             item = item_as_shown(principal.tenant_id, item_id, version)
             return Result(item_id, name, True, _do(principal, item, Answer("approve")))
     except Http404:
-        return Result(item_id, name, False, "There is no such item.")
+        return Result(item_id, name, False, NO_SUCH_ITEM)
     except Refused as refusal:
         return Result(item_id, name, False, refusal.reason)
 
 
-def _parsed(chosen: Sequence[str]) -> dict[UUID, int]:
+def parsed(chosen: Sequence[str]) -> dict[UUID, int]:
+    """Items with the versions that were shown, each chosen as `id:version`. Raises `Refused`."""
     if not 0 < len(chosen) <= MOST_AT_ONCE:
         raise Refused(f"Choose 1 to {MOST_AT_ONCE} items.", status=400)
     try:
@@ -90,8 +97,8 @@ def _parsed(chosen: Sequence[str]) -> dict[UUID, int]:
         raise Refused("This is no choice that the page offers.", status=400) from error
 
 
-def _do(principal: Principal, item: Activity, answer: Answer) -> str:
-    """Do it, if this person is offered to; what was done, in words. Raises `Refused`."""
+def checked(principal: Principal, item: Activity, answer: Answer) -> Deed:
+    """What is to be done, if this person is offered to do it and has said all that it needs. Raises `Refused`."""
     offer = offered(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
     deed = offer.named(answer.deed)
     if deed is None:
@@ -100,6 +107,12 @@ def _do(principal: Principal, item: Activity, answer: Answer) -> str:
         raise Refused(deed.needs_note, status=400, field="notes")
     if deed.name == "approve" and offer.options and answer.option not in offer.options:
         raise Refused(NO_OPTION, status=400, field="option")
+    return deed
+
+
+def _do(principal: Principal, item: Activity, answer: Answer) -> str:
+    """Do it; what was done, in words. Raises `Refused`."""
+    deed = checked(principal, item, answer)
     try:
         done = PERFORM[deed.name](principal, item, answer)
     except ActivityError as error:

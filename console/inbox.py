@@ -21,6 +21,7 @@ from console.asked_for import (
     roles_looked_for,
     searched,
 )
+from console.held.holding import Held, held_by
 from console.inbox_rows import Row, row_of
 from console.inbox_view import View
 from console.wording import KINDS
@@ -50,6 +51,11 @@ class Inbox:
     roles: Sequence[str]
     total: int
     has_more: bool
+    held: Sequence[Held]  # what the person has answered a moment ago
+
+    def is_answered(self, item_id: UUID) -> bool:
+        """Whether the person's answer to it is on its way."""
+        return any(one.item_id == item_id and not one.refusal for one in self.held)
 
     @property
     def is_narrowed(self) -> bool:
@@ -84,6 +90,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
         start = (view.page - 1) * PAGE
         page = list(ordered(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
         pipelines = names_of_pipelines(principal.tenant_id, page)
+        held = held_by(principal)
     mine = roles_looked_for(principal, view.role)
     kinds = Counter(dict.fromkeys(KINDS, 0))
     for (kind, role), count in counts.items():
@@ -95,6 +102,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
         roles=sorted({role for _, role in counts}),
         total=kinds[view.kind] if view.kind else kinds.total(),
         has_more=len(page) > PAGE,
+        held=held,
     )
 
 

@@ -7,6 +7,7 @@ from django.urls import include, path, re_path
 
 from console import views
 from console.containment import contained_with_scripts
+from console.held.views import undo
 from console.saved_views.views import every as saved_views
 from console.signposts import Signpost
 from console.stream import stream
@@ -22,6 +23,7 @@ urlpatterns = [
     path("runs/", include("console.runs.urls")),
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
+    path("inbox/undo/", undo, name="inbox_undo"),
     path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path("queues/", include("console.queues.urls")),

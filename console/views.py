@@ -21,6 +21,7 @@ from console.away import told_when_away
 from console.containment import contained_with_scripts
 from console.decisions import Result
 from console.gone import gone
+from console.held import holding
 from console.inbox import inbox
 from console.inbox_view import View
 from console.item import Item, item
@@ -83,10 +84,15 @@ def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
             return _page(request, desk, open_id=item_id)
         return _page(request, desk, item(desk.who, item_id))
     try:
-        result = decisions.act(desk.who, item_id, request.POST)
+        if holding.is_held():
+            holding.hold(
+                desk.who, item_id, request.POST
+            )  # the page says so, for as long as it can be taken back
+        else:
+            result = decisions.act(desk.who, item_id, request.POST)
+            messages.success(request, f"{result.words}: {result.name}")
     except Refused as refusal:
         return _page(request, desk, item(desk.who, item_id), refusal=refusal)
-    messages.success(request, f"{result.words}: {result.name}")
     return HttpResponseRedirect(_next(request, desk))
 
 
@@ -94,7 +100,8 @@ def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
 def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
     try:
-        results = decisions.approve_together(desk.who, request.POST.getlist("chosen"))
+        approve = holding.hold_together if holding.is_held() else decisions.approve_together
+        results = approve(desk.who, request.POST.getlist("chosen"))
     except Refused as refusal:
         return _page(request, desk, refusal=refusal)
     return _page(request, desk, results=results)
@@ -129,6 +136,7 @@ def _page(
     listed = inbox(desk.who, _view(request, desk))
     context: dict[str, Any] = {
         "inbox": listed,
+        "answered": opened is not None and listed.is_answered(opened.row.pk),
         "item": opened,
         "open_id": opened.row.pk if opened else open_id,
         "next": listed.next_after(opened.row.pk) if opened else None,

@@ -9,6 +9,7 @@ from activities.models.counter import Counter, CountingMark
 from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
+from activities.models.held_answer import HeldAnswer
 from activities.models.mailbox import Mailbox, MailboxBatch, MailboxItem
 from activities.models.output import OutputSpool
 from activities.models.repetition import RepeatedSubmissions
@@ -34,6 +35,7 @@ __all__ = (
     "CountingMark",
     "DeadLetter",
     "Deadline",
+    "HeldAnswer",
     "Mailbox",
     "MailboxBatch",
     "MailboxItem",

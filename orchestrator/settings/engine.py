@@ -59,6 +59,8 @@ ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES = 1_000_000
 # Python callables that the inline adapter may run, by dotted prefix.
 ORCHESTRATOR_INLINE_CALLABLES = tuple(_env.list("ORCHESTRATOR_INLINE_CALLABLES", default=["agents.samples"]))
 
+# How long an answer given in the console can be taken back before it takes effect; 0: it cannot. Too large: work waits for what is decided.
+ORCHESTRATOR_UNDO_SECONDS = _env.float("ORCHESTRATOR_UNDO_SECONDS", default=10.0)
 # How often the endpoints of HTTP agents are looked at, and how soon again after a first failure. Too small: agents get calls that are
 # no work. Too large: people hear late of one that is away.
 ORCHESTRATOR_HEALTH_INTERVAL_SECONDS = _env.float("ORCHESTRATOR_HEALTH_INTERVAL_SECONDS", default=300.0)

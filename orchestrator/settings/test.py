@@ -11,6 +11,7 @@ from orchestrator.settings.local import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples", "tests.")
+ORCHESTRATOR_UNDO_SECONDS = 0.0  # answers take effect at once but where holding them is tested
 ORCHESTRATOR_API_RATE = 100_000.0
 ORCHESTRATOR_API_BURST = 100_000.0
 ORCHESTRATOR_API_CALLER_RATE = 100_000.0

@@ -59,6 +59,7 @@ SEES_EVERY_TENANT = {
     "activities.invariants.concerned": "whose the rows are that should not be, before somebody is told",
     "activities.invariants.examination": "what must hold over everything, in one snapshot that only reads",
     "console.acting": "a superuser chooses among the tenants in which people are asked for something",
+    "console.held.giving": "answers take effect when their time has come, whoever's they are",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.departure.erasing": "tombstones belong to nobody any more",
     "orchestrator.metrics.asking": "figures of the whole platform, without naming tenants",

@@ -108,7 +108,12 @@
     a: approve,
     r: () => write(button("reject")),
     e: settle,
-    u: () => { const back = find(".back"); if (back) back.click(); },
+    u: () => {
+      const last = [...document.querySelectorAll("#held button[value=undo]")].pop();
+      if (last) last.click();
+      else say("There is nothing to take back.");
+    },
+    Escape: () => { const back = find(".back"); if (back) back.click(); },
     "/": () => find("#search").focus(),
     "?": () => keys.showModal(),
   };
@@ -208,6 +213,6 @@
   help.hidden = false;
   help.addEventListener("click", () => keys.showModal());
   find("#keys-on").checked = shortcutsAreOn();
-  const notice = find("#notice");
+  const notice = find("#notice") || find("#held:has(form)");
   if (notice) notice.focus();
 })();

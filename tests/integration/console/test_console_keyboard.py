@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from console.held import giving
 from tests import pages
 from tests.engine import eventually
 from tests.questions import Questions
@@ -66,6 +68,27 @@ def test_items_are_reached_opened_and_approved_without_a_mouse(asked: Questions,
     press(screen, "a", "a")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
     assert asked.get(second.pk).status == "approved"
+
+
+def test_an_answer_is_taken_back_by_a_key_and_what_takes_effect_leaves_the_page(
+    asked: Questions, screen: Any, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_UNDO_SECONDS = 10.0
+    gate = asked.gate(name="One")
+    screen.goto(f"{INBOX}{gate.pk}/")
+
+    press(screen, "a", "Enter")
+    screen.wait_for_url(f"**{INBOX}?**")
+    assert "Approved: Approve: One takes effect in" in focused(screen).replace("\n", " ")
+    press(screen, "u")
+    screen.wait_for_url(f"**{gate.pk}/**")
+    assert "Taken back. Nothing was done." in focused(screen)
+    press(screen, "a", "Enter")
+    screen.wait_for_url(f"**{INBOX}?**")
+    giving.give_due(datetime.now(UTC) + timedelta(seconds=10))
+
+    screen.wait_for_selector("#held form", state="detached", timeout=10_000)
+    assert asked.get(gate.pk).status == "approved"
 
 
 def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any) -> None:

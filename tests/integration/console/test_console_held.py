@@ -1,0 +1,269 @@
+"""An answer takes effect ten seconds later: until then it can be taken back, and then it counts once or says why it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+
+from activities import approvals, keeper
+from activities.models import ActivityEvent, HeldAnswer
+from console.held import giving
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Membership, Tenant
+from tests.browsing import words
+from tests.engine import at_once
+from tests.forms import forms_of
+from tests.questions import Questions
+from tests.visiting import INBOX, Person, done, notice, refused
+
+UNDO_SECONDS = 10.0
+
+
+@pytest.fixture(autouse=True)
+def held_for_ten_seconds(settings: Any) -> None:
+    settings.ORCHESTRATOR_UNDO_SECONDS = UNDO_SECONDS
+
+
+def later(seconds: float = UNDO_SECONDS) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def held() -> list[HeldAnswer]:
+    with system_scope():
+        return list(HeldAnswer.objects.order_by("pk"))
+
+
+def approved(by: Person, item: Any, **fields: str) -> HttpResponse:
+    answer = by.answer(item, "approve", **fields)
+    assert answer.status_code == 302, words(answer)
+    return by.get(answer["Location"])
+
+
+def taken_back(by: Person) -> HttpResponse:
+    """Press the first Undo of the inbox."""
+    form = next(form for name, form in forms_of(by.get()).items() if name.startswith("held-"))
+    return form.send(by.browser, ("deed", "undo"))
+
+
+def test_an_answer_counts_when_its_time_has_come_and_not_before(asked: Questions, ann: Person) -> None:
+    gate = asked.gate(name="Summary")
+
+    page = approved(ann, gate, notes="Good.")
+    early = giving.give_due(later(UNDO_SECONDS - 1))
+    status = asked.get(gate.pk).status
+
+    assert (early, status) == (0, "created")
+    assert "Approved: Approve: Summary takes effect in 10 s Undo" in words(page)
+    assert giving.give_due(later()) == 1
+    now = asked.get(gate.pk)
+    assert (now.status, now.reviewer_notes) == ("approved", "Good.")
+    assert held() == []
+    assert "takes effect in" not in words(ann.get())
+
+
+def test_who_has_answered_has_it_off_the_list_and_others_still_have_it_on_theirs(
+    asked: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    gate, bob = asked.gate(name="Summary"), person("bob")
+    address = f"{INBOX}{gate.pk}/"
+
+    page = approved(ann, gate)
+
+    assert (address in page.content.decode(), "Inbox 0" in words(page)) == (False, True)
+    assert address in bob.get().content.decode()
+    assert "answer" not in forms_of(ann.look(gate)), "it has an answer"
+    assert "answer" in forms_of(bob.look(gate))
+    assert "Undo" not in words(bob.get())
+
+
+def test_what_is_taken_back_never_was(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    before = asked.get(gate.pk).version
+    approved(ann, gate)
+
+    answer = taken_back(ann)
+
+    assert done(answer, ann) == "Taken back. Nothing was done."
+    assert answer["Location"].startswith(f"{INBOX}{gate.pk}/"), "where another answer can be given"
+    assert giving.give_due(later()) == 0
+    assert (asked.get(gate.pk).status, asked.get(gate.pk).version) == ("created", before)
+    done_again = ann.answer(gate, "reject", notes="Shorter.")
+    assert done_again.status_code == 302
+
+
+def test_who_takes_back_too_late_is_told_so(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
+    giving.give_due(later())
+
+    answer = form.send(ann.browser, ("deed", "undo"))
+
+    assert done(answer, ann) == "That came too late: it has taken effect."
+    assert asked.get(gate.pk).status == "approved"
+
+
+def test_who_was_overtaken_reads_by_whom_until_they_have_read_it(asked: Questions, ann: Person) -> None:
+    gate = asked.gate(name="Summary")
+    approved(ann, gate)
+    approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="No.")
+
+    assert giving.give_due(later()) == 1
+
+    page = ann.get()
+    assert "did not take effect. Sent back by bob" in words(page)
+    assert giving.give_due(later()) == 0, "it is not tried again"
+    (form,) = (form for name, form in forms_of(page).items() if name.startswith("held-"))
+    assert form.send(ann.browser, ("deed", "read")).status_code == 302
+    assert "did not take effect" not in words(ann.get())
+    assert held() == []
+
+
+@pytest.mark.parametrize("gone", ["membership", "role", "account", "tenant"])
+def test_it_counts_only_if_the_person_may_still_answer(asked: Questions, ann: Person, gone: str) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    with tenant_scope(asked.tenant.pk):
+        member = Membership.objects.filter(user=ann.user)
+        if gone == "membership":
+            member.delete()
+        elif gone == "role":
+            member.update(role="viewer")
+    if gone == "account":
+        ann.user.is_active = False
+        ann.user.save()
+    if gone == "tenant":
+        with system_scope():
+            Tenant.objects.filter(pk=asked.tenant.pk).update(is_active=False)
+
+    assert giving.give_due(later()) == 1
+
+    assert asked.get(gate.pk).status == "created"
+    (kept,) = held()
+    assert kept.refusal
+
+
+def test_an_answer_is_given_once_while_another_is_on_its_way(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    form = ann.form(gate)
+    assert form.send(ann.browser, ("deed", "approve")).status_code == 302
+
+    again = form.send(ann.browser, ("deed", "reject"), notes="No.")
+
+    assert "on its way already" in refused(again, 409)
+    assert [one.deed for one in held()] == ["approve"]
+
+
+def test_what_cannot_be_answered_so_is_refused_at_once(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    form = ann.form(gate)
+
+    lacking = form.send(ann.browser, ("deed", "reject"))
+    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
+    late = form.send(ann.browser, ("deed", "approve"))
+
+    assert "Say what is to be done differently" in refused(lacking, 400)
+    assert "Approved by bob" in refused(late, 409)
+    assert held() == []
+
+
+def test_keepers_that_meet_let_it_count_once(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    due = later()
+
+    outcomes = at_once(*[lambda: giving.give_due(due)] * 4)
+
+    assert sum(outcomes) == 1
+    with tenant_scope(asked.tenant.pk):
+        assert ActivityEvent.objects.filter(activity_id=gate.pk, target="approved").count() == 1
+
+
+def test_of_the_keeper_and_who_takes_back_at_the_same_moment_one_wins(asked: Questions, ann: Person) -> None:
+    gates = [asked.gate(name=f"Summary {number}") for number in range(4)]
+    for gate in gates:
+        approved(ann, gate)
+    undo = [form for name, form in forms_of(ann.get()).items() if name.startswith("held-")]
+    due = later()
+
+    at_once(
+        lambda: giving.give_due(due),
+        *[lambda form=form: form.send(ann.browser, ("deed", "undo")) for form in undo],
+    )
+    giving.give_due(due)
+
+    assert held() == []
+    page = words(ann.get())
+    for gate in gates:
+        assert (asked.get(gate.pk).status == "approved") != (gate.name in page)
+
+
+def test_approving_together_can_be_taken_back_one_by_one(asked: Questions, ann: Person) -> None:
+    kept, back = asked.gate(name="Kept"), asked.gate(name="Back")
+    form = forms_of(ann.get())["together"]
+
+    answer = form.send(ann.browser, chosen=form.choices["chosen"])
+    assert notice(answer).count("Approved: ") == 2
+    mine = {one.activity_id: one for one in held()}
+    again = forms_of(ann.get())[f"held-{mine[back.pk].pk}"]
+    again.send(ann.browser, ("deed", "undo"))
+    giving.give_due(later())
+
+    assert [asked.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
+
+
+def test_nobody_takes_back_what_somebody_else_has_answered(
+    asked: Questions, ann: Person, person: Callable[..., Person], other_tenant: Tenant
+) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
+    others = [person("bob"), person("eve", other_tenant)]
+
+    for other in others:
+        token = other.browser.get(INBOX).context["csrf_token"]
+        fields = {**form.fields, "csrfmiddlewaretoken": str(token), "deed": "undo"}
+        other.browser.post("/inbox/undo/", fields)
+
+    assert len(held()) == 1
+    assert giving.give_due(later()) == 1
+    assert asked.get(gate.pk).status == "approved"
+
+
+def test_the_keeper_lets_answers_count(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    with system_scope():
+        HeldAnswer.objects.update(due_at=later(-1))
+
+    keeper.Keeper().tick()
+
+    assert asked.get(gate.pk).status == "approved"
+
+
+def test_a_mistake_of_ours_does_nothing_and_is_told(
+    asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, other = asked.gate(name="Broken"), asked.gate(name="Fine")
+    for item in (gate, other):
+        approved(ann, item)
+    act = giving.decisions.act
+
+    def broken(principal: Any, item_id: Any, sent: Any) -> Any:
+        done = act(principal, item_id, sent)
+        if item_id == gate.pk:
+            raise LookupError("a secret detail")
+        return done
+
+    monkeypatch.setattr(giving.decisions, "act", broken)
+
+    assert giving.give_due(later()) == 2
+
+    assert [asked.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
+    page = words(ann.get())
+    assert "Something went wrong on our side. Nothing was done." in page
+    assert "a secret detail" not in page
