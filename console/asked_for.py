@@ -33,7 +33,7 @@ _KIND = Case(
 def searched(principal: Principal, view: View) -> QuerySet[Any]:
     """What is open, but for what this person has answered a moment ago."""
     answered = HeldAnswer.objects.filter(
-        tenant_id=principal.tenant_id, user_id=principal.user_id, activity_id=OuterRef("pk"), refusal=""
+        tenant_id=principal.tenant_id, user_id=principal.user_id or 0, activity_id=OuterRef("pk"), refusal=""
     )
     rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(
         OPEN_FOR_PEOPLE, ~Exists(answered)

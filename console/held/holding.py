@@ -55,7 +55,7 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
         item = item_as_shown(principal.tenant_id, item_id, shown)
         deed = decisions.checked(principal, item, answer)
         held = HeldAnswer(
-            tenant_id=principal.tenant_id, activity_id=item_id, user_id=principal.user_id, shown=shown, deed=deed.name,
+            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=deed.name,
             words=deed.done, said=answer.said, due_at=datetime.now(UTC) + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _forget_refused(principal, item_id)
@@ -83,7 +83,7 @@ def _held(principal: Principal, item_id: UUID, version: int, name: str) -> Resul
 
 def held_by(principal: Principal) -> list[Held]:
     """What the person has answered and has not taken effect, oldest first. In the caller's `tenant_scope`."""
-    rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=principal.user_id)
+    rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
     facts = ("pk", "activity_id", "activity__name", "words", "due_at", "refusal")
     return [Held(*row) for row in rows.order_by("due_at", "pk").values_list(*facts)]
 
@@ -92,15 +92,21 @@ def take_back(principal: Principal, ids: Sequence[UUID]) -> int:
     """Let answers of this person's never have been given, or never read again why they could not; how many that came in time."""
     with refused_when_busy(), tenant_scope(principal.tenant_id):
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id)
-        mine = rows.filter(pk__in=ids, user_id=principal.user_id)
+        mine = rows.filter(pk__in=ids, user_id=_person(principal))
         # Whoever lets one take effect has it locked: this waits, and finds it gone.
         found = list(mine.select_for_update(of=("self",)).order_by("pk").values_list("pk", flat=True))
         rows.filter(pk__in=found).delete()
     return len(found)
 
 
+def _person(principal: Principal) -> int:
+    """Pages are for people; a token's answers take effect at once, through the API."""
+    assert principal.user_id is not None, "a person"  # noqa: S101
+    return principal.user_id
+
+
 def _forget_refused(principal: Principal, item_id: UUID) -> None:
-    rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=principal.user_id)
+    rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
     rows.filter(activity_id=item_id).exclude(refusal="").delete()
 
 
