@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.inbox_view import View
+from console.put_aside import is_aside
 from console.wording import NAMED_BY_LINK
 from pipelines.models import PipelineRun
 from tenants.principals import Principal
@@ -40,17 +41,18 @@ def searched(principal: Principal, view: View) -> QuerySet[Any]:
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows.annotate(kind=_KIND)
+    return rows.annotate(kind=_KIND, aside=is_aside(principal))
 
 
-def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str], int]:
-    """How many there are by kind and human role: what every filter of the page would show."""
-    counted = rows.order_by().values("kind", "human_role").annotate(count=Count("pk"))
-    return {(row["kind"], row["human_role"]): row["count"] for row in counted}
+def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
+    """How many there are by kind, human role and whether they are put aside: what every filter of the page would show."""
+    counted = rows.order_by().values("kind", "human_role", "aside").annotate(count=Count("pk"))
+    return {(row["kind"], row["human_role"], row["aside"]): row["count"] for row in counted}
 
 
 def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
     roles = roles_looked_for(principal, view.role)
+    rows = rows.filter(aside=view.aside)
     rows = rows if roles is None else rows.filter(human_role__in=roles)
     return rows.filter(kind=view.kind) if view.kind else rows
 

@@ -24,6 +24,7 @@ from console.asked_for import (
 from console.held.holding import Held, held_by
 from console.inbox_rows import Row, row_of
 from console.inbox_view import View
+from console.put_aside import aside_until
 from console.wording import KINDS
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -59,7 +60,7 @@ class Inbox:
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.view.kind or self.view.role or self.view.search)
+        return bool(self.view.kind or self.view.role or self.view.search or self.view.aside)
 
     @property
     def before(self) -> str:
@@ -86,27 +87,32 @@ def inbox(principal: Principal, view: View) -> Inbox:
     """The list, for one person."""
     with tenant_scope(principal.tenant_id):
         counts = counts_of(searched(principal, view))
-        rows = narrowed(searched(principal, view), principal, view).annotate(asked_by=asking_actor())
+        rows = narrowed(searched(principal, view), principal, view).annotate(
+            asked_by=asking_actor(), aside_until=aside_until(principal)
+        )
         start = (view.page - 1) * PAGE
         page = list(ordered(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
         pipelines = names_of_pipelines(principal.tenant_id, page)
         held = held_by(principal)
     mine = roles_looked_for(principal, view.role)
-    kinds = Counter(dict.fromkeys(KINDS, 0))
-    for (kind, role), count in counts.items():
-        kinds[kind] += count if mine is None or role in mine else 0
+    kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
+    for (kind, role, is_aside), count in counts.items():
+        (aside if is_aside else kinds)[kind] += count if mine is None or role in mine else 0
+    listed = aside if view.aside else kinds
     return Inbox(
         view=view,
         rows=[row_of(item, principal, pipelines) for item in page[:PAGE]],
-        tabs=_tabs(view, kinds),
-        roles=sorted({role for _, role in counts}),
-        total=kinds[view.kind] if view.kind else kinds.total(),
+        tabs=_tabs(view, kinds, aside.total()),
+        roles=sorted({role for _, role, _ in counts}),
+        total=listed[view.kind] if view.kind else listed.total(),
         has_more=len(page) > PAGE,
         held=held,
     )
 
 
-def _tabs(view: View, kinds: Mapping[str, int]) -> list[Tab]:
-    tabs = [Tab("All", sum(kinds.values()), view.of_kind(""), not view.kind)]
-    shown = [kind for kind in KINDS if kinds[kind] or kind == view.kind]
-    return tabs + [Tab(KINDS[kind][1], kinds[kind], view.of_kind(kind), kind == view.kind) for kind in shown]
+def _tabs(view: View, kinds: Mapping[str, int], aside: int) -> list[Tab]:
+    chosen = None if view.aside else view.kind
+    tabs = [Tab("All", sum(kinds.values()), view.of_kind(""), chosen == "")]
+    shown = [kind for kind in KINDS if kinds[kind] or kind == chosen]
+    tabs += [Tab(KINDS[kind][1], kinds[kind], view.of_kind(kind), kind == chosen) for kind in shown]
+    return tabs + ([Tab("Put aside", aside, view.of_aside(), view.aside)] if aside or view.aside else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ class Row:
     timing: Timing
     under_way: str
     together: bool  # may be approved together with others
+    aside_until: datetime | None  # while this person has put it aside
 
     @property
     def kind_in_words(self) -> str:
@@ -48,6 +50,7 @@ def row_of(item: Any, principal: Principal, pipelines: Mapping[UUID, str]) -> Ro
         timing=Timing.of(item),
         under_way=_under_way(item, rules),
         together=_together(item, principal, rules),
+        aside_until=item.aside_until,
     )
 
 

@@ -25,6 +25,7 @@ from console.facts import OPEN, asking_actor, facts_of, letter_of
 from console.history import Moment, history_of
 from console.inbox_rows import who_asks
 from console.linked import Linked, linked_to
+from console.put_aside import aside_until
 from console.rounds import Expense, Round
 from console.votes import Votes, votes_of
 from console.waiting_times import Timing
@@ -102,7 +103,7 @@ def _known(principal: Principal, item_id: UUID) -> Item:
     """All but the texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
-    row = rows.filter(pk=item_id).first()
+    row = rows.filter(pk=item_id).annotate(aside_until=aside_until(principal)).first()
     if row is None:
         raise Http404
     subject, origin = rounds.subject_of(row), families.origin_of(tenant_id, row)

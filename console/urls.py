@@ -25,6 +25,7 @@ urlpatterns = [
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/undo/", undo, name="inbox_undo"),
     path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
+    path("inbox/back/", views.inbox_back, name="inbox_back"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path("queues/", include("console.queues.urls")),
     path("dead-letters/", include("console.dead_letters.urls")),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -15,8 +17,10 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from console import decisions
+from activities.digests.periods import zone_of
+from console import decisions, put_aside
 from console.acting import acting
+from console.aside_until import choices, in_words, until
 from console.away import told_when_away
 from console.containment import contained_with_scripts
 from console.decisions import Result
@@ -78,11 +82,13 @@ def inbox_list(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 @page("inbox", (*LOOKING, *ACTING))
 def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
-    """One item beside the list. A POST answers it, and leads on to the next one."""
+    """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
     if request.method != "POST":
         if not _wants_item(request):
             return _page(request, desk, open_id=item_id)
         return _page(request, desk, item(desk.who, item_id))
+    if "aside" in request.POST:
+        return _aside(request, desk, item_id)
     try:
         if holding.is_held():
             holding.hold(
@@ -107,6 +113,25 @@ def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
     return _page(request, desk, results=results)
 
 
+@page("inbox", ACTING)
+def inbox_back(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Bring an item back that the person had put aside. It leads to where it was asked for."""
+    try:
+        item_id = UUID(request.POST.get("item", ""))
+    except ValueError as error:
+        raise Http404 from error
+    try:
+        name = put_aside.bring_back(desk.who, item_id)
+    except Refused as refusal:
+        return _page(request, desk, refusal=refusal)
+    messages.success(request, f"Back in your list: {name}")
+    view = _view(request, desk)
+    if request.POST.get("open"):
+        return HttpResponseRedirect(_address_of(item_id, view.of_kind(view.kind)))
+    view = view if inbox(desk.who, view).rows else view.of_kind("")
+    return HttpResponseRedirect(f"{reverse('console:inbox')}?{view.address}#content")
+
+
 @page("inbox")
 def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
     """What has become of the items named with ?id=, for a page from whose list they have gone."""
@@ -115,6 +140,19 @@ def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
     except ValueError as error:
         raise Http404 from error
     return render(request, "console/inbox_gone.html", {"acting": desk.who, "gone": gone(desk.who, ids)})
+
+
+def _aside(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
+    """Put an item aside for this person, and on to the next one."""
+    try:
+        shown, zone = put_aside.version_shown(request.POST), _zone(desk)
+        wanted = until(request.POST["aside"], request.POST.get("own", ""), datetime.now(UTC), zone)
+        row, back_at = put_aside.put_aside(desk.who, item_id, shown=shown, until=wanted)
+    except Refused as refusal:
+        return _page(request, desk, item(desk.who, item_id), refusal=refusal)
+    due = ", when it is due" if back_at < wanted else ""
+    messages.success(request, f"Put aside until {in_words(back_at, zone)}{due}: {row.name}")
+    return HttpResponseRedirect(_next(request, desk))
 
 
 def _wants_item(request: HttpRequest) -> bool:
@@ -143,6 +181,8 @@ def _page(
         "refusal": refusal,
         "sent": request.POST if refusal else {},
         "results": results,
+        "zone": (zone := _zone(desk)),
+        "choices": choices(datetime.now(UTC), zone) if opened and not desk.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
     return shown(
@@ -155,13 +195,22 @@ def _view(request: HttpRequest, desk: Desk) -> View:
     return View.read(desk.who.tenant, request.GET)
 
 
+def _zone(desk: Desk) -> ZoneInfo:
+    """That of the tenant. Who looks at it from outside has no times to choose."""
+    return zone_of(next((own.timezone for own in desk.tenants if own.pk == desk.tenant_id), "UTC"))
+
+
+def _address_of(item_id: UUID | str, view: View) -> str:
+    return f"{reverse('console:inbox_item', args=[item_id])}?{view.address}#item"
+
+
 def _next(request: HttpRequest, desk: Desk) -> str:
     """Where an answered item leads: to the one that followed it if that is still open, else to the list."""
     view = _view(request, desk)
     listed = inbox(desk.who, view)
     following = request.POST.get("next", "")
     if any(str(row.id) == following for row in listed.rows):
-        return f"{reverse('console:inbox_item', args=[following])}?{view.address}#item"
+        return _address_of(following, view)
     view = view if listed.rows else replace(view, page=1)
     # With a fragment of its own: else the browser would keep the one of the form, and look for the item.
     return f"{reverse('console:inbox')}?{view.address}#content"

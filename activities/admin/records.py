@@ -20,6 +20,7 @@ from activities.models import (
     ActivityEvent,
     ActivityRun,
     OutputSpool,
+    SnoozedItem,
     TurnedAway,
     Wake,
     WorkerProcess,
@@ -141,6 +142,14 @@ class OutputSpoolAdmin(RecordAdmin):
             if request.resolver_match and "object_id" in request.resolver_match.kwargs
             else rows.defer("content", "data")
         )
+
+
+@admin.register(SnoozedItem)
+class SnoozedItemAdmin(PartAdmin):
+    list_display = ("activity_link", "tenant", "membership", "until", "created_at")
+    list_select_related = ("tenant", "activity", "membership__user")
+    fields = ("activity_link", "tenant", "membership", "until", "version", "created_at")
+    readonly_fields = fields
 
 
 @admin.register(TurnedAway)

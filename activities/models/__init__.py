@@ -14,6 +14,7 @@ from activities.models.mailbox import Mailbox, MailboxBatch, MailboxItem
 from activities.models.output import OutputSpool
 from activities.models.repetition import RepeatedSubmissions
 from activities.models.run import ActivityRun, WorkerProcess
+from activities.models.snoozed import SnoozedItem
 from activities.models.subagent import Subagent
 from activities.models.tool_call import ToolCall
 from activities.models.turned_away import TurnedAway
@@ -43,6 +44,7 @@ __all__ = (
     "OutputSpool",
     "ProviderBatch",
     "RepeatedSubmissions",
+    "SnoozedItem",
     "Subagent",
     "ToolCall",
     "TurnedAway",

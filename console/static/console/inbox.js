@@ -100,6 +100,15 @@
     else press(target);
   }
 
+  // Nobody puts aside what they have not seen: from the list the key leads to the item, with the times to choose from.
+  function putAside() {
+    if (looksElsewhere()) return location.assign(links()[current()].href.replace(/#.*/, "#aside"));
+    const place = find("#aside");
+    if (!place) return say("That cannot be done here.");
+    place.open = true;
+    place.querySelector("button").focus();
+  }
+
   const DEEDS = {
     j: () => step(1),
     k: () => step(-1),
@@ -108,6 +117,7 @@
     a: approve,
     r: () => write(button("reject")),
     e: settle,
+    s: putAside,
     u: () => {
       const last = [...document.querySelectorAll("#held button[value=undo]")].pop();
       if (last) last.click();
@@ -215,4 +225,5 @@
   find("#keys-on").checked = shortcutsAreOn();
   const notice = find("#notice") || find("#held:has(form)");
   if (notice) notice.focus();
+  else if (location.hash === "#aside" && find("#aside")) putAside();
 })();

@@ -234,6 +234,26 @@ def test_tab_reaches_every_answer_and_nothing_traps_it(asked: Questions, screen:
     assert reached[0] == "Skip to the content"
 
 
+def test_an_item_is_put_aside_by_keyboard_once_it_has_been_seen(asked: Questions, screen: Any) -> None:
+    first, second = asked.task("One"), asked.task("Two")
+    screen.goto(INBOX)
+
+    press(screen, "j", "s")
+    screen.wait_for_url(f"**{first.pk}/**#aside")
+    assert focused(screen) == "1 hour", "the list leads to the item, with the times to choose from"
+    press(screen, "Enter")
+    screen.wait_for_url(f"**{second.pk}/**")
+    assert focused(screen).startswith("Put aside until")
+    press(screen, "s")
+    assert focused(screen) == "1 hour"
+
+    screen.goto(f"{INBOX}?aside=yes")
+    press(screen, "j", "Tab")
+    assert focused(screen) == "Bring back now"
+    press(screen, "Enter")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 def test_nothing_is_wider_than_the_screen_and_buttons_can_be_read(
