@@ -19,6 +19,7 @@ from activities.models import (
     Activity,
     ActivityEvent,
     ActivityRun,
+    HeldAnswer,
     OutputSpool,
     SnoozedItem,
     TurnedAway,
@@ -142,6 +143,14 @@ class OutputSpoolAdmin(RecordAdmin):
             if request.resolver_match and "object_id" in request.resolver_match.kwargs
             else rows.defer("content", "data")
         )
+
+
+@admin.register(HeldAnswer)
+class HeldAnswerAdmin(PartAdmin):
+    list_display = ("activity_link", "tenant", "user", "words", "due_at", "refusal")
+    list_select_related = ("tenant", "activity", "user")
+    fields = ("activity_link", "tenant", "user", "words", "said", "due_at", "refusal", "created_at")
+    readonly_fields = fields
 
 
 @admin.register(SnoozedItem)

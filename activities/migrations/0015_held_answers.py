@@ -73,8 +73,9 @@ class Migration(migrations.Migration):
                 (
                     "user",
                     models.ForeignKey(
+                        db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="+",
                         to=settings.AUTH_USER_MODEL,
                     ),
@@ -90,6 +91,11 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("tenant", "user", "activity"), name="answer_held_once")
                 ],
             },
+        ),
+        migrations.RunSQL(
+            "ALTER TABLE activities_heldanswer ADD CONSTRAINT held_answer_of_user"
+            " FOREIGN KEY (user_id) REFERENCES auth_user (id) ON DELETE CASCADE",
+            "ALTER TABLE activities_heldanswer DROP CONSTRAINT held_answer_of_user",
         ),
         IsolateTenant("activities_heldanswer"),
         TenantKey("activities_heldanswer", "activity_id", "activities_activity"),

@@ -23,8 +23,13 @@ class HeldAnswer(TenantPart):
         db_constraint=False,
         db_index=False,
     )
+    # PostgreSQL deletes them with the person: whoever deletes one may not see the rows of every tenant.
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+        settings.AUTH_USER_MODEL,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
     )
     shown = models.PositiveIntegerField(help_text="The version of the item that the person saw.")
     deed = models.CharField(max_length=20)

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.http import HttpResponse
 
 from activities import approvals, keeper
 from activities.models import ActivityEvent, HeldAnswer
 from console.held import giving
-from tenants.context import system_scope, tenant_scope
+from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import words
 from tests.engine import at_once
@@ -232,6 +233,20 @@ def test_nobody_takes_back_what_somebody_else_has_answered(
     assert len(held()) == 1
     assert giving.give_due(later()) == 1
     assert asked.get(gate.pk).status == "approved"
+
+
+def test_a_person_who_is_deleted_leaves_no_answer(asked: Questions, ann: Person) -> None:
+    gate = asked.gate()
+    approved(ann, gate)
+    with tenant_scope(asked.tenant.pk):
+        Membership.objects.filter(user=ann.user).delete()
+
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM auth_user WHERE id = %s", [ann.user.pk])
+
+    assert held() == []
+    assert giving.give_due(later()) == 0
+    assert asked.get(gate.pk).status == "created"
 
 
 def test_the_keeper_lets_answers_count(asked: Questions, ann: Person) -> None:
