@@ -116,6 +116,7 @@
     x: select,
     a: approve,
     r: () => write(button("reject")),
+    f: () => write(button("approve", "resolve", "complete")),
     e: settle,
     s: putAside,
     u: () => {

@@ -108,6 +108,20 @@ def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any)
     assert asked.get(gate.pk).reviewer_notes == "j k a: shorter, please.", "in a field keys are letters"
 
 
+def test_feedback_goes_along_with_an_approval_by_keyboard(asked: Questions, screen: Any) -> None:
+    gate = asked.gate()
+    screen.goto(f"{INBOX}{gate.pk}/")
+
+    press(screen, "f")
+    assert focused(screen) == "notes"
+    screen.keyboard.type("Good. Next time with a picture.")
+    press(screen, "Control+Enter")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+
+    decided = asked.get(gate.pk)
+    assert (decided.status, decided.reviewer_notes) == ("approved", "Good. Next time with a picture.")
+
+
 def test_a_blocker_is_resolved_a_task_completed_and_a_failure_tried_again(
     asked: Questions, screen: Any
 ) -> None:
