@@ -163,6 +163,17 @@ def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> 
     assert "# Bees" in screen.inner_text("#texts")
 
 
+def test_the_prompt_of_what_is_to_be_approved_opens_in_its_place(asked: Questions, screen: Any) -> None:
+    gate = asked.gate(name="Summary")
+    screen.goto(f"/inbox/{gate.pk}/")
+    assert "What it was told" not in screen.inner_text("#asked")
+
+    screen.click("#told summary")
+
+    screen.wait_for_selector("#told section >> text=What it was told")
+    assert "What came of it" not in screen.inner_text("#told")
+
+
 def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, screen: Any) -> None:
     def paper() -> str:
         return str(screen.evaluate("getComputedStyle(document.body).backgroundColor"))
