@@ -24,16 +24,8 @@ class Choice:
 
 def choices(now: datetime, zone: ZoneInfo) -> list[Choice]:
     """Those that lie ahead, without two for the same time."""
-    today = now.astimezone(zone).date()
-    tomorrow, monday = (today + timedelta(days=days) for days in (1, 7 - today.weekday()))
-    named = (
-        Choice("hour", "1 hour", (now + timedelta(hours=1)).astimezone(zone)),
-        Choice("evening", "This evening, 18:00", datetime.combine(today, EVENING, zone)),
-        Choice("morning", "Tomorrow, 9:00", datetime.combine(tomorrow, MORNING, zone)),
-        Choice("monday", "Next Monday, 9:00", datetime.combine(monday, MORNING, zone)),
-    )
     ahead: dict[datetime, Choice] = {}
-    for choice in named:
+    for choice in _known(now, zone):
         if choice.at > now:
             ahead.setdefault(choice.at, choice)
     return list(ahead.values())
@@ -43,17 +35,28 @@ def until(chosen: str, own: str, now: datetime, zone: ZoneInfo) -> datetime:
     """The time of a choice, in UTC. Raises `Refused` for what is no time, is over, or is too far ahead."""
     if chosen == OWN:
         return _within_limits(_read(own, zone), now)
-    found = {choice.name: choice.at for choice in choices(now, zone)}
-    if chosen in found:
-        return found[chosen].astimezone(UTC)
-    if chosen == "evening":
+    found = {choice.name: choice.at for choice in _known(now, zone)}
+    if chosen not in found:
+        raise Refused("This is no choice that the page offers.", status=400)
+    if found[chosen] <= now:
         raise Refused("It is evening already. Choose another time.", status=400)
-    raise Refused("This is no choice that the page offers.", status=400)
+    return found[chosen].astimezone(UTC)
 
 
 def in_words(moment: datetime, zone: ZoneInfo) -> str:
     """In the zone, with its name: `23 Nov, 09:00 Europe/Berlin`."""
     return f"{moment.astimezone(zone):%-d %b, %H:%M} {zone.key}"
+
+
+def _known(now: datetime, zone: ZoneInfo) -> tuple[Choice, ...]:
+    today = now.astimezone(zone).date()
+    tomorrow, monday = (today + timedelta(days=days) for days in (1, 7 - today.weekday()))
+    return (
+        Choice("hour", "1 hour", (now + timedelta(hours=1)).astimezone(zone)),
+        Choice("evening", "This evening, 18:00", datetime.combine(today, EVENING, zone)),
+        Choice("morning", "Tomorrow, 9:00", datetime.combine(tomorrow, MORNING, zone)),
+        Choice("monday", "Next Monday, 9:00", datetime.combine(monday, MORNING, zone)),
+    )
 
 
 def _read(own: str, zone: ZoneInfo) -> datetime:

@@ -7,6 +7,7 @@
 
 (() => {
   const SWITCH = "inbox-keys";
+  const CHOOSING = "#until"; // names no element: a browser that goes to one takes the focus away again
   const find = (selector) => document.querySelector(selector);
   const keys = find("#keys");
   const together = () => find("#together");
@@ -102,7 +103,7 @@
 
   // Nobody puts aside what they have not seen: from the list the key leads to the item, with the times to choose from.
   function putAside() {
-    if (looksElsewhere()) return location.assign(links()[current()].href.replace(/#.*/, "#aside"));
+    if (looksElsewhere()) return location.assign(links()[current()].href.replace(/#.*/, CHOOSING));
     const place = find("#aside");
     if (!place) return say("That cannot be done here.");
     place.open = true;
@@ -226,5 +227,5 @@
   find("#keys-on").checked = shortcutsAreOn();
   const notice = find("#notice") || find("#held:has(form)");
   if (notice) notice.focus();
-  else if (location.hash === "#aside" && find("#aside")) putAside();
+  else if (location.hash === CHOOSING && find("#aside")) putAside();
 })();

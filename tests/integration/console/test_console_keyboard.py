@@ -253,7 +253,7 @@ def test_an_item_is_put_aside_by_keyboard_once_it_has_been_seen(asked: Questions
     screen.goto(INBOX)
 
     press(screen, "j", "s")
-    screen.wait_for_url(f"**{first.pk}/**#aside")
+    screen.wait_for_url(f"**{first.pk}/**#until")
     assert focused(screen) == "1 hour", "the list leads to the item, with the times to choose from"
     press(screen, "Enter")
     screen.wait_for_url(f"**{second.pk}/**")
