@@ -7,7 +7,7 @@ decides about something that has changed under their eyes: then nothing is done,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +16,10 @@ from django.http import Http404
 
 from activities.exceptions import ActivityError
 from activities.models import Activity, Approval, Vote
+from console import editing
 from console.answer_form import Answer, AnswerForm
 from console.as_shown import item_as_shown, lock
-from console.deeds import Deed, offered
+from console.deeds import YES, Deed, offered
 from console.performing import PERFORM
 from console.refusals import Refused, refused_when_busy
 from tenants.context import APP, tenant_scope
@@ -48,10 +49,13 @@ def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
         raise Refused(" ".join(str(fault) for fault in faults), status=400, field=str(field))
     given = dict(form.cleaned_data)
     shown = given.pop("shown")
+    answer = Answer(**given)
+    if answer.edited:  # Before anything is locked: the result may lie in MongoDB.
+        answer = replace(answer, rest=editing.rest_of(principal.tenant_id, item_id))
     with refused_when_busy(), tenant_scope(principal.tenant_id):
         lock(principal.tenant_id, {item_id})
         item = item_as_shown(principal.tenant_id, item_id, shown)
-        return Result(item_id, item.name, True, _do(principal, item, Answer(**given)))
+        return Result(item_id, item.name, True, _do(principal, item, answer))
 
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
@@ -98,7 +102,7 @@ def _do(principal: Principal, item: Activity, answer: Answer) -> str:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
     if deed.needs_note and not answer.notes.strip():
         raise Refused(deed.needs_note, status=400, field="notes")
-    if deed.name == "approve" and offer.options and answer.option not in offer.options:
+    if deed.name in YES and offer.options and answer.option not in offer.options:
         raise Refused(NO_OPTION, status=400, field="option")
     try:
         done = PERFORM[deed.name](principal, item, answer)
