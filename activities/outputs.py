@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,8 +26,10 @@ from pymongo.errors import PyMongoError
 
 from activities.exceptions import OutputUnavailable
 from activities.models import OutputSpool
+from agents.contracts import Output
 from tenants import tracing
 from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,30 @@ class StoredOutput:
     data: Any
     content_type: str
     created_at: datetime
+
+
+def output_of(value: Mapping[str, Any]) -> Output:
+    """An output from a callback's or a person's validated body."""
+    return Output(
+        content=value.get("content"),
+        data=value.get("data"),
+        content_type=value.get("content_type") or "text/markdown",
+    )
+
+
+def keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
+    """Keep what a person produced, a validated body, as an output of its own; its id. In the caller's transaction."""
+    value = output_of(output)
+    row = OutputSpool.objects.create(
+        pk=uuid7(),
+        tenant_id=tenant_id,
+        activity_id=activity_id,
+        content=value.content,
+        data=value.data,
+        content_type=value.content_type,
+    )
+    kept: UUID = row.pk
+    return kept
 
 
 def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:

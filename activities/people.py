@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from activities import blockers, families, transitions
+from activities import blockers, families, outputs, transitions
 from activities.exceptions import ActivityNotFound, TransitionRefused
-from activities.models import Activity, OutputSpool
-from activities.results import output_of
+from activities.models import Activity
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
 
 
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
@@ -45,25 +43,12 @@ def complete(
             "reviewer_notes": note or None,
         }
         if output:
-            changes["output_ref"] = _keep(tenant_id, activity_id, output)
+            changes["output_ref"] = outputs.keep(tenant_id, activity_id, output)
         try:
             transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
         except TransitionRefused as refusal:
             raise blockers.who_was_first(tenant_id, refusal, "completed") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
-
-
-def _keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
-    value = output_of(output)
-    row = OutputSpool.objects.create(
-        pk=uuid7(),
-        tenant_id=tenant_id,
-        activity_id=activity_id,
-        content=value.content,
-        data=value.data,
-        content_type=value.content_type,
-    )
-    return row.pk
 
 
 def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:

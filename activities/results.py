@@ -35,7 +35,7 @@ from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
 from agents import configuration
-from agents.contracts import Completed, Output
+from agents.contracts import Completed
 from agents.exceptions import AgentError, BudgetSpent, RetryableAgentError, SessionInvalid
 from tenants.context import tenant_scope
 
@@ -164,15 +164,6 @@ def policy_of(activity: Any) -> RetryPolicy:
 def as_dict(error: AgentError) -> dict[str, Any]:
     shown = {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
     return shown | ({"held_by": error.held_by} if error.held_by else {})
-
-
-def output_of(value: Mapping[str, Any]) -> Output:
-    """An output from a callback's or a person's validated body."""
-    return Output(
-        content=value.get("content"),
-        data=value.get("data"),
-        content_type=value.get("content_type") or "text/markdown",
-    )
 
 
 def _again(

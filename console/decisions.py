@@ -7,7 +7,7 @@ decides about something that has changed under their eyes: then nothing is done,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +16,10 @@ from django.http import Http404
 
 from activities.exceptions import ActivityError
 from activities.models import Activity, Approval, Vote
+from console import editing
 from console.answer_form import Answer, AnswerForm
 from console.as_shown import item_as_shown, lock
-from console.deeds import Deed, offered
+from console.deeds import YES, Deed, offered
 from console.performing import PERFORM
 from console.refusals import Refused, refused_when_busy
 from tenants.context import APP, tenant_scope
@@ -43,11 +44,24 @@ class Result:
 
 def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Do what the form says, or raise `Refused`. Raises `Http404` for what is no item of this tenant."""
-    shown, answer = read(sent)
+    shown, answer = prepared(principal, item_id, sent)
     with refused_when_busy(), tenant_scope(principal.tenant_id):
-        lock(principal.tenant_id, {item_id})
-        item = item_as_shown(principal.tenant_id, item_id, shown)
-        return Result(item_id, item.name, True, _do(principal, item, answer))
+        return perform(principal, item_id, shown, answer)
+
+
+def prepared(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tuple[int, Answer]:
+    """What `perform` needs, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
+    shown, answer = read(sent)
+    if answer.edited:
+        answer = replace(answer, rest=editing.rest_of(principal.tenant_id, item_id))
+    return shown, answer
+
+
+def perform(principal: Principal, item_id: UUID, shown: int, answer: Answer) -> Result:
+    """In the caller's `tenant_scope`. Raises `Refused` and `Http404`."""
+    lock(principal.tenant_id, {item_id})
+    item = item_as_shown(principal.tenant_id, item_id, shown)
+    return Result(item_id, item.name, True, _do(principal, item, answer))
 
 
 def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
@@ -105,7 +119,7 @@ def checked(principal: Principal, item: Activity, answer: Answer) -> Deed:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
     if deed.needs_note and not answer.notes.strip():
         raise Refused(deed.needs_note, status=400, field="notes")
-    if deed.name == "approve" and offer.options and answer.option not in offer.options:
+    if deed.name in YES and offer.options and answer.option not in offer.options:
         raise Refused(NO_OPTION, status=400, field="option")
     return deed
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from activities import approvals
 from activities.api.decisions import voter_of
 from activities.api.serializers import allowed_actions
 from activities.decision_rules import DecisionRules
@@ -34,6 +35,7 @@ class Deed:
 
 
 APPROVE = Deed("approve", "Approve", "Approved", "good")
+APPROVE_EDITED = Deed("approve_edited", "Approve as edited", "Approved as edited", "good")
 REJECT = Deed(
     "reject", "Send back", "Sent back", "bad", "Say what is to be done differently: the agent works by it."
 )
@@ -48,6 +50,9 @@ RETRY = Deed("retry", "Try again", "Started anew", "good")
 CANCEL = Deed("cancel", "Cancel the work", "Cancelled", "bad")
 CLOSE = Deed("complete", "Dealt with", "Closed", "quiet")
 WITHDRAW = Deed("withdraw", "Withdraw", "Withdrawn", "quiet")
+#: The names of what says yes.
+YES = frozenset({APPROVE.name, APPROVE_EDITED.name})
+NOT_EDITED = "Several people decide about this, so nobody can edit the text: all must agree to the same one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,12 @@ class Offer:
     options: tuple[str, ...] = ()
     note: str = ""  # what the note is for; empty: none is asked for
     takes_output: bool = False
+    editing: Deed | None = None  # what approves an edited text, where the result can be edited
+    why_not_edit: str = ""
 
     def named(self, name: str) -> Deed | None:
-        return next((deed for deed in self.deeds if deed.name == name), None)
+        every = (*self.deeds, self.editing) if self.editing else self.deeds
+        return next((deed for deed in every if deed.name == name), None)
 
 
 def offered(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
@@ -121,6 +129,10 @@ def _about_a_decision(
         options=() if why_not else tuple(rules.options),
         note=_NOTES_FOR.get(kind_of(item.link_kind, is_approval_gate=True), "") if deeds else "",
         takes_output=takes_output,
+        editing=APPROVE_EDITED if deeds and not why_not and not approvals.why_not_edit(item) else None,
+        why_not_edit=NOT_EDITED
+        if rules.is_voted_on and item.link_kind == LinkKind.GATE and not why_not
+        else "",
     )
 
 

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from activities import outputs
 from activities.exceptions import OutputUnavailable
 from activities.outputs import StoredOutput
-from activities.states import LinkKind
+from activities.states import LinkKind, Status
 from console import markdown
 from console.differences import Difference, difference
 
@@ -70,7 +70,7 @@ class Reader:
 
     def changes(self, before: UUID | None, after: UUID | None) -> Difference | None:
         """How the second output differs from the first; None when either is missing."""
-        old, new = self._output(before), self._output(after)
+        old, new = self.output(before), self.output(after)
         if old is None or new is None:
             return None
         return difference(_whole(old), _whole(new))
@@ -78,7 +78,7 @@ class Reader:
     def _text(self, source: Source) -> Text:
         if source.output_id is None:
             return self._shown(source.title, source.content, source.data, source.content_type)
-        found = self._output(source.output_id)
+        found = self.output(source.output_id)
         if found is None:
             why = "The store of outputs does not answer." if self.unavailable else "The output is not there."
             return Text(source.title, remark=f"{why} Load the page again in a moment.")
@@ -94,7 +94,8 @@ class Reader:
         remark = f"{cut} further characters are in the API." if cut > 0 else ""
         return Text(title, plain=written[:LONGEST_PLAIN], data=more, remark=remark)
 
-    def _output(self, output_id: UUID | None) -> StoredOutput | None:
+    def output(self, output_id: UUID | None) -> StoredOutput | None:
+        """Not inside a transaction; None where it cannot be read."""
         if output_id is None or self.unavailable:
             return self._read.get(output_id) if output_id else None
         if output_id not in self._read:
@@ -125,7 +126,8 @@ def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
     if item.params:
         yield Source("Parameters", data=item.params)
     if item.output_ref:
-        yield Source("What was handed in", output_id=item.output_ref)
+        title = "The text as it was approved" if item.status == Status.APPROVED else "What was handed in"
+        yield Source(title, output_id=item.output_ref)
 
 
 def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:

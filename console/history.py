@@ -48,4 +48,6 @@ def _moment(event: Any, about: str) -> Moment:
     detail: Mapping[str, Any] = event.detail or {}
     words = next((detail[name] for name in _SAID if isinstance(detail.get(name), str) and detail[name]), "")
     what = "submitted" if event.verb == "submit" and about else did(event.verb)
+    if detail.get("edited"):
+        what = f"{what} as edited"
     return Moment(event.at, event.verb, named(event.actor), what, words[:LONGEST_WORDS], about)

@@ -16,10 +16,12 @@ from activities import families
 from activities.decision_rules import DecisionRules
 from activities.models import Activity, Approval, Vote
 from activities.models.decision import LinkState
-from console import consequences, deeds, evidence, rounds
+from activities.states import Status
+from console import consequences, deeds, editing, evidence, rounds
 from console.consequences import About, Consequence, Place
 from console.deeds import Offer
 from console.differences import Difference
+from console.editing import Draft
 from console.evidence import Reader, Text
 from console.facts import OPEN, asking_actor, facts_of, letter_of
 from console.history import Moment, history_of
@@ -53,6 +55,8 @@ class Item:
     offer: Offer
     texts: Sequence[Text] = ()
     changes: Difference | None = None
+    edits: Difference | None = None  # from the agent's text to the approved one, where somebody has edited it
+    draft: Draft | None = None
 
     @property
     def kind(self) -> str:
@@ -72,7 +76,13 @@ class Item:
 
     @property
     def outcome(self) -> str:
-        return outcome(self.row.status)
+        return outcome(self.row.status) + (" as edited" if self.was_edited else "")
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether another text was approved than the one that was asked about."""
+        row = self.row
+        return row.status == Status.APPROVED and None not in (row.output_ref, row.input_ref)
 
     @property
     def last(self) -> Moment | None:
@@ -93,9 +103,13 @@ def item(principal: Principal, item_id: UUID) -> Item:
         sources = evidence.sources_of(found.row, found.subject)
     reader = Reader(principal.tenant_id)
     texts = reader.texts(sources)
-    before = found.before.output_ref if found.before else None
+    before, row = found.before.output_ref if found.before else None, found.row
     return replace(
-        found, texts=texts, changes=reader.changes(before, found.row.input_ref) if before else None
+        found,
+        texts=texts,
+        changes=reader.changes(before, row.input_ref) if before else None,
+        edits=reader.changes(row.input_ref, row.output_ref) if found.was_edited else None,
+        draft=editing.draft_of(reader.output(row.input_ref)) if found.offer.editing else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 from activities import approvals, cancellation, people
@@ -13,7 +14,9 @@ from tenants.principals import Principal
 
 
 def _approve(by: Principal, item: Activity, answer: Answer) -> Activity:
-    body = {"notes": answer.notes, "chosen_option": answer.option or None}
+    body: dict[str, Any] = {"notes": answer.notes, "chosen_option": answer.option or None}
+    if answer.edited:
+        body["output"] = {**(answer.rest or {}), "content": answer.edited}
     return api.decide(item.tenant_id, item.pk, "approve", by=by, body=body)
 
 
@@ -54,6 +57,6 @@ def _failed_work(item: Activity) -> UUID:
 
 #: By the name of the deed.
 PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
-    "approve": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _take_up,
+    "approve": _approve, "approve_edited": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _take_up,
     "withdraw": _withdraw, "retry": _retry, "cancel": _cancel,
 }  # fmt: skip

@@ -46,7 +46,16 @@ def subject_of(item: Any) -> Any | None:
         return item.parent
     runs = ActivityRun.objects.for_tenant(item.tenant_id).filter(pk=item.input_ref)
     run = runs.select_related("activity").first()
-    return run.activity if run else None
+    return run.activity if run else _of_edited(item)
+
+
+def _of_edited(item: Any) -> Any | None:
+    """As `subject_of`, where a person has edited the output before it was approved."""
+    rows = Activity.objects.for_tenant(item.tenant_id).filter(
+        pipeline_run_id=item.pipeline_run_id, output_ref=item.input_ref, status=Status.APPROVED
+    )
+    approved = rows.select_related("parent").first() if item.pipeline_run_id else None
+    return approved if approved is None or approved.assignee_type == "agent" else subject_of(approved)
 
 
 def waiting_for(item: Any, origin: Origin) -> Any | None:

@@ -25,13 +25,6 @@ from tenants.principals import Principal
 LONGEST_NOTES = 20_000
 
 
-class ApprovalSerializer(StrictSerializer):
-    """A yes, with whatever there is to say."""
-
-    notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
-    chosen_option = Text(max_length=200, **OPTIONAL)
-
-
 class RejectionSerializer(StrictSerializer):
     """A no. The notes are what the agent works by."""
 
@@ -45,6 +38,14 @@ class GivenOutputSerializer(StrictSerializer):
     content = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
     data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
     content_type = Text(max_length=100, **OPTIONAL)
+
+
+class ApprovalSerializer(StrictSerializer):
+    """A yes, with whatever there is to say. An `output` is approved in the place of the result, as a whole."""
+
+    notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
+    chosen_option = Text(max_length=200, **OPTIONAL)
+    output = GivenOutputSerializer(**OPTIONAL)
 
 
 class CompletionSerializer(StrictSerializer):
@@ -115,7 +116,13 @@ def decide(
     return told_who_was_first(
         tenant_id,
         lambda: approvals.decide(
-            tenant_id, activity_id, decision, by=voter_of(by), notes=notes, chosen_option=option
+            tenant_id,
+            activity_id,
+            decision,
+            by=voter_of(by),
+            notes=notes,
+            chosen_option=option,
+            output=body.get("output"),
         ),
     )
 
@@ -178,7 +185,8 @@ class DecisionActions:
     @operation("Approve what waits behind a gate", request=ApprovalSerializer, **CHANGE)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: UUID) -> Response:
-        """Takes the gate's id, or that of the activity that waits behind it."""
+        """Takes the gate's id, or that of the activity that waits behind it. With an `output` that is approved instead of the agent's, and
+        what follows works with it; the agent's own stays the gate's `input_ref`. Not where several people decide."""
         return self._decide("approve", pk, ApprovalSerializer)
 
     @operation("Send back what waits behind a gate", request=RejectionSerializer, **CHANGE)

@@ -5,6 +5,7 @@ Where several must agree, votes are counted under the item's lock until the outc
 """
 
 from activities.approvals.deciding import approve, decide, reject
+from activities.approvals.editing import why_not_edit
 from activities.approvals.gates import open_gate
 from activities.approvals.linking import (
     NewApproval,
@@ -35,5 +36,6 @@ __all__ = (
     "revise",
     "revision_of",
     "settle_links",
+    "why_not_edit",
     "withdraw",
 )

@@ -6,11 +6,13 @@ shared lock on it; two rejections that both had one and then wanted to move the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from activities import transitions
-from activities.approvals import linking, revisions, votes
+from activities.approvals import editing, linking, revisions, votes
+from activities.approvals.editing import Edited
 from activities.blockers import obsolete
 from activities.decision_rules import DecisionRules, Voter
 from activities.exceptions import (
@@ -36,15 +38,24 @@ def approve(
     actor: str | Voter,
     notes: str = "",
     chosen_option: str | None = None,
+    output: Mapping[str, Any] | None = None,
 ) -> Activity:
     """Say yes to a gate, a review or an approval; for a gate, `activity_id` may be that of the activity which waits behind it.
 
-    Where several must agree it is a vote. Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing
-    waits for a decision, `DecisionForbidden` when it is not the caller's to decide, `SubmissionInvalid` for an option that was not
-    offered, `ActivityNotFound`.
+    Where several must agree it is a vote. `output`, a validated body, is approved in the place of the result that a gate asks about.
+
+    Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing waits for a decision, `DecisionForbidden`
+    when it is not the caller's to decide, `SubmissionInvalid` for an option that was not offered and for an output that there is nothing
+    to put in the place of, `ActivityNotFound`.
     """
     return decide(
-        tenant_id, activity_id, "approve", by=_voter(actor), notes=notes, chosen_option=chosen_option
+        tenant_id,
+        activity_id,
+        "approve",
+        by=_voter(actor),
+        notes=notes,
+        chosen_option=chosen_option,
+        output=output,
     )
 
 
@@ -63,7 +74,7 @@ def _voter(actor: str | Voter) -> Voter:
 
 def decide(
     tenant_id: UUID, activity_id: UUID, decision: str, *, by: Voter, notes: str = "", chosen_option: str | None = None,
-    in_time: bool = True,
+    in_time: bool = True, output: Mapping[str, Any] | None = None,
 ) -> Activity:  # fmt: skip
     """`approve` or `reject`. With `in_time` False nobody decided by the due time, so that neither roles nor votes count."""
     with tenant_scope(tenant_id):
@@ -76,13 +87,15 @@ def decide(
         rules = DecisionRules.read(asked.decision_rules)
         _refuse_unknown_option(rules, chosen_option)
         open_ = asked.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
+        # Nothing is kept for a decision that comes too late.
+        edited = editing.keep(waiting, item, output) if output is not None and open_ else None
         if in_time and rules.is_voted_on and item is not None and open_:
             ballot = votes.cast(item, rules, decision, by, notes=notes, chosen_option=chosen_option)
             if ballot is None:  # more must vote
                 return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
             decision, notes, chosen_option = ballot.decision, ballot.notes, ballot.chosen_option
         try:
-            _close(waiting, item, decision, by.actor, notes, chosen_option)
+            _close(waiting, item, decision, by.actor, notes, chosen_option, edited)
         except TransitionRefused as refusal:
             raise who_was_first(tenant_id, refusal, decision) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
@@ -123,12 +136,16 @@ def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> N
 
 
 def _close(
-    waiting: Activity | None, item: Activity | None, decision: str, actor: str, notes: str, chosen_option: str | None
+    waiting: Activity | None, item: Activity | None, decision: str, actor: str, notes: str, chosen_option: str | None,
+    edited: Edited | None = None,
 ) -> None:  # fmt: skip
     decided: dict[str, Any] = {
         "decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": notes or None, "chosen_option": chosen_option
     }  # fmt: skip
-    detail = {"notes": notes, "chosen_option": chosen_option}
+    detail: dict[str, Any] = {"notes": notes, "chosen_option": chosen_option}
+    if edited is not None:
+        decided |= edited.changes
+        detail |= edited.detail
     if waiting is not None:
         if decision == "reject":
             revisions.make_anew(waiting, notes, actor)

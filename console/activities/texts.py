@@ -12,9 +12,10 @@ from activities.api.jobs import job_again
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
-from activities.states import RunStatus
+from activities.states import RunStatus, Status
 from agents.exceptions import AgentError
 from console.evidence import Reader, Source, Text
+from console.wording import named
 from tenants.context import tenant_scope
 
 LONGEST_PROMPT = 300_000  # characters that are shown
@@ -37,6 +38,7 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
         if activity is None:
             raise Http404
         run = _run(tenant_id, activity, run_id)
+        edited = _was_edited(tenant_id, activity)
     reader = Reader(tenant_id)
     if run is None:
         made = [Source("What was handed in", output_id=activity.output_ref)] if activity.output_ref else []
@@ -52,6 +54,10 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
         if run.status == RunStatus.COMPLETED and not run.ended_by_tool
         else []
     )
+    if edited:
+        made.append(
+            Source(f"As {named(activity.decided_by)} edited and approved it", output_id=activity.output_ref)
+        )
     return Texts(activity, run, [_prompt(tenant_id, run)], reader.texts(made))
 
 
@@ -67,6 +73,14 @@ def _run(tenant_id: UUID, activity: Activity, run_id: str) -> ActivityRun | None
         return named
     runs = list(rows.order_by("-started_at", "-pk"))
     return next((run for run in runs if run.pk == activity.output_ref), runs[0] if runs else None)
+
+
+def _was_edited(tenant_id: UUID, activity: Activity) -> bool:
+    """Whether the output that counts is that of no run: a person has edited it before approving."""
+    if activity.assignee_type != "agent" or activity.status != Status.APPROVED:
+        return False
+    runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity.pk)
+    return not runs.filter(pk=activity.output_ref).exists()
 
 
 def _prompt(tenant_id: UUID, run: ActivityRun) -> Text:

@@ -7,6 +7,7 @@ they die. What cannot take effect any more stays with the reason, for the person
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from django.http import Http404
 from activities.models import HeldAnswer
 from activities.models.held_answer import LONGEST_REFUSAL
 from console import decisions
-from console.refusals import BUSY, Refused
+from console.refusals import Refused, refused_when_busy
 from tenants import members
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -27,6 +28,7 @@ from tenants.principals import Principal
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 100  # in one pass of the keeper
+AGAIN_LATER = 503  # the status of a refusal that has nothing to do with the answer
 NOT_ANY_MORE = "You may not act for this tenant any more. Nothing was done."
 OUR_FAULT = "Something went wrong on our side. Nothing was done."
 
@@ -35,24 +37,41 @@ def give_due(now: datetime | None = None) -> int:
     """Let answers take effect whose time has come; how many did or were refused. Any number of processes may do it at once."""
     with system_scope():
         rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or datetime.now(UTC))
-        due = list(rows.order_by("due_at", "pk").values_list("pk", "tenant_id", "user_id")[:AT_ONCE])
-    return sum(_give(held_id, tenant_id, user_id) for held_id, tenant_id, user_id in due)
+        due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
+    return sum(_give(held) for held in due)
 
 
-def _give(held_id: UUID, tenant_id: UUID, user_id: int) -> bool:
-    principal = _principal(tenant_id, user_id)
-    with tenant_scope(tenant_id):
-        rows = HeldAnswer.objects.for_tenant(tenant_id).filter(pk=held_id, refusal="")
-        held: HeldAnswer | None = rows.select_for_update(skip_locked=True, of=("self",)).first()
-        if held is None:
+def _give(held: HeldAnswer) -> bool:
+    """Whether it is settled now; else the next pass tries again, or somebody else is at it."""
+    principal = _principal(held.tenant_id, held.user_id)
+    if principal is None:
+        return _settled(held, lambda: _refuse(NOT_ANY_MORE))
+    sent = {**held.said, "deed": held.deed, "shown": held.shown}
+    try:
+        shown, answer = decisions.prepared(principal, held.activity_id, sent)
+    except Refused as refusal:
+        reason, status = refusal.reason, refusal.status
+        return _settled(held, lambda: _refuse(reason, status))
+    return _settled(held, lambda: decisions.perform(principal, held.activity_id, shown, answer))
+
+
+def _refuse(reason: str, status: int = 409) -> None:
+    raise Refused(reason, status=status)
+
+
+def _settled(held: HeldAnswer, deed: Callable[[], object]) -> bool:
+    """Do it and forget the row, or keep the row with the reason why not. What had begun is undone then."""
+    with tenant_scope(held.tenant_id):
+        rows = HeldAnswer.objects.for_tenant(held.tenant_id).filter(pk=held.pk, refusal="")
+        if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
             return False  # taken back, or somebody else is at it
-        refusal = _refusal_of(principal, held) if principal else NOT_ANY_MORE
-        if refusal == BUSY:
-            return False  # the next pass tries again
-        if refusal:
-            rows.update(refusal=refusal[:LONGEST_REFUSAL])
-        else:
+        refusal = _refusal_of(deed)
+        if refusal is None:
             rows.delete()
+        elif refusal.status == AGAIN_LATER:
+            return False
+        else:
+            rows.update(refusal=refusal.reason[:LONGEST_REFUSAL])
     return True
 
 
@@ -69,18 +88,17 @@ def _principal(tenant_id: UUID, user_id: int) -> Principal | None:
         return None
 
 
-def _refusal_of(principal: Principal, held: HeldAnswer) -> str:
-    """Let it take effect, or say why it does not. What began is undone then."""
+def _refusal_of(deed: Callable[[], object]) -> Refused | None:
     try:
-        with transaction.atomic(using=APP):
-            decisions.act(principal, held.activity_id, {**held.said, "deed": held.deed, "shown": held.shown})
+        with refused_when_busy(), transaction.atomic(using=APP):
+            deed()
     except Refused as refusal:
-        return refusal.reason
+        return refusal
     except Http404:
-        return decisions.NO_SUCH_ITEM
+        return Refused(decisions.NO_SUCH_ITEM)
     except (OperationalError, InterfaceError):
         raise  # the database is not there: the next pass tries again
     except Exception:
         logger.exception("A held answer failed", extra={"action": "held_answer_failed"})
-        return OUR_FAULT
-    return ""
+        return Refused(OUR_FAULT)
+    return None

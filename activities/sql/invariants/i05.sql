@@ -1,6 +1,7 @@
 -- I05  At most one result is accepted per wake, and never one of a run that had been superseded.
 --      A wake belongs to one run at a time, so a completed run without a wake of its own took another's.
 --      A run that a tool has ended is completed without a result.
+--      The result is the activity's output, unless a person has approved an edited one: then that is, and the gate says in whose place.
 -- Returns     id of each activity for which that is not so
 SELECT r.activity_id AS id FROM activities_activityrun r
 WHERE r.status = 'completed' AND NOT EXISTS (
@@ -17,4 +18,7 @@ SELECT a.id FROM activities_activity a JOIN (
     SELECT DISTINCT ON (activity_id) activity_id, id FROM activities_activityrun
     WHERE status = 'completed' AND ended_by_tool = '' ORDER BY activity_id, fence DESC
 ) accepted ON accepted.activity_id = a.id
-WHERE a.output_ref IS DISTINCT FROM accepted.id
+WHERE a.output_ref IS DISTINCT FROM accepted.id AND NOT EXISTS (
+    SELECT FROM activities_activity g
+    WHERE g.parent_id = a.id AND g.link_kind = 'gate' AND g.status = 'approved' AND a.status = 'approved'
+      AND g.input_ref = accepted.id AND g.output_ref = a.output_ref)

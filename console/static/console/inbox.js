@@ -93,8 +93,18 @@
     place.textContent = `${target.textContent}: ${how}`;
   }
 
+  // The text of what is asked about, to be edited and approved.
+  function edit(place) {
+    place.open = true;
+    write(button("approve_edited"), answer().elements.edited);
+    const target = button("approve_edited");
+    target.scrollIntoView({ block: "nearest" });
+  }
+
   function settle() {
     if (looksElsewhere()) return open();
+    const editing = find("#editing");
+    if (editing) return edit(editing);
     const target = button("resolve", "retry", "complete");
     const result = target && answer().elements.output;
     if (target && (target.dataset.needsNote || result)) write(target, result);
@@ -148,7 +158,7 @@
       const inAnswer = answer() && answer().contains(place);
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && inAnswer) {
         event.preventDefault();
-        const target = button(intended) || button("resolve", "complete");
+        const target = (place.id === "edited" && button("approve_edited")) || button(intended) || button("resolve", "complete");
         if (target) target.click();
         else say("Choose one of the buttons.");
       } else if (event.key === "Escape") {

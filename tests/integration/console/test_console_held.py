@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 from django.http import HttpResponse
 
-from activities import approvals, keeper
+from activities import approvals, keeper, outputs
 from activities.models import ActivityEvent, HeldAnswer
 from console.held import giving
 from tenants.context import OWNER, system_scope, tenant_scope
@@ -40,6 +40,12 @@ def held() -> list[HeldAnswer]:
 
 def approved(by: Person, item: Any, **fields: str) -> HttpResponse:
     answer = by.answer(item, "approve", **fields)
+    assert answer.status_code == 302, words(answer)
+    return by.get(answer["Location"])
+
+
+def approved_as_edited(by: Person, item: Any, text: str) -> HttpResponse:
+    answer = by.answer(item, "approve_edited", edited=text)
     assert answer.status_code == 302, words(answer)
     return by.get(answer["Location"])
 
@@ -94,6 +100,19 @@ def test_what_is_taken_back_never_was(asked: Questions, ann: Person) -> None:
     assert (asked.get(gate.pk).status, asked.get(gate.pk).version) == ("created", before)
     done_again = ann.answer(gate, "reject", notes="Shorter.")
     assert done_again.status_code == 302
+
+
+def test_a_text_that_was_edited_is_approved_when_its_time_has_come(asked: Questions, ann: Person) -> None:
+    gate = asked.gate("# Bees")
+    page = approved_as_edited(ann, gate, "# Bees\n\nThey fly.")
+
+    assert "takes effect in" in words(page)
+    assert giving.give_due(later()) == 1
+
+    output = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
+    assert output is not None
+    assert output.content == "# Bees\n\nThey fly."
+    assert asked.get(gate.pk).status == "approved"
 
 
 def test_who_takes_back_too_late_is_told_so(asked: Questions, ann: Person) -> None:
@@ -266,15 +285,15 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
     gate, other = asked.gate(name="Broken"), asked.gate(name="Fine")
     for item in (gate, other):
         approved(ann, item)
-    act = giving.decisions.act
+    perform = giving.decisions.perform
 
-    def broken(principal: Any, item_id: Any, sent: Any) -> Any:
-        done = act(principal, item_id, sent)
+    def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
+        done = perform(principal, item_id, shown, answer)
         if item_id == gate.pk:
             raise LookupError("a secret detail")
         return done
 
-    monkeypatch.setattr(giving.decisions, "act", broken)
+    monkeypatch.setattr(giving.decisions, "perform", broken)
 
     assert giving.give_due(later()) == 2
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from activities import outputs
 from console.held import giving
 from tests import pages
 from tests.engine import eventually
@@ -318,3 +319,20 @@ def _luminance(colour: str) -> float:
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_text_is_edited_and_approved_without_a_mouse(asked: Questions, screen: Any) -> None:
+    gate = asked.gate(content="Bees fly far.")
+    screen.goto(f"{INBOX}{gate.pk}/")
+    assert not screen.locator("#edited").is_visible(), "closed until somebody wants it"
+
+    press(screen, "e")
+    assert focused(screen) == "edited"
+    press(screen, "Control+End")
+    screen.keyboard.type(" And high.")
+    press(screen, "Control+Enter")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+
+    found = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
+    assert found
+    assert found.content == "Bees fly far. And high."
