@@ -80,7 +80,7 @@ def test_a_review_shows_the_question_and_the_content(asked: Questions, ann: Pers
     page = ann.look(asked.review("Is the tone **right**?", "Dear *customer*"))
 
     assert "<strong>right</strong>" in page.content.decode()
-    assert part(page, "To look at") == "To look at Dear customer"
+    assert part(page, "To look at").startswith("To look at Dear customer")
 
 
 def test_a_task_shows_what_is_to_be_done_with_what(asked: Questions, ann: Person) -> None:
