@@ -77,7 +77,7 @@ def _run(tenant_id: UUID, activity: Activity, run_id: str) -> ActivityRun | None
 
 def _was_edited(tenant_id: UUID, activity: Activity) -> bool:
     """Whether the output that counts is that of no run: a person has edited it before approving."""
-    if activity.assignee_type != "agent" or activity.status != Status.APPROVED:
+    if activity.assignee_type != "agent" or activity.status != Status.APPROVED or activity.output_ref is None:
         return False
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity.pk)
     return not runs.filter(pk=activity.output_ref).exists()
