@@ -5,12 +5,14 @@ Needs a Chromium on this machine: without one these tests are skipped.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 from django.contrib.auth.models import User
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
@@ -20,6 +22,8 @@ from django.test import Client
 from tenants.events import hub
 from tests.engine import eventually
 
+LONGEST_SECONDS = 400.0  # of one test in a browser
+ACKNOWLEDGED_SECONDS = 15.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -79,10 +83,28 @@ def browser() -> Iterator[Any]:
         # The driver runs a loop in this thread, which Django takes for a reason not to touch the database. Nothing else runs in it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        too_long = threading.Timer(LONGEST_SECONDS, _kill_browsers)
+        too_long.start()
         try:
             yield chromium
         finally:
             chromium.close()
+            too_long.cancel()
+
+
+def _kill_browsers() -> None:
+    """What is waited for then fails. A call that a browser does not answer would hold the suite up for ever."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "chrom" in child.name():
+                child.kill()
+
+
+def press(page: Any, *keys: str) -> None:
+    """Press keys one after the other. Chromium may never acknowledge one that led to another page; it counts as pressed all the same."""
+    for key in keys:
+        with suppress(TimeoutError):
+            page._sync(asyncio.wait_for(page.keyboard._impl_obj.press(key, 0), ACKNOWLEDGED_SECONDS))
 
 
 def signed_in(user: User, address: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from activities import outputs
 from console.held import giving
 from tests import pages
 from tests.engine import eventually
+from tests.pages import press
 from tests.questions import Questions
 from tests.visiting import INBOX, Person
 
@@ -41,11 +42,6 @@ def focused(page: Any) -> str:
     script = """(one => one.name === "deed" ? `button ${one.innerText}` : one.matches("input, select, textarea") ? one.id
       : (one.innerText || one.tagName).trim())(document.activeElement)"""
     return str(page.evaluate(script))
-
-
-def press(page: Any, *keys: str) -> None:
-    for key in keys:
-        page.keyboard.press(key)
 
 
 def test_items_are_reached_opened_and_approved_without_a_mouse(asked: Questions, screen: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from activities import approvals, people
 from tests import pages
 from tests.engine import eventually
+from tests.pages import press
 from tests.questions import Questions
 from tests.visiting import INBOX, Person
 
@@ -39,11 +40,6 @@ def screen(asked: Questions, ann: Person) -> Iterator[Any]:
 def look(screen: Any, address: str = INBOX) -> None:
     screen.goto(address)
     screen.wait_for_function(FOLLOWS)
-
-
-def press(screen: Any, *keys: str) -> None:
-    for key in keys:
-        screen.keyboard.press(key)
 
 
 def in_focus(screen: Any) -> str:

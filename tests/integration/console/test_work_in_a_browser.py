@@ -215,8 +215,8 @@ def test_the_menu_opens_on_a_phone_by_keyboard_too(screen: Any) -> None:
     assert not screen.is_visible(".places")
 
     screen.focus(".opens")
-    screen.keyboard.press("Enter")
+    pages.press(screen, "Enter")
     assert screen.is_visible("text=Runs")
-    screen.keyboard.press("Escape")
+    pages.press(screen, "Escape")
 
     assert not screen.is_visible(".places")
