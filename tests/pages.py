@@ -14,16 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
-from django.contrib.auth.models import User
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
-from django.test import Client
 
 from tenants.events import hub
 from tests.engine import eventually
 
 LONGEST_SECONDS = 400.0  # of one test in a browser
-ACKNOWLEDGED_SECONDS = 15.0
+PATIENCE_SECONDS = 15.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -88,7 +86,8 @@ def browser() -> Iterator[Any]:
         try:
             yield chromium
         finally:
-            chromium.close()
+            with suppress(playwright.Error):  # it may have been ended already
+                chromium.close()
             too_long.cancel()
 
 
@@ -101,14 +100,13 @@ def _kill_browsers() -> None:
 
 
 def press(page: Any, *keys: str) -> None:
-    """Press keys one after the other. Chromium may never acknowledge one that led to another page; it counts as pressed all the same."""
     for key in keys:
-        with suppress(TimeoutError):
-            page._sync(asyncio.wait_for(page.keyboard._impl_obj.press(key, 0), ACKNOWLEDGED_SECONDS))
+        page.keyboard.press(key)
 
 
-def signed_in(user: User, address: str) -> dict[str, Any]:
-    """The cookie with which the user is signed in there."""
-    client = Client()
-    client.force_login(user)
-    return {"name": "sessionid", "value": client.cookies["sessionid"].value, "url": address}
+def leave(context: Any) -> None:
+    """Close a context. Chromium may wait for ever for one whose page is on its way to another address; then it is ended itself."""
+    try:
+        context._sync(asyncio.wait_for(context._impl_obj.close(), PATIENCE_SECONDS))
+    except TimeoutError:
+        _kill_browsers()

@@ -44,7 +44,7 @@ def screen(database: None) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
-        window.close()
+        pages.leave(window)
     assert complaints == []
 
 

@@ -32,7 +32,7 @@ def window(person: Callable[..., Person]) -> Iterator[Any]:
         context = chromium.new_context(base_url=address, viewport={"width": 1280, "height": 800})
         context.add_cookies([pages.signed_in(admin.user, address)])
         yield context.new_page()
-        context.close()
+        pages.leave(context)
 
 
 @pytest.fixture

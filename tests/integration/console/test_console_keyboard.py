@@ -32,7 +32,7 @@ def screen(ann: Person) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
-        window.close()
+        pages.leave(window)
     # A page that refuses an answer does so with the status of the refusal, which the browser mentions.
     assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
 
@@ -152,7 +152,8 @@ def test_an_option_is_chosen_before_an_approval_goes_out(asked: Questions, scree
     assert asked.get(approval.pk).status == "created", "Enter on an option sends nothing"
     press(screen, "a", "Enter")
 
-    eventually(lambda: asked.get(approval.pk).chosen_option == "Sober")
+    screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
+    assert asked.get(approval.pk).chosen_option == "Sober"
 
 
 def test_several_are_selected_and_approved_together(asked: Questions, screen: Any) -> None:

@@ -94,7 +94,7 @@ def window(database: None, settings: Any) -> Iterator[Watched]:
         context = chromium.new_context(base_url=address)
         context.add_cookies([pages.signed_in(seeing_all(), address)])
         yield Watched(context.new_page(), address)
-        context.close()
+        pages.leave(context)
 
 
 #: Tables of packages that no tenant writes to.

@@ -33,7 +33,7 @@ def screen(asked: Questions, ann: Person) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
-        window.close()
+        pages.leave(window)
     assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
 
 

@@ -32,7 +32,7 @@ def window(asked: Questions, ann: Person) -> Iterator[Any]:
         context = chromium.new_context(base_url=address)
         context.add_cookies([pages.signed_in(ann.user, address)])
         yield context
-        context.close()
+        pages.leave(context)
 
 
 def work(tenant: Tenant, name: str) -> None:

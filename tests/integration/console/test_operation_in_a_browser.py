@@ -39,7 +39,7 @@ def screen(boss: Person) -> Iterator[Any]:
         page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
-        window.close()
+        pages.leave(window)
     assert complaints == []
 
 

@@ -35,7 +35,7 @@ def screen(ann: Person) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
-        window.close()
+        pages.leave(window)
     expected = ("the server responded with a status of 4", "net::ERR_INTERNET_DISCONNECTED")
     assert [each for each in complaints if not any(words in each for words in expected)] == []
 
