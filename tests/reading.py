@@ -164,6 +164,7 @@ class Reader:
             text=True,
             bufsize=1,
             start_new_session=True,
+            preexec_fn=_as_from_a_terminal,
         )
 
 
@@ -175,6 +176,11 @@ def reader(folder: Path, environment: Mapping[str, str], instead: Mapping[str, s
         yield reading
     finally:
         reading.leaves()
+
+
+def _as_from_a_terminal() -> None:
+    """A shell has those that it runs in the background ignore Ctrl-C, and they would hand that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _closed(process: subprocess.Popen[str]) -> None:
