@@ -107,6 +107,6 @@ def press(page: Any, *keys: str) -> None:
 def leave(context: Any) -> None:
     """Close a context. Chromium may wait for ever for one whose page is on its way to another address; then it is ended itself."""
     try:
-        context._sync(asyncio.wait_for(context._impl_obj.close(), PATIENCE_SECONDS))
+        context._sync(asyncio.wait_for(context._impl_obj.close(reason=None), PATIENCE_SECONDS))
     except TimeoutError:
         _kill_browsers()

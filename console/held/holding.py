@@ -83,6 +83,8 @@ def _held(principal: Principal, item_id: UUID, version: int, name: str) -> Resul
 
 def held_by(principal: Principal) -> list[Held]:
     """What the person has answered and has not taken effect, oldest first. In the caller's `tenant_scope`."""
+    if principal.user_id is None:
+        return []  # a token's answers take effect at once
     rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
     facts = ("pk", "activity_id", "activity__name", "words", "due_at", "refusal")
     return [Held(*row) for row in rows.order_by("due_at", "pk").values_list(*facts)]
