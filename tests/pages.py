@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from django.contrib.auth.models import User
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
+from django.test import Client
 
 from tenants.events import hub
 from tests.engine import eventually
@@ -111,3 +113,10 @@ def leave(context: Any) -> None:
     with suppress(error):
         context.close()
     too_long.cancel()
+
+
+def signed_in(user: User, address: str) -> dict[str, Any]:
+    """The cookie with which the user is signed in there."""
+    client = Client()
+    client.force_login(user)
+    return {"name": "sessionid", "value": client.cookies["sessionid"].value, "url": address}
