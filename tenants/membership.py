@@ -13,7 +13,6 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 
 from tenants import audit
-from tenants.audit import origin
 from tenants.audit.changes import between
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
@@ -96,7 +95,9 @@ def change(
         before = _shown(member)
         member.role, member.human_roles = role, list(human_roles)
         member.save(update_fields=["role", "human_roles"])
-        _note(who, "membership.changed", member, before, _shown(member))
+        audit.record_action(
+            who, "membership.changed", about=(KIND, member.pk), changes=between(before, _shown(member))
+        )
     return member
 
 
@@ -106,7 +107,9 @@ def end(who: Principal, membership_id: UUID) -> str:
     with tenant_scope(who.tenant_id):
         member = _locked(who, membership_id)
         _refuse_last_admin(who, member)
-        _note(who, "membership.ended", member, _shown(member), None)
+        audit.record_action(
+            who, "membership.ended", about=(KIND, member.pk), changes=between(_shown(member), None)
+        )
         name = str(member.user)
         member.delete()
     return name
@@ -124,7 +127,9 @@ def add(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -
         member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=given)
         if not is_new:
             raise AlreadyMember(f"{username} is a member already.")
-        _note(who, "membership.begun", member, None, _shown(member))
+        audit.record_action(
+            who, "membership.begun", about=(KIND, member.pk), changes=between(None, _shown(member))
+        )
     return member
 
 
@@ -169,21 +174,3 @@ def _refuse_last_admin(who: Principal, member: Membership) -> None:
 
 def _shown(member: Membership) -> dict[str, object]:
     return {"user": str(member.user), "role": str(member.role), "human_roles": member.human_roles}
-
-
-def _note(
-    who: Principal,
-    operation: str,
-    member: Membership,
-    before: dict[str, object] | None,
-    after: dict[str, object] | None,
-) -> None:
-    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
-    with origin.through_glass(glass):
-        audit.record(
-            operation,
-            actor=audit.actor_of(who),
-            tenant_id=who.tenant_id,
-            about=(KIND, member.pk),
-            changes=between(before, after),
-        )

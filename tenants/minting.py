@@ -13,7 +13,6 @@ from uuid import UUID
 from django.utils import timezone
 
 from tenants import audit, tokens
-from tenants.audit import origin
 from tenants.audit.redaction import redacted
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
@@ -65,7 +64,7 @@ def make(
             "scopes": token.scopes,
             "expires_at": until,
         }
-        _note(who, "token.created", token, made)
+        audit.record_action(who, "token.created", about=(KIND, token.pk), detail=redacted("", made))
     return token, secret
 
 
@@ -77,22 +76,15 @@ def revoke(who: Principal, token_id: UUID) -> ApiToken:
         if token is None:
             raise TokenNotFound(f"There is no token {token_id}.")
         tokens.revoke(token)
-        _note(who, "token.revoked", token, {"name": token.name, "prefix": token.prefix})
+        audit.record_action(
+            who,
+            "token.revoked",
+            about=(KIND, token.pk),
+            detail=redacted("", {"name": token.name, "prefix": token.prefix}),
+        )
     return token
 
 
 def _refuse_others(who: Principal) -> None:
     if not who.role.includes(Role.ADMIN):
         raise MintingForbidden(f"This needs the role admin; you act as {who.role.value}.")
-
-
-def _note(who: Principal, operation: str, token: ApiToken, detail: dict[str, object]) -> None:
-    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
-    with origin.through_glass(glass):
-        audit.record(
-            operation,
-            actor=audit.actor_of(who),
-            tenant_id=who.tenant_id,
-            about=(KIND, token.pk),
-            detail=redacted("", detail),
-        )

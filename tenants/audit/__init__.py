@@ -4,6 +4,6 @@ An entry is written in the transaction of what it tells of: there is never one w
 """
 
 from tenants.audit.actors import Actor, actor_of
-from tenants.audit.recording import record, record_command
+from tenants.audit.recording import record, record_action, record_command
 
-__all__ = ("Actor", "actor_of", "record", "record_command")
+__all__ = ("Actor", "actor_of", "record", "record_action", "record_command")

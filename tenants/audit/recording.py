@@ -15,10 +15,11 @@ import orjson
 from django.db import transaction
 
 from tenants.audit import origin
-from tenants.audit.actors import Actor, of_command
+from tenants.audit.actors import Actor, actor_of, of_command
 from tenants.audit.redaction import one_line
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
+from tenants.principals import Principal
 from tenants.sql import Statement
 
 APPEND = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "audit", "append")
@@ -36,6 +37,24 @@ def record_command(
         record(
             f"manage.py {command}", actor=of_command(command), tenant_id=tenant_id, about=about, detail=detail
         )
+
+
+def record_action(
+    who: Principal,
+    operation: str,
+    *,
+    about: tuple[str, object],
+    changes: Mapping[str, Any] | None = None,
+    detail: Mapping[str, Any] | None = None,
+    outcome: str = "done",
+) -> None:
+    """Record an action of `who` in the tenant they act for, marked with their break-glass access if they use one. Otherwise as `record`."""
+    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    with origin.through_glass(glass):
+        record(
+            operation, actor=actor_of(who), tenant_id=who.tenant_id, about=about, changes=changes, detail=detail,
+            outcome=outcome,
+        )  # fmt: skip
 
 
 def record(

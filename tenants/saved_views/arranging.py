@@ -11,7 +11,6 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from tenants import audit
-from tenants.audit import origin
 from tenants.audit.changes import between
 from tenants.context import APP, tenant_scope
 from tenants.exceptions import TenantError
@@ -75,7 +74,9 @@ def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = Fal
         _make_room(view)
         _save(view)
         if shared:
-            _note(who, "saved_view.shared", view, None, _shown(view))
+            audit.record_action(
+                who, "saved_view.shared", about=(KIND, view.pk), changes=between(None, _shown(view))
+            )
     return view
 
 
@@ -87,7 +88,9 @@ def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
         before, view.name = _shown(view), name
         _save(view)
         if view.is_shared:
-            _note(who, "saved_view.renamed", view, before, _shown(view))
+            audit.record_action(
+                who, "saved_view.renamed", about=(KIND, view.pk), changes=between(before, _shown(view))
+            )
     return view
 
 
@@ -99,7 +102,9 @@ def share(who: Principal, view_id: UUID) -> SavedView:
             view.membership = _owner(who, shared=True)
             _make_room(view)
             _save(view)
-            _note(who, "saved_view.shared", view, None, _shown(view))
+            audit.record_action(
+                who, "saved_view.shared", about=(KIND, view.pk), changes=between(None, _shown(view))
+            )
     return view
 
 
@@ -108,7 +113,9 @@ def delete(who: Principal, view_id: UUID) -> SavedView:
     with tenant_scope(who.tenant_id):
         view = _locked(who, view_id)
         if view.is_shared:
-            _note(who, "saved_view.deleted", view, _shown(view), None)
+            audit.record_action(
+                who, "saved_view.deleted", about=(KIND, view.pk), changes=between(_shown(view), None)
+            )
         SavedView.objects.for_tenant(who.tenant_id).filter(pk=view.pk).delete()
     return view
 
@@ -170,21 +177,3 @@ def _save(view: SavedView) -> None:
 
 def _shown(view: SavedView) -> dict[str, object]:
     return {"name": view.name, "page": view.page, "query": view.query}
-
-
-def _note(
-    who: Principal,
-    operation: str,
-    view: SavedView,
-    before: dict[str, object] | None,
-    after: dict[str, object] | None,
-) -> None:
-    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
-    with origin.through_glass(glass):
-        audit.record(
-            operation,
-            actor=audit.actor_of(who),
-            tenant_id=who.tenant_id,
-            about=(KIND, view.pk),
-            changes=between(before, after),
-        )
