@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -29,14 +30,16 @@ from activities import (
 )
 from activities.admission import Exchange
 from activities.admission.exchange import Release
+from activities.alerts import raise_alert
 from activities.exceptions import OutOfBudget, RunSuperseded
-from activities.models import ActivityRun
+from activities.models import Activity, ActivityRun
+from activities.models.alert import AlertKind
 from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
 from agents import configuration
 from agents.contracts import Completed
-from agents.exceptions import AgentError, BudgetSpent, RetryableAgentError, SessionInvalid
+from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -77,8 +80,7 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
             return _begin_anew(run, error, actor)
         policy = policy_of(activity)
         if not error.uses_attempt:
-            delay = timedelta(seconds=error.retry_after) if error.retry_after is not None else policy.delay(1)
-            return _again(run, error, delay, actor, attempts=-1)
+            return _wait(run, activity, error, policy, actor)
         if error.retryable and activity.attempts < activity.max_attempts:
             delay = policy.delay(activity.attempts)
             if error.retry_after is not None:
@@ -86,6 +88,78 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
             return _again(run, error, delay, actor)
         reason = BurialReason.EXHAUSTED if error.retryable else BurialReason.PERMANENT
         return _failed_for_good(run, as_dict(error), reason, actor)
+
+
+def _wait(
+    run: RunToken, activity: Activity, error: AgentError, policy: RetryPolicy, actor: str
+) -> transitions.Moved:
+    """Come back later without using up an attempt. Whoever refuses for too long (429) ends the work; people hear of it before."""
+    refusals = Refusals.after(activity, error)
+    told = as_dict(error) | refusals.as_dict()
+    if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
+        return _failed_for_good(run, told, BurialReason.RATE_LIMITED, actor)
+    if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
+        _tell_of_refusals(activity, refusals)
+    delay = (
+        timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
+    )
+    return _again(run, error, delay, actor, attempts=-1, told=told)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How often in a row the agent or its provider has asked to come back later (429), and since when.
+
+    Kept in the activity's error, which a success, another failure and a retry by people replace: with them the row begins anew. A call
+    that was held back here, before anybody was asked, neither adds to the row nor ends it. Times are those of the runs' starts, by
+    PostgreSQL's clock.
+    """
+
+    in_a_row: int = 0
+    since: datetime | None = None
+    waited: timedelta = timedelta()
+
+    @classmethod
+    def after(cls, activity: Activity, error: AgentError) -> Refusals:
+        """With this error of the run that `activity`, its locked row, has under way."""
+        known = activity.error or {}
+        before = cls(known.get("in_a_row", 0), _moment(known.get("since")))
+        if error.nothing_sent or not isinstance(error, AgentRateLimited):
+            return before
+        began = activity.started_at or activity.assigned_at
+        since = before.since or began
+        return cls(before.in_a_row + 1, since, began - since if began and since else timedelta())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"in_a_row": self.in_a_row, "since": self.since.isoformat()} if self.since else {}
+
+    def backoff(self, policy: RetryPolicy) -> timedelta:
+        """How long until the next try when nobody says: about the policy's first delay, doubled by every further refusal."""
+        most = settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS
+        doubling = replace(
+            policy, strategy="exponential", base_seconds=max(1.0, policy.base_seconds),
+            multiplier=max(2.0, policy.multiplier), max_seconds=most, jitter=max(0.1, policy.jitter),
+        )  # fmt: skip
+        return doubling.delay(self.in_a_row)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
+    """Once a day for each role: a provider that refuses one activity mostly refuses all."""
+    since = refusals.since or datetime.now(UTC)
+    raise_alert(
+        activity.tenant_id,
+        AlertKind.RATE_LIMITED,
+        f"{activity.agent_role} is asked to come back later, again and again",
+        body=f"{activity.name} was refused (429) {refusals.in_a_row} times in a row since {since:%Y-%m-%d %H:%M} UTC. It uses up no "
+        "attempt and is tried again, ever more seldom. Lower the role's rate or ask its provider for more.",
+        activity_id=activity.pk,
+        facts={"role": activity.agent_role, "in_a_row": refusals.in_a_row, "since": since},
+        dedup_key=f"rate_limited:{activity.agent_role}:{activity.started_at:%Y-%m-%d}",
+    )
 
 
 def stalled(run: RunToken) -> transitions.Moved:
@@ -167,11 +241,16 @@ def as_dict(error: AgentError) -> dict[str, Any]:
 
 
 def _again(
-    run: RunToken, error: AgentError, delay: timedelta, actor: str, attempts: int = 0
+    run: RunToken,
+    error: AgentError,
+    delay: timedelta,
+    actor: str,
+    attempts: int = 0,
+    told: Mapping[str, Any] | None = None,
 ) -> transitions.Moved:
     moved = transitions.hand_back(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
-        error=as_dict(error), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
+        error=dict(told or as_dict(error)), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
     _give_back(moved)
     spending.ended(run, moved)

@@ -37,6 +37,7 @@ _SAID = {
     BurialReason.PERMANENT: "another attempt would fail alike",
     BurialReason.STALLED: "its worker was lost once too often",
     BurialReason.WAKE_BUDGET: "it was woken again and again without getting anywhere",
+    BurialReason.RATE_LIMITED: "its agent or provider asked to come back later for too long",
 }
 
 

@@ -26,6 +26,7 @@ class AlertKind(models.TextChoices):
     IDLE_WORKER = "idle_worker"  # workers beat and take nothing
     QUEUE_OLD = "queue_old"  # work waits for longer than the target
     BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
+    RATE_LIMITED = "rate_limited"  # an agent or its provider has asked to come back later for long
     INVARIANT_BROKEN = "invariant_broken"
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     BUDGET_WARNING = "budget_warning"

@@ -14,6 +14,7 @@ class BurialReason(models.TextChoices):
     PERMANENT = "permanent"  # an error that another attempt would only repeat
     STALLED = "stalled"  # lost with its worker once too often
     WAKE_BUDGET = "wake_budget"  # woken again and again without progress
+    RATE_LIMITED = "rate_limited"  # asked to come back later (429) for too long
 
 
 class DeadLetterState(models.TextChoices):

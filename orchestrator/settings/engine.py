@@ -20,6 +20,15 @@ ORCHESTRATOR_AGENT_SILENT_SECONDS = _env.float("ORCHESTRATOR_AGENT_SILENT_SECOND
 # How old a trace may be when work continues it. What begins later has a trace of its own, linked; 0 gives every run one.
 ORCHESTRATOR_TRACE_SECONDS = _env.float("ORCHESTRATOR_TRACE_SECONDS", default=60.0)
 
+# Agents and providers that ask to come back later (429) and do not say when: each further time in a row is waited for twice as long, up
+# to BACKOFF. Smaller: they are called for nothing. People are told after ALERT, and the work fails after END. Smaller: an outage of a
+# provider ends work that only had to wait. Larger: nobody hears of it.
+ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS = _env.float(
+    "ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS", default=300.0
+)
+ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS", default=900.0)
+ORCHESTRATOR_RATE_LIMITED_END_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_END_SECONDS", default=86_400.0)
+
 # How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass
