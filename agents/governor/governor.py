@@ -18,7 +18,9 @@ from tenants.exceptions import LimiterUnavailable
 
 PARTS = 100  # of a window; what was used leaves it a part at a time, so at most a hundredth of a limit goes unused
 MINUTE_SECONDS, DAY_SECONDS = 60.0, 86_400.0
-UNTOLD_PAUSE_SECONDS = 1.0  # after a 429 that does not say when to come back
+UNTOLD_PAUSE_SECONDS = (
+    1.0  # after a 429 that does not say when to come back; doubled by each further one in a row, up to 64 s
+)
 LEASE_MARGIN_SECONDS = 5.0  # beyond a call's own deadline, for its end to be told
 
 
@@ -127,13 +129,15 @@ class Governor:
             scripts.TELL, call.id, outcome.value, _milliseconds(said.retry_after), *used, *profile.limits, *self._windows,
             *(said.left.get(name, -1) for name in DIMENSIONS), *(_milliseconds(said.reset_seconds.get(name)) for name in DIMENSIONS),
             profile.first_slots, profile.most_slots, profile.breaker_faults, int(profile.breaker_seconds * 1000),
-            int(UNTOLD_PAUSE_SECONDS * 1000), PARTS,
+            int(UNTOLD_PAUSE_SECONDS * 1000), PARTS, *(said.limits.get(name, -1) for name in DIMENSIONS),
         )  # fmt: skip
         return bool(told)
 
     def look(self) -> Standing:
         """How the provider stands. Changes nothing. Raises `LimiterUnavailable`."""
-        now, under_way, pairs, used = self._run(scripts.LOOK, *self._windows, PARTS)
+        now, under_way, pairs, used, limits = self._run(
+            scripts.LOOK, *self._windows, PARTS, *self.profile.limits
+        )
         found = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         moment = float(now)
         faults, open_for = (
@@ -145,7 +149,7 @@ class Governor:
             under_way=under_way,
             slots=int(float(found.get("slots", self.profile.first_slots))),
             used={name: int(amount) for name, amount in zip(DIMENSIONS, used, strict=True)},
-            limits={name: limit or None for name, limit in zip(DIMENSIONS, self.profile.limits, strict=True)},
+            limits={name: int(limit) or None for name, limit in zip(DIMENSIONS, limits, strict=True)},
             breaker="open" if open_for else "half_open" if half_open else "closed",
             breaker_seconds=open_for,
             retry_seconds=max(0.0, float(found.get("retry_at", 0)) - moment) / 1000,

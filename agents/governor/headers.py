@@ -1,7 +1,8 @@
 """What providers say in the headers of their answers: how much is left, until when, and when to come back.
 
-Two families are understood: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, and `x-ratelimit-{limit,remaining,
-reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`. Headers are untrusted: what cannot be read says nothing.
+Three families are understood: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, `x-ratelimit-{limit,remaining,
+reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`, and for requests the plain `ratelimit-{limit,remaining,reset}`
+with or without an `x-` before it. Headers are untrusted: what cannot be read says nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from agents import retry_after
 from agents.governor.profiles import DIMENSIONS
@@ -31,21 +33,23 @@ _OPENAI = {"requests": "requests", "input_tokens": "tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """By dimension: units left, and seconds until the provider counts anew. `retry_after` in seconds."""
+    """By dimension: units left, seconds until the provider counts anew, and its whole limit. `retry_after` in seconds."""
 
     left: Mapping[str, int] = field(default_factory=dict)
     reset_seconds: Mapping[str, float] = field(default_factory=dict)
     retry_after: float | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def learned_from(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
-    """Read the headers of an answer; their names in any case."""
+    """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
     given = {name.lower(): value.strip() for name, value in headers.items()}
-    moment = now or datetime.now(UTC)
+    moment = now or _date(given.get("date", "")) or datetime.now(UTC)
     left: dict[str, int] = {}
     reset: dict[str, float] = {}
+    limits: dict[str, int] = {}
     for dimension in DIMENSIONS:
-        for remaining, until in _names(dimension):
+        for limit, remaining, until in _names(dimension):
             found = given.get(remaining, "")
             if not _WHOLE.fullmatch(found):
                 continue
@@ -53,18 +57,30 @@ def learned_from(headers: Mapping[str, str], *, now: datetime | None = None) -> 
             seconds = _seconds_until(given.get(until, ""), moment)
             if seconds is not None:
                 reset[dimension] = seconds
+            if _WHOLE.fullmatch(whole := given.get(limit, "")) and int(whole) >= max(1, left[dimension]):
+                limits[dimension] = int(whole)
             break
-    return Learned(left, reset, retry_after.seconds_from(given.get("retry-after")))
+    return Learned(left, reset, retry_after.seconds_from(given.get("retry-after"), now=moment), limits)
 
 
-def _names(dimension: str) -> list[tuple[str, str]]:
+def _date(value: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _names(dimension: str) -> list[tuple[str, ...]]:
+    """Of the limit, of what remains, and of its reset."""
+    told = ("limit", "remaining", "reset")
     names = [
-        (f"anthropic-ratelimit-{kind}-remaining", f"anthropic-ratelimit-{kind}-reset")
-        for kind in _ANTHROPIC.get(dimension, ())
+        tuple(f"anthropic-ratelimit-{kind}-{each}" for each in told) for kind in _ANTHROPIC.get(dimension, ())
     ]
     if dimension in _OPENAI:
-        kind = _OPENAI[dimension]
-        names.append((f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}"))
+        names.append(tuple(f"x-ratelimit-{each}-{_OPENAI[dimension]}" for each in told))
+    if dimension == "requests":
+        names += [tuple(f"{prefix}ratelimit-{each}" for each in told) for prefix in ("", "x-")]
     return names
 
 

@@ -155,6 +155,122 @@ def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
     assert guard.ask(call()).granted
 
 
+def learns(guard: Governor, left: int, reset: float = 30.0, limit: int | None = None, **fields: int) -> None:
+    """One call whose answer says what is left."""
+    one = call(**fields)
+    assert guard.ask(one).granted
+    told = Learned({"requests": left}, {"requests": reset}, limits={"requests": limit} if limit else {})
+    guard.tell(one, Outcome.OK, learned=told)
+
+
+def test_a_limit_that_nobody_configured_is_learned_and_its_last_tenth_is_for_urgent_calls():
+    guard = governor(low_share=0.1)
+    learns(guard, 9, limit=10)
+
+    assert [answer.granted for answer in asked(guard, 9)] == [True] * 8 + [False]
+    assert guard.ask(call(urgent=True)).granted
+    refused = guard.ask(call(urgent=True))
+    assert (refused.granted, refused.reason) == (False, Reason.REQUESTS)
+    assert refused.wait_seconds == pytest.approx(30, abs=2)
+    assert (guard.look().limits["requests"], guard.look().used["requests"]) == (10, 10)
+
+
+def test_what_others_have_used_of_a_learned_limit_counts_until_its_reset():
+    guard = governor(low_share=0.1)
+    learns(guard, 1, reset=20.0, limit=10)
+
+    assert not guard.ask(call()).granted
+    let_time_pass(22)
+    assert [answer.granted for answer in asked(guard, 10)] == [True] * 9 + [False]
+
+
+def test_a_provider_that_tells_only_what_is_left_had_at_least_that():
+    guard = governor(low_share=0.1)
+    learns(guard, 3)
+    assert guard.look().limits["requests"] == 4
+
+    learns(guard, 19)
+
+    assert guard.look().limits["requests"] == 20
+
+
+def test_a_limit_of_one_is_no_standstill():
+    guard = governor(low_share=0.1)
+    learns(guard, 1, reset=0.0, limit=1)
+
+    assert [answer.granted for answer in asked(guard, 2)] == [True, False]
+    let_time_pass(62)
+    assert guard.ask(call()).granted
+
+
+def test_what_comes_back_later_than_in_a_minute_is_counted_over_an_hour_or_a_day():
+    guard = governor(low_share=0.1)
+    learns(guard, 4, reset=2_000.0, limit=5)
+
+    assert [answer.granted for answer in asked(guard, 4)] == [True] * 3 + [False]
+    assert guard.ask(call()).wait_seconds == pytest.approx(2_000, rel=0.05)
+    other = Governor("other", Profile(first_slots=50, low_share=0.1))
+    learns(other, 1, reset=40_000.0, limit=5)
+    assert other.ask(call()).wait_seconds == pytest.approx(40_000, rel=0.05)
+
+
+def test_calls_from_before_a_limit_was_known_are_counted_by_what_the_provider_says_alone():
+    guard, early = governor(), [call(tokens_in=5_000) for _ in range(3)]
+    for each in early:
+        guard.ask(each)
+    told = Learned({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
+    for each in early:
+        guard.tell(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
+
+    assert guard.look().used["input_tokens"] == 300
+
+
+def test_a_configured_limit_stays_what_it_is():
+    guard = governor(requests_per_minute=3)
+    learns(guard, 999, limit=1_000)
+
+    assert [answer.granted for answer in asked(guard, 3)] == [True, True, False]
+
+
+def test_refusals_that_do_not_say_until_when_are_kept_away_from_for_longer_each_time():
+    guard, waits = governor(first_slots=1), []
+    for _ in range(4):
+        one = call()
+        assert guard.ask(one).granted
+        guard.tell(one, Outcome.LIMITED)
+        waits.append(guard.ask(call()).wait_seconds)
+        let_time_pass(100)
+    good = call()
+    guard.ask(good)
+    guard.tell(good, Outcome.OK)
+    last = call()
+    guard.ask(last)
+    guard.tell(last, Outcome.LIMITED)
+
+    assert waits == pytest.approx([1, 2, 4, 8], abs=0.2)
+    assert guard.ask(call()).wait_seconds == pytest.approx(1, abs=0.2)
+
+
+def test_moments_in_headers_are_measured_by_the_providers_own_clock():
+    said = learned_from(
+        {
+            "Date": "Fri, 01 May 2026 12:00:00 GMT",
+            "anthropic-ratelimit-requests-limit": "10",
+            "anthropic-ratelimit-requests-remaining": "7",
+            "anthropic-ratelimit-requests-reset": "2026-05-01T12:00:30Z",
+            "retry-after": "Fri, 01 May 2026 12:00:12 GMT",
+        }
+    )
+
+    assert said == Learned({"requests": 7}, {"requests": 30.0}, 12.0, {"requests": 10})
+
+
+def test_plain_headers_tell_of_requests():
+    said = learned_from({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
+
+    assert said == Learned({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
+
+
 def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
     from datetime import UTC, datetime
 

@@ -4,7 +4,7 @@
 -- KEYS[3]  what they have reserved (hash)
 -- KEYS[4]  and the three that follow: what was used, by dimension (hash: part of the window -> amount)
 -- ARGV     1 call id  2 urgent (1 or 0)  3 milliseconds of the lease
---          4..7 cost, 8..11 limit (0: none), 12..15 milliseconds of its window; each by dimension
+--          4..7 cost, 8..11 limit (0: the one that the provider told, if it did; see tell.lua), 12..15 milliseconds of its window; each by dimension
 --          16 slots to begin with  17 most slots  18 faults that open the breaker  19 milliseconds of its cooldown
 --          20 share of a limit below which only urgent calls begin  21 parts of a window
 -- Returns  {1 or 0, reason, milliseconds to wait}
@@ -67,9 +67,13 @@ end
 -- so that it still counts them: that is no use by somebody else, see tell.lua.
 local LATE = 5
 
-local wait, reason, costs, bases = 0, nil, {}, {}
+local wait, reason, costs, bases, counted = 0, nil, {}, {}, {0, 0, 0, 0}
 for index, name in ipairs(NAMES) do
     local cost, limit, window = tonumber(ARGV[3 + index]), tonumber(ARGV[7 + index]), tonumber(ARGV[11 + index])
+    local told = limit == 0 and number(name .. '_limit_until', 0) > now
+    if told then
+        limit, window = number(name .. '_limit', 0), number(name .. '_window', window)
+    end
     if limit > 0 then
         local part = window / parts
         local oldest, used, total, late = math.floor(now / part) - parts, {}, 0, 0
@@ -87,7 +91,13 @@ for index, name in ipairs(NAMES) do
         -- A cost above the limit waits for an empty window and overdraws it: slow, but never stuck.
         local most = limit - math.min(cost, limit)
         if not urgent then
-            most = math.min(most, limit * (1 - tonumber(ARGV[20])))
+            local share = tonumber(ARGV[20])
+            most = math.min(most, limit * (1 - share))
+            if told then
+                -- Nobody has said that all of it is ours: the last tenth, one at least, stays for urgent calls.
+                local ours = limit - math.min(math.ceil(limit * share), limit - 1)
+                most = ours - math.min(cost, ours)
+            end
         end
         if total > most then
             local this = until_room(used, total, part, most)
@@ -95,7 +105,7 @@ for index, name in ipairs(NAMES) do
                 wait, reason = this, name
             end
         end
-        costs[index] = {math.floor(now / part), cost, window}
+        costs[index], counted[index] = {math.floor(now / part), cost, window}, 1
         bases[index] = late + total - number(name .. '_ever', 0)
     end
 end
@@ -120,8 +130,8 @@ end
 redis.call('ZADD', calls, string.format('%.0f', now + lease), id)
 -- With all that was taken since, `bases` tell what is known here of the window in which this call began, however long it takes.
 redis.call('HSET', reserved, id, string.format(
-    '%.0f %s %s %s %s %d %.0f %.0f %.0f %.0f', now, ARGV[4], ARGV[5], ARGV[6], ARGV[7], number('halvings', 0),
-    bases[1] or 0, bases[2] or 0, bases[3] or 0, bases[4] or 0
+    '%.0f %s %s %s %s %d %.0f %.0f %.0f %.0f %d %d %d %d', now, ARGV[4], ARGV[5], ARGV[6], ARGV[7], number('halvings', 0),
+    bases[1] or 0, bases[2] or 0, bases[3] or 0, bases[4] or 0, unpack(counted)
 ))
 for index = 1, 3 do
     redis.call('PEXPIRE', KEYS[index], 2 * 86400000 + lease)

@@ -6,6 +6,7 @@
 --          16..19 what the provider says is left, -1 where it says nothing  20..23 milliseconds until its reset, -1 likewise
 --          24 slots to begin with  25 most slots  26 faults that open the breaker  27 milliseconds of its cooldown
 --          28 milliseconds to wait after a 429 without Retry-After  29 parts of a window
+--          30..33 what the provider says that its limits are, -1 where it says nothing
 -- Returns  1, or 0 when this call is not under way: it was told before, or its lease has ended
 local state, calls, reserved = KEYS[1], KEYS[2], KEYS[3]
 local id, outcome, retry_after, parts = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[29])
@@ -31,14 +32,51 @@ for each in string.gmatch(held, '%S+') do
 end
 local began = kept[1]
 
+-- The limit and the window of a kind that nobody has configured, as the provider's answers tell them, for an hour after the last one and
+-- two windows at least. One that tells only what is left has had at least that, and what this call took. A window is a minute, unless
+-- what was used comes back later than that: then it is an hour, or a day.
+local function learned(index, name, minute, left, reset)
+    local live = number(name .. '_limit_until', 0) > now
+    local limit = live and number(name .. '_limit', 0) or 0
+    local window = live and number(name .. '_window', minute) or minute
+    if left < 0 then
+        return limit, window
+    end
+    local told, cost = tonumber(ARGV[29 + index]), tonumber(ARGV[3 + index])
+    limit = told > 0 and told or math.max(limit, left + (cost >= 0 and cost or kept[1 + index]))
+    if limit == 0 then
+        return 0, window
+    end
+    for _, factor in ipairs({60, 1440}) do
+        if reset > 2 * window then -- clocks may differ by as much
+            window = minute * factor
+        end
+    end
+    if not live or window ~= number(name .. '_window', 0) then
+        -- Parts of another length are no measure for these.
+        redis.call('DEL', KEYS[3 + index])
+        redis.call('HDEL', state, name .. '_ever')
+        put(name .. '_window_since', now)
+    end
+    put(name .. '_limit', limit)
+    put(name .. '_window', window)
+    put(name .. '_limit_until', now + math.max(2 * window, 60 * minute))
+    return limit, window
+end
+
 for index, name in ipairs(NAMES) do
     local limit, window = tonumber(ARGV[7 + index]), tonumber(ARGV[11 + index])
     local cost, left, reset = tonumber(ARGV[3 + index]), tonumber(ARGV[15 + index]), tonumber(ARGV[19 + index])
+    if limit == 0 then
+        limit, window = learned(index, name, window, left, reset)
+    end
     if limit > 0 then
         local part = window / parts
         local oldest = math.floor(now / part) - parts
         local taken = math.floor(began / part)
-        if cost >= 0 and taken >= oldest then
+        -- A call from before the limit was known was not counted here; the provider has counted it.
+        local counted = kept[10 + index] ~= 0 and began >= number(name .. '_window_since', 0)
+        if counted and cost >= 0 and taken >= oldest then
             redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', taken), cost - kept[1 + index])
             redis.call('HINCRBYFLOAT', state, name .. '_ever', cost - kept[1 + index])
         end
@@ -68,14 +106,16 @@ end
 redis.call('HINCRBY', state, 'count_' .. outcome, 1)
 if outcome == 'ok' then
     put('slots', math.min(tonumber(ARGV[25]), slots + 1))
-    redis.call('HDEL', state, 'faults', 'open_until')
+    redis.call('HDEL', state, 'faults', 'open_until', 'limited_in_a_row')
 elseif outcome == 'limited' then
     -- Of all calls that were under way when the provider had enough, the first to say so halves the slots.
     if kept[6] == number('halvings', 0) then
         put('slots', math.max(1, math.floor(slots / 2)))
         redis.call('HINCRBY', state, 'halvings', 1)
+        redis.call('HINCRBY', state, 'limited_in_a_row', 1)
     end
-    put('retry_at', math.max(number('retry_at', 0), now + (retry_after >= 0 and retry_after or tonumber(ARGV[28]))))
+    local untold = tonumber(ARGV[28]) * 2 ^ math.min(math.max(number('limited_in_a_row', 1), 1) - 1, 6)
+    put('retry_at', math.max(number('retry_at', 0), now + (retry_after >= 0 and retry_after or untold)))
     -- Somebody is there and answers, so this is no fault.
     redis.call('HDEL', state, 'faults', 'open_until')
 elseif outcome == 'fault' then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +19,7 @@ from agents.governor.providers import Provider, profile_of, provider_of
 from agents.models import Agent
 from agents.runner import run_agent
 from benchmarks.fake_provider import FakeProvider, Fault, Limits, Turn, Use
+from benchmarks.fake_provider.limits import Meter
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -313,3 +315,46 @@ def test_providers_that_were_called_are_known_without_their_credentials(model: M
         provider_of(model.settings()).key,
     )
     assert KEY not in repr(found)
+
+
+def answered(settings: AdapterSettings, times: int, **changes: Any) -> list[bool]:
+    """Of so many calls, which were made; the others were held back here, or refused by the provider."""
+    made = []
+    for _ in range(times):
+        try:
+            run_agent(a_request(settings, **changes))
+            made.append(True)
+        except AgentRateLimited:
+            made.append(False)
+    return made
+
+
+def test_a_provider_that_tells_what_is_left_is_not_drained_though_nobody_configured_its_limit(
+    model: ModelSubject,
+) -> None:
+    settings = model.does(*[Says("x", 1, 1)] * 12)
+    model.provider.meter = Meter(Limits(requests=10))
+
+    made = answered(settings, 12, priority=10)
+
+    assert made == [True] * 9 + [False] * 3
+    assert 429 not in model.provider.recorder.statuses()
+    assert provider_of(settings).governor.look().limits["requests"] == 10
+    assert answered(settings, 2, priority=1) == [True, False]  # the last tenth is for what is urgent
+    assert 429 not in model.provider.recorder.statuses()
+
+
+def test_callers_at_once_learn_of_the_limit_before_they_drain_it(model: ModelSubject) -> None:
+    settings = model.does(*[Says("x", 1, 1)] * 20)
+    model.provider.meter = Meter(Limits(requests=10))
+    barrier = threading.Barrier(4)
+
+    def caller(number: int) -> int:
+        barrier.wait()
+        return sum(answered(settings, 5, priority=10))
+
+    with ThreadPoolExecutor(4) as pool:
+        made = sum(pool.map(caller, range(4)))
+
+    assert made == 9
+    assert 429 not in model.provider.recorder.statuses()
