@@ -1,4 +1,4 @@
-"""What the engine does in a second, beside bare Celery on the same servers in the same run.
+"""What the engine does in a second, beside Celery by hand on the same servers in the same run.
 
 `python -m benchmarks.engine` runs all; `--only steps,latency` some; `--quick` with a tenth of the work. Each figure is the median of
 `--repeats`, with the extremes. The result is printed and stored in `benchmarks/results/` with the command that made it.

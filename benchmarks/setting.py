@@ -48,8 +48,14 @@ def servers() -> Iterator[Path]:
 class Workers:
     """Worker processes of one kind; `with` stops them. Processor time is that of all processes on their behalf."""
 
-    def __init__(self, *commands: list[str], log: Path) -> None:
-        self.commands, self.log = commands, log
+    def __init__(
+        self,
+        *commands: list[str],
+        log: Path,
+        cwd: Path = ROOT,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.commands, self.log, self.cwd, self.environment = commands, log, cwd, environment
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Workers:
@@ -58,7 +64,8 @@ class Workers:
                 self.processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", *command],
-                        cwd=ROOT,
+                        cwd=self.cwd,
+                        env=self.environment,
                         stdout=output,
                         stderr=output,
                         start_new_session=True,
@@ -133,10 +140,6 @@ def free_port() -> int:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def bare_workers(log: Path) -> Workers:
-    return Workers(["celery", "-A", "benchmarks.bare", "worker", "-c", "2", "--loglevel", "ERROR"], log=log)
 
 
 def cpu_seconds(folder: Path) -> float:
