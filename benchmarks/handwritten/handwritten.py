@@ -73,6 +73,8 @@ def submit(count: int) -> list[str]:
 
 
 def prepare() -> None:
+    """Begin with empty tables and an empty queue: what an earlier measurement submitted and nobody ran must not be run in this one."""
+    app.control.purge()
     with connection().transaction():
         connection().execute(SCHEMA)
 
