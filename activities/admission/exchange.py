@@ -14,7 +14,7 @@ from django.conf import settings
 from activities.admission import scripts
 from tenants import tracing
 
-LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work. lua/library.lua has it too.
+LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work.
 GRANTS_PER_CALL = 500  # Bounds one script run to some milliseconds.
 
 
@@ -41,8 +41,17 @@ class Offer(NamedTuple):
         )
 
     def arguments(self) -> list[object]:
-        band, score = band_of(self.priority), int(self.since.timestamp() * 1000) + self.priority * LEVEL_MS
-        return [str(self.activity_id), str(self.tenant_id), self.role, band, score, self.group_key or ""]
+        since, band = int(self.since.timestamp() * 1000), band_of(self.priority)
+        score = since + self.priority * LEVEL_MS
+        return [
+            str(self.activity_id),
+            str(self.tenant_id),
+            self.role,
+            band,
+            score,
+            self.group_key or "",
+            since,
+        ]
 
 
 class Release(NamedTuple):

@@ -1,18 +1,25 @@
 """Where admission keeps what in Redis. The only place that names keys.
 
-`<prefix>admission` is the pointer: it names the generation in force. Everything else lies under
-`<prefix>admission:<generation>:` so that a rebuild writes beside what is in use, and opening it is one SET.
+`<prefix>admission` is the pointer: it names the generation in force, `<layout>-<random>`. Everything else lies under
+`<prefix>admission:<generation>:` so that a rebuild writes beside what is in use, and opening it is one SET. A generation of another
+layout counts as none: after an upgrade that changes what follows, admission is built anew.
 
-    entries       hash    activity -> lane
+    entries       hash    activity -> "since ms|lane"
     queue:<lane>  zset    activity by score: enqueued ms + 30 s per level of priority
-    lanes         hash    lane -> "ready", the scope it is parked at, or "worker:<role>" when nobody serves the role
-    ready:<pool>:<band>           zset  tenant by virtual time
-    lanes:<pool>:<band>:<tenant>  zset  lane by the score of its first waiter
-    parked:<scope>                zset  lane by the score of its first waiter
-    slots, used, held             hash  activity -> slot, scope -> count, role -> count
+    lanes         hash    lane -> "", or the scope of its own (its group) at which it is parked
+    lanes:<role>:<band>:<tenant>  zset  lane by the score of its first waiter; infinite while it is parked
+    parked        set     scopes at which lanes are parked
+    parked:<scope>        set   lanes that wait for a slot of this scope
+    ready:<role>:<band>   zset  "score of the first waiter|tenant" by virtual time
+    places:<tenant>       hash  "role|band" -> member of ready:<role>:<band>; empty while a limit of the tenant is full
+    tenants       set     tenants with anything waiting
+    waiting, backlog      hash  "role|band", "tenant|role|band" -> how many wait
+    slots, used, held     hash  activity -> slot, scope -> count, role -> count
     unstarted     zset    activity by the ms of its grant
     caps, weights, pools, digest  limits in force
-    vtime:<pool>, floors, durations, since_aged, active, waiting, grants   book-keeping of fairness
+    times:<domain>        hash  "tenant|band" -> virtual time
+    floors        hash    where those stand who were served last, by role and by domain
+    durations, since_aged, grants   average durations, aged work passed over, a counter that makes grants unique
 
 The scripts derive these names from the pointer, so all keys must be on one shard (Redis Cluster is not supported).
 """
@@ -21,9 +28,20 @@ from __future__ import annotations
 
 from django.conf import settings
 
+LAYOUT = "2"  # of the keys below: raise it with every change that older scripts would misread
+
 
 def pointer() -> str:
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}admission"
+
+
+def new_generation(name: str) -> str:
+    return f"{LAYOUT}-{name}"
+
+
+def is_current(generation: object) -> bool:
+    """Whether the pointer's value names a generation that our scripts can read."""
+    return isinstance(generation, bytes) and generation.startswith(f"{LAYOUT}-".encode())
 
 
 def generation(name: str) -> str:

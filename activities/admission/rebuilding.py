@@ -30,12 +30,12 @@ SETTLE_SECONDS = 1.0
 
 def is_open() -> bool:
     """Whether admission is in force. Raises `redis.RedisError` when there is no answer."""
-    return bool(client().exists(keys.pointer()))
+    return keys.is_current(client().get(keys.pointer()))
 
 
 def rebuild() -> str:
     """Write a new generation from PostgreSQL and open it. Only the keeper that leads does this. Returns its name."""
-    generation = secrets.token_hex(4)
+    generation = keys.new_generation(secrets.token_hex(4))
     limits.refresh(generation=generation)
     held = _restore_runs(generation)
     waiting = _restore_waiting(generation)

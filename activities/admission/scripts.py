@@ -24,7 +24,8 @@ class Closed(Exception):
 
 @cache
 def _source(name: str) -> str:
-    return "\n".join((FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("library", name))
+    parts = ((FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("library", name))
+    return "\n".join((f'local LAYOUT = "{keys.LAYOUT}"', *parts))
 
 
 @cache

@@ -16,6 +16,7 @@ from activities.admission import Closed, Exchange, Grant, exchange, keys, limits
 from activities.admission.exchange import Offer, Release
 from tenants.redis import client
 
+GENERATION = keys.new_generation("g1")
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
@@ -28,8 +29,8 @@ class Desk:
             "weights": {},
             "pools": {"qa": "qa"},
         }
-        self.put(generation="g1")
-        client().set(keys.pointer(), "g1")
+        self.put(generation=GENERATION)
+        client().set(keys.pointer(), GENERATION)
 
     def put(
         self,
@@ -225,7 +226,7 @@ def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk:
     desk.grants(*offers(40, A, role="qa"), *offers(40, B, role="qa"))
     # A's work takes ten times as long as B's: the seat is played through with the durations that admission has learned.
     for tenant, seconds in ((A, "1.0"), (B, "0.1")):
-        client().hset(f"{keys.generation('g1')}durations", f"{tenant}|qa", seconds)
+        client().hset(f"{keys.generation(GENERATION)}durations", f"{tenant}|qa", seconds)
     seconds_used: Counter[UUID] = Counter()
     turns: Counter[UUID] = Counter()
 
@@ -239,10 +240,10 @@ def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk:
 
 
 def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
-    client().hset(f"{keys.generation('g1')}durations", f"{A}|qa", "5")
+    client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|qa", "5")
     desk.grants(*offers(20, A))  # a hundred slot-seconds of A, while B was not there
     desk.put(seat__qa=20)
-    client().hset(f"{keys.generation('g1')}durations", f"{B}|qa", "5")
+    client().hset(f"{keys.generation(GENERATION)}durations", f"{B}|qa", "5")
     desk.grants(*offers(20, A), *offers(20, B))
 
     desk.put(seat__qa=30)
@@ -325,13 +326,28 @@ def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
         grants = desk.grants(release=grants)
 
     left = {
-        key.decode().removeprefix(keys.generation("g1"))
-        for key in client().scan_iter(f"{keys.generation('g1')}*")
+        key.decode().removeprefix(keys.generation(GENERATION))
+        for key in client().scan_iter(f"{keys.generation(GENERATION)}*")
     }
     assert not {
         name
         for name in left
-        if name.startswith(("queue:", "lanes", "ready:", "parked", "slots", "used", "entries", "held"))
+        if name.startswith(
+            (
+                "queue:",
+                "lanes",
+                "ready:",
+                "parked",
+                "slots",
+                "used",
+                "entries",
+                "held",
+                "places",
+                "tenants",
+                "waiting",
+                "backlog",
+            )
+        )
     }
 
 
@@ -347,3 +363,58 @@ def test_roles_that_any_worker_serves_together_form_one_pool(
     workers: list[tuple[list[str], int]], pools: dict[str, str], seats: dict[str, int]
 ) -> None:
     assert limits.worker_pools(workers) == (pools, seats)
+
+
+SCOPES = (f"pair:{A}:qa", f"tenant:{A}", "role:qa", "global", "seat:qa")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_urgent_work_is_next_whichever_limit_is_full_and_however_old_the_rest(desk: Desk, scope: str) -> None:
+    desk.cap(scope, 1)
+    (running,) = desk.grants(*offers(20, A, waited=3600))
+    urgent = offer(A, priority=1)
+    desk.grants(urgent)
+
+    assert [grant.activity_id for grant in desk.grants(release=[running])] == [urgent.activity_id]
+
+
+@pytest.mark.parametrize("scope", ["role:qa", "global", "seat:qa"])
+def test_tenants_take_turns_by_weight_whichever_shared_limit_is_full(desk: Desk, scope: str) -> None:
+    desk.put(weights={str(B): 3})
+    desk.cap(scope, 0)
+    desk.grants(*offers(40, A, waited=3600), *offers(40, B))
+
+    desk.cap(scope, 40)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 10, B: 30}
+
+
+def test_a_limit_of_a_tenant_over_all_roles_gives_its_slot_to_its_most_urgent_work_of_any_role(
+    desk: Desk,
+) -> None:
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__dev=100)
+    desk.cap(f"tenant:{A}", 1)
+    (running,) = desk.grants(offer(A), *offers(5, A, role="dev", waited=100))
+    urgent = offer(A, role="qa", priority=1)
+    desk.grants(urgent)
+
+    assert [grant.activity_id for grant in desk.grants(release=[running])] == [urgent.activity_id]
+
+
+def test_a_tenant_that_joins_a_busy_role_is_level_with_those_who_wait_there(desk: Desk) -> None:
+    desk.put(pools={"qa": "qa", "dev": "qa"})
+    desk.cap("role:qa", 1)
+    desk.grants(*offers(30, A))
+    desk.grants(*offers(50, C, role="dev"))  # far more than A had in the same pool
+    desk.grants(*offers(30, B))
+
+    desk.cap("role:qa", 7)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 3, B: 3}
+
+
+def test_a_generation_of_another_layout_counts_as_none(desk: Desk) -> None:
+    client().set(keys.pointer(), "g1")
+
+    with pytest.raises(Closed):
+        desk.grants(offer())

@@ -8,30 +8,29 @@ if not open() then
 end
 local function has_seats(role)
     local pool = pool_of(role)
-    return pool and tonumber(redis.call("HGET", key("caps"), "seat:" .. pool) or "0") > 0
+    return pool and seats_of(pool) > 0
 end
 
 local result = {}
-local slots = redis.call("HGETALL", key("slots"))
-for i = 1, #slots, 2 do
-    local id = slots[i]
+local ids = redis.call("HKEYS", key("slots"))
+for _, id in ipairs(ids) do
     local slot = read_slot(id)
     local parts = lane_parts(slot.lane)
     local elapsed = slot.started > 0 and (now - slot.started) / 1000 or 0
-    if slot.pool ~= "" and elapsed > slot.charged then
-        charge(slot.pool, parts.tenant, elapsed - slot.charged)
+    if elapsed > slot.charged then
+        charge(parts.role, parts.tenant, elapsed - slot.charged)
         slot.charged = elapsed
         write_slot(id, slot)
     end
     if ARGV[1] == "1" and slot.started == 0 and not has_seats(parts.role) then
-        local score = slot.granted + ({ 1, 5, 10, 20 })[tonumber(parts.band)] * 30000
         release(id, slot.grant)
-        enqueue(id, parts.tenant, parts.role, parts.band, score, parts.group)
+        enqueue(id, parts.tenant, parts.role, parts.band, slot.score, parts.group, slot.since)
     else
         result[#result + 1] = { id, slot.grant, slot.started > 0 and 1 or 0, now - slot.granted, parts.tenant, parts.role,
             slot.pool ~= "" and 1 or 0 }
     end
 end
+reindex()
 if #result == 0 then
     return "[]"
 end

@@ -1,7 +1,7 @@
--- Takes back slots, withdraws and adds waiters, then grants what is fairest, all in one step.
+-- Takes back slots, withdraws and adds waiters, then grants what is next in the one order, all in one step.
 -- KEYS[1]  the pointer
 -- ARGV[1]  JSON {"release": [[id, grant]...], "withdraw": [id...],
---                "offer": [[id, tenant, role, band, score ms, group]...],
+--                "offer": [[id, tenant, role, band, score ms, group, since ms]...],
 --                "limit": grants at most, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
 --          `start`: so many grants of these roles are started at once, for a worker that goes on by itself.
 -- Returns  "closed", or JSON [[id, tenant, role, grant, started 0 or 1]...]
@@ -16,9 +16,8 @@ for _, item in ipairs(request.release) do
     release(item[1], item[2])
 end
 for _, id in ipairs(request.withdraw) do
-    local lane = redis.call("HGET", key("entries"), id)
-    if lane then
-        dequeue(id, lane)
+    if redis.call("HEXISTS", key("entries"), id) == 1 then
+        dequeue(id)
     else
         local slot = read_slot(id)
         if slot and slot.started == 0 then
@@ -27,32 +26,28 @@ for _, id in ipairs(request.withdraw) do
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7])
 end
+reindex()
 
 local startable, to_start = {}, request.start
 for _, role in ipairs(request.start_roles) do
     startable[role] = true
 end
 
+look_around()
 local grants = {}
-for _, pool in ipairs(redis.call("SMEMBERS", key("active"))) do
-    while #grants < request.limit do
-        local granted = grant_next(pool, request.ageing_ms, request.share)
-        if not granted then
-            redis.call("SREM", key("active"), pool)
-            break
-        end
-        local started = 0
-        if to_start > 0 and startable[granted.role] then
-            to_start, started = to_start - 1, 1
-            local slot = read_slot(granted.id)
-            slot.started = now
-            write_slot(granted.id, slot)
-            redis.call("ZREM", key("unstarted"), granted.id)
-        end
-        grants[#grants + 1] = { granted.id, granted.tenant, granted.role, granted.grant, started }
+while #grants < request.limit do
+    local granted = grant_next(request.ageing_ms, request.share)
+    if not granted then
+        break
     end
+    local started = 0
+    if to_start > 0 and startable[granted.role] then
+        to_start, started = to_start - 1, 1
+        start_slot(granted.id, read_slot(granted.id))
+    end
+    grants[#grants + 1] = { granted.id, granted.tenant, granted.role, granted.grant, started }
 end
 if #grants == 0 then
     return "[]"

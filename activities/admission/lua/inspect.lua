@@ -3,8 +3,8 @@
 -- ARGV[1]  activity id
 -- Returns  JSON: {"state": "closed"}, {"state": "unknown"},
 --          {"state": "held", "started": bool, "grant": g},
---          {"state": "waiting", "at": "ready" or a scope, "cap": n, "used": n, "position": n, "seats": n, "taken": n,
---           "duration": seconds}
+--          {"state": "waiting", "at": "ready", "worker:<role>" or the scope that has no room, "cap": n, "used": n, "position": n,
+--           "seats": n, "taken": n, "duration": seconds}
 
 if not open() then
     return cjson.encode({ state = "closed" })
@@ -13,26 +13,23 @@ local slot = read_slot(ARGV[1])
 if slot then
     return cjson.encode({ state = "held", started = slot.started > 0, grant = slot.grant })
 end
-local lane = redis.call("HGET", key("entries"), ARGV[1])
-if not lane then
+local entry = redis.call("HGET", key("entries"), ARGV[1])
+if not entry then
     return cjson.encode({ state = "unknown" })
 end
+local lane = split(entry, "|", 2)[2]
 local parts = lane_parts(lane)
-local at = redis.call("HGET", key("lanes"), lane)
-local scope = at
 local pool = pool_of(parts.role)
-if at == "ready" and pool then
-    scope = blocked_at(parts) or "ready"
-end
+local scope = pool and first_full(scopes_of(parts), parts.tenant, parts.role)
 local answer = {
-    state = "waiting", at = scope,
+    state = "waiting", at = pool and (scope or "ready") or "worker:" .. parts.role,
     position = redis.call("ZRANK", key("queue:" .. lane), ARGV[1]) + 1,
-    duration = tonumber(redis.call("HGET", key("durations"), parts.tenant .. "|" .. parts.role) or "1"),
-    seats = pool and tonumber(redis.call("HGET", key("caps"), "seat:" .. pool) or "0") or 0,
+    duration = number("durations", parts.tenant .. "|" .. parts.role, "1"),
+    seats = pool and seats_of(pool) or 0,
     taken = pool and used_of("seat:" .. pool) or 0,
 }
-if scope ~= "ready" and string.sub(scope, 1, 7) ~= "worker:" then
-    answer.cap = cap_of(scope, parts)
+if scope then
+    answer.cap = cap_of(scope, parts.tenant, parts.role)
     answer.used = used_of(scope)
 end
 return cjson.encode(answer)

@@ -1,10 +1,17 @@
 -- What every admission script shares. Prepended to each of them; see keys.py for the layout in Redis.
 --
--- KEYS[1]  the pointer: a string naming the generation that is in force. Missing (a wiped Redis): admission is closed.
+-- KEYS[1]  the pointer: a string naming the generation that is in force. Missing (a wiped Redis), or naming a generation of another
+--          layout: admission is closed.
 --
--- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, group), so they are eligible together or
--- not at all. A lane is ready (in the index of its pool) or parked at the one scope that had no room for it. A *pool* is a set
--- of roles whose workers are the same ones; its *seats* are what these workers can run at once.
+-- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, group), in the order of their scores. A
+-- *place* is a tenant's lanes of one role and band. A *pool* is a set of roles whose workers are the same ones; its *seats* are
+-- what these workers can run at once. A *domain* is what shares one count of virtual time: a pool, or with a global cap everything.
+--
+-- One order decides everywhere: band, then virtual time of the tenant, then score. What keeps a waiter out of it for now is
+--   the lane's own scopes (its group)          the lane is parked there until a slot of this scope comes back
+--   the tenant's scopes (with role, overall)   the tenant's places are taken out of the index until there is room
+--   scopes of many tenants (role, global, seats)   nobody is moved: a role without room is skipped while picking
+-- A script changes lanes and counts first, and brings the index up to date with `reindex` before it picks and before it ends.
 
 local POINTER = KEYS[1]
 local CLOSED = "closed"
@@ -12,15 +19,17 @@ local BANDS = 4
 local generation, root
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local memo, places, dirty = {}, {}, {} -- what this run has read of hashes, of places:<tenant>, and which places it changed
 
 local function use(name)
     generation = name
     root = POINTER .. ":" .. name .. ":"
+    memo, places, dirty = {}, {}, {}
 end
 
 local function open()
     local current = redis.call("GET", POINTER)
-    if not current then
+    if not current or string.sub(current, 1, #LAYOUT + 1) ~= LAYOUT .. "-" then
         return false
     end
     use(current)
@@ -42,7 +51,42 @@ local function split(text, separator, parts)
     return result
 end
 
--- Lanes -----------------------------------------------------------------------------------------------------------
+-- A field of a hash as text, or false; read once in a run.
+local function field(name, of)
+    local known = memo[name]
+    if not known then
+        known = {}
+        memo[name] = known
+    end
+    if known[of] == nil then
+        known[of] = redis.call("HGET", key(name), of)
+    end
+    return known[of]
+end
+
+local function set_field(name, of, value)
+    field(name, of)
+    memo[name][of] = value
+    redis.call("HSET", key(name), of, value)
+end
+
+local function number(name, of, default)
+    return tonumber(field(name, of) or default)
+end
+
+-- Adds to a count and returns it; a count of nothing is not kept.
+local function count(name, of, amount)
+    local value = redis.call("HINCRBY", key(name), of, amount)
+    if value <= 0 then
+        redis.call("HDEL", key(name), of)
+        value = 0
+    end
+    memo[name] = memo[name] or {}
+    memo[name][of] = value > 0 and tostring(value) or false
+    return value
+end
+
+-- Lanes and places ------------------------------------------------------------------------------------------------
 
 local function lane_name(tenant, role, band, group)
     return tenant .. "|" .. role .. "|" .. band .. "|" .. group
@@ -50,236 +94,389 @@ end
 
 local function lane_parts(lane)
     local p = split(lane, "|", 4)
-    return { tenant = p[1], role = p[2], band = p[3], group = p[4] }
+    return { tenant = p[1], role = p[2], band = tonumber(p[3]), group = p[4] }
 end
 
-local function pool_of(role)
-    return redis.call("HGET", key("pools"), role)
+-- The key of a place's lanes, by the score of their first waiter; of a parked lane it is infinite.
+local function lanes_of(tenant, role, band)
+    return key("lanes:" .. role .. ":" .. band .. ":" .. tenant)
 end
 
--- The scopes in which a waiter of this lane needs a slot, most particular first.
-local function scopes_of(lane)
-    local scopes = {}
-    if lane.group ~= "" then
-        scopes[#scopes + 1] = "group:" .. lane.tenant .. ":" .. lane.role .. ":" .. lane.group
+local function ready_of(role, band)
+    return key("ready:" .. role .. ":" .. band)
+end
+
+-- "role|band" -> its entry in the index, or "" while it has none; for every place in which the tenant waits.
+local function places_of(tenant)
+    local known = places[tenant]
+    if not known then
+        known = {}
+        local found = redis.call("HGETALL", key("places:" .. tenant))
+        for i = 1, #found, 2 do
+            known[found[i]] = found[i + 1]
+        end
+        places[tenant] = known
     end
-    scopes[#scopes + 1] = "pair:" .. lane.tenant .. ":" .. lane.role
-    scopes[#scopes + 1] = "tenant:" .. lane.tenant
-    scopes[#scopes + 1] = "role:" .. lane.role
-    scopes[#scopes + 1] = "global"
-    return scopes
+    return known
 end
 
--- A scope's cap, or nil for none. What has no cap of its own falls back to the default of its kind.
-local function cap_of(scope, lane)
-    local cap = redis.call("HGET", key("caps"), scope)
-    if not cap and string.sub(scope, 1, 6) == "group:" then
-        cap = redis.call("HGET", key("caps"), "groups:" .. lane.tenant .. ":" .. lane.role)
-            or redis.call("HGET", key("caps"), "groups:*:" .. lane.role) or "1"
-    elseif not cap and string.sub(scope, 1, 5) == "pair:" then
-        cap = redis.call("HGET", key("caps"), "pair:*:" .. lane.role)
-    end
-    return cap and tonumber(cap) or nil
+local function place_parts(place)
+    local p = split(place, "|", 2)
+    return p[1], tonumber(p[2])
 end
 
-local function used_of(scope)
-    return tonumber(redis.call("HGET", key("used"), scope) or "0")
+local function changed(tenant, role, band)
+    dirty[tenant .. "|" .. role .. "|" .. band] = { tenant, role, band }
 end
 
--- How many more fit into the scope; nil when it has no cap.
-local function room_of(scope, lane)
-    local cap = cap_of(scope, lane)
-    return cap and cap - used_of(scope) or nil
-end
-
-local function has_room(scope, lane)
-    local room = room_of(scope, lane)
-    return room == nil or room > 0
-end
-
-local function seats_left(pool)
-    local cap = redis.call("HGET", key("caps"), "seat:" .. pool)
-    return cap and tonumber(cap) - used_of("seat:" .. pool) or 0
-end
-
-local function add_used(scope, amount)
-    if redis.call("HINCRBY", key("used"), scope, amount) <= 0 then
-        redis.call("HDEL", key("used"), scope)
-    end
-end
-
--- Fairness: a tenant's virtual time in a pool is what it has used there, in slot-seconds over its weight ------------
-
-local function virtual_time(pool, tenant)
-    return tonumber(redis.call("HGET", key("vtime:" .. pool), tenant) or "0")
-end
-
-local function charge(pool, tenant, seconds)
-    local weight = tonumber(redis.call("HGET", key("weights"), tenant) or "1")
-    local value = virtual_time(pool, tenant) + seconds / weight
-    redis.call("HSET", key("vtime:" .. pool), tenant, string.format("%.6f", value))
-    for band = 1, BANDS do
-        redis.call("ZADD", key("ready:" .. pool .. ":" .. band), "XX", value, tenant)
+-- Every place of the tenant, or those of one role.
+local function tenant_changed(tenant, only_role)
+    for place in pairs(places_of(tenant)) do
+        local role, band = place_parts(place)
+        if not only_role or role == only_role then
+            changed(tenant, role, band)
+        end
     end
 end
 
 local function head_score(lane)
-    return tonumber(redis.call("ZRANGE", key("queue:" .. lane), 0, 0, "WITHSCORES")[2])
+    return redis.call("ZRANGE", key("queue:" .. lane), 0, 0, "WITHSCORES")[2]
 end
 
-local function make_ready(lane)
-    local parts = lane_parts(lane)
-    local pool = pool_of(parts.role)
-    if not pool then
-        redis.call("HSET", key("lanes"), lane, "worker:" .. parts.role)
-        return
+-- Scopes ----------------------------------------------------------------------------------------------------------
+
+-- Scopes that a waiter shares with few others: a lane that has no room there is parked, whatever else has room. All of them are
+-- of one tenant, and their waiters too.
+local function lane_scopes(lane)
+    if lane.group == "" then
+        return {}
     end
-    redis.call("HSET", key("lanes"), lane, "ready")
-    redis.call("ZADD", key("lanes:" .. pool .. ":" .. parts.band .. ":" .. parts.tenant), head_score(lane), lane)
-    local ready = key("ready:" .. pool .. ":" .. parts.band)
-    if not redis.call("ZSCORE", ready, parts.tenant) then
-        -- Who was away gets no credit for it: joining means standing level with the tenant served last.
-        local floor = tonumber(redis.call("HGET", key("floors"), pool) or "0")
-        local value = math.max(virtual_time(pool, parts.tenant), floor)
-        redis.call("HSET", key("vtime:" .. pool), parts.tenant, string.format("%.6f", value))
-        redis.call("ZADD", ready, value, parts.tenant)
-    end
-    redis.call("SADD", key("active"), pool)
+    return { "group:" .. lane.tenant .. ":" .. lane.role .. ":" .. lane.group }
 end
 
-local function leave_ready(lane, parts, pool)
-    local index = key("lanes:" .. pool .. ":" .. parts.band .. ":" .. parts.tenant)
-    redis.call("ZREM", index, lane)
-    if redis.call("EXISTS", index) == 0 then
-        redis.call("ZREM", key("ready:" .. pool .. ":" .. parts.band), parts.tenant)
-    end
+-- Scopes of a tenant as a whole.
+local function own_scopes(tenant, role)
+    return { "pair:" .. tenant .. ":" .. role, "tenant:" .. tenant }
 end
 
--- Lets lanes that were parked at a scope compete again, as many as have room there.
-local function unpark(scope, limit)
-    local parked = key("parked:" .. scope)
-    local first = redis.call("ZRANGE", parked, 0, 0)[1]
-    if not first then
-        return
-    end
-    local room = room_of(scope, lane_parts(first))
-    for _ = 1, math.min(room or 1e9, limit or 1e9) do
-        local lane = redis.call("ZPOPMIN", parked)[1]
-        if not lane then
-            return
-        end
-        make_ready(lane)
-    end
+-- Scopes of all tenants together, besides the seats.
+local function shared_scopes(role)
+    return { "role:" .. role, "global" }
 end
 
-local function park(lane, parts, pool, scope)
-    leave_ready(lane, parts, pool)
-    redis.call("HSET", key("lanes"), lane, scope)
-    redis.call("ZADD", key("parked:" .. scope), head_score(lane), lane)
-    -- It may have been let in for room elsewhere that it cannot use: the next one parked there gets its chance.
-    for _, other in ipairs(scopes_of(parts)) do
-        if other ~= scope then
-            unpark(other, 1)
+-- All scopes in which a waiter of this lane needs a slot, most particular first.
+local function scopes_of(lane)
+    local scopes = lane_scopes(lane)
+    for _, more in ipairs({ own_scopes(lane.tenant, lane.role), shared_scopes(lane.role) }) do
+        for _, scope in ipairs(more) do
+            scopes[#scopes + 1] = scope
         end
     end
+    return scopes
 end
 
-local function blocked_at(parts)
-    for _, scope in ipairs(scopes_of(parts)) do
-        if not has_room(scope, parts) then
+-- A scope's cap, or nil for none. What has no cap of its own falls back to the default of its kind.
+local function cap_of(scope, tenant, role)
+    local cap = field("caps", scope)
+    if not cap and string.sub(scope, 1, 6) == "group:" then
+        cap = field("caps", "groups:" .. tenant .. ":" .. role) or field("caps", "groups:*:" .. role) or "1"
+    elseif not cap and string.sub(scope, 1, 5) == "pair:" then
+        cap = field("caps", "pair:*:" .. role)
+    end
+    return cap and assert(tonumber(cap), "a cap that is no number") or nil
+end
+
+local function used_of(scope)
+    return number("used", scope, "0")
+end
+
+local function has_room(scope, tenant, role)
+    local cap = cap_of(scope, tenant, role)
+    return cap == nil or used_of(scope) < cap
+end
+
+local function first_full(scopes, tenant, role)
+    for _, scope in ipairs(scopes) do
+        if not has_room(scope, tenant, role) then
             return scope
         end
     end
     return nil
 end
 
+local function full_of_its_own(tenant, role)
+    return first_full(own_scopes(tenant, role), tenant, role)
+end
+
+-- A limit of the tenant is full now, or no longer: its places leave the index or come back.
+local function own_limit_moved(tenant, role)
+    tenant_changed(tenant, not field("caps", "tenant:" .. tenant) and role or nil)
+end
+
+local function pool_of(role)
+    return field("pools", role)
+end
+
+local function seats_of(pool)
+    return number("caps", "seat:" .. pool, "0")
+end
+
+local function seats_left(pool)
+    return seats_of(pool) - used_of("seat:" .. pool)
+end
+
+-- Whether anybody's work of the role may start: workers, seats, and every scope of all tenants.
+local function role_has_room(role)
+    local pool = pool_of(role)
+    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role))
+end
+
+-- Fairness: a tenant's virtual time is what it has used, in slot-seconds over its weight ---------------------------
+-- Every use counts in each band, but each band has a scale of its own for those who join: work of low priority that is waiting for its
+-- turn must not hold back the level at which urgent work of others begins.
+
+-- Roles whose waiters are compared with each other. A global cap makes every role compete with every other one.
+local function domain_of(role)
+    return field("caps", "global") and "*" or pool_of(role) or role
+end
+
+local function virtual_time(domain, tenant, band)
+    return number("times:" .. domain, tenant .. "|" .. band, "0")
+end
+
+local function raise(domain, tenant, band, least)
+    if virtual_time(domain, tenant, band) < least then
+        set_field("times:" .. domain, tenant .. "|" .. band, string.format("%.6f", least))
+    end
+end
+
+local function charge(role, tenant, seconds)
+    local domain = domain_of(role)
+    local added = seconds / number("weights", tenant, "1")
+    for band = 1, BANDS do
+        local value = virtual_time(domain, tenant, band) + added
+        set_field("times:" .. domain, tenant .. "|" .. band, string.format("%.6f", value))
+    end
+    for place in pairs(places_of(tenant)) do
+        local other, band = place_parts(place)
+        if domain_of(other) == domain then
+            changed(tenant, other, band)
+        end
+    end
+end
+
+-- Where those stand who are served in this band: of the role, or of the whole domain. It never falls.
+local function floor_of(kind, name, band)
+    return number("floors", kind .. ":" .. name .. "|" .. band, "0")
+end
+
+local function raise_floor(kind, name, band, least)
+    if floor_of(kind, name, band) < least then
+        set_field("floors", kind .. ":" .. name .. "|" .. band, string.format("%.6f", least))
+    end
+end
+
+-- Who was away gets no credit for it: a tenant that had nothing waiting in this band stands level with those who are served
+-- in its role, and where nobody waits for the role, with those of its domain.
+local function join(tenant, role, band, alone)
+    local domain = domain_of(role)
+    if alone then
+        raise_floor("role", role, band, floor_of("domain", domain, band))
+    end
+    for place in pairs(places_of(tenant)) do
+        local other, its_band = place_parts(place)
+        if its_band == band and domain_of(other) == domain and number("backlog", tenant .. "|" .. place, "0") > 0 then
+            return
+        end
+    end
+    raise(domain, tenant, band, floor_of("role", role, band))
+end
+
+-- The index -------------------------------------------------------------------------------------------------------
+-- ready:<role>:<band> holds the tenants by virtual time; the member begins with the score of the tenant's first lane, so that of two
+-- tenants who stand level the one that came first is first.
+
+local function reindex()
+    for _, place in pairs(dirty) do
+        local tenant, role, band = place[1], place[2], place[3]
+        local name, mine = role .. "|" .. band, places_of(tenant)
+        local before = mine[name]
+        local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
+        if #head == 0 then
+            if before then
+                redis.call("HDEL", key("places:" .. tenant), name)
+                mine[name] = nil
+            end
+            if before and before ~= "" then
+                redis.call("ZREM", ready_of(role, band), before)
+            end
+            if next(mine) == nil then
+                redis.call("SREM", key("tenants"), tenant)
+            end
+        else
+            local member = ""
+            if head[2] ~= "inf" and not full_of_its_own(tenant, role) then
+                member = string.format("%015.0f|%s", tonumber(head[2]), tenant)
+            end
+            if before and before ~= "" and before ~= member then
+                redis.call("ZREM", ready_of(role, band), before)
+            end
+            if member ~= "" then
+                redis.call("ZADD", ready_of(role, band), virtual_time(domain_of(role), tenant, band), member)
+            end
+            if next(mine) == nil then
+                redis.call("SADD", key("tenants"), tenant)
+            end
+            if before ~= member then
+                redis.call("HSET", key("places:" .. tenant), name, member)
+                mine[name] = member
+            end
+        end
+    end
+    dirty = {}
+end
+
+local function park(lane, parts, scope)
+    redis.call("HSET", key("lanes"), lane, scope)
+    redis.call("SADD", key("parked"), scope)
+    redis.call("SADD", key("parked:" .. scope), lane)
+    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
+    changed(parts.tenant, parts.role, parts.band)
+end
+
+local function leave_parked(lane, scope)
+    redis.call("SREM", key("parked:" .. scope), lane)
+    if redis.call("EXISTS", key("parked:" .. scope)) == 0 then
+        redis.call("SREM", key("parked"), scope)
+    end
+end
+
+-- Lets all lanes that were parked at a scope compete again; those that still find no room are parked when their turn comes.
+local function unpark(scope)
+    local lanes = redis.call("SMEMBERS", key("parked:" .. scope))
+    if #lanes == 0 then
+        return
+    end
+    redis.call("DEL", key("parked:" .. scope))
+    redis.call("SREM", key("parked"), scope)
+    for _, lane in ipairs(lanes) do
+        local parts = lane_parts(lane)
+        redis.call("HSET", key("lanes"), lane, "")
+        redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
+        changed(parts.tenant, parts.role, parts.band)
+    end
+end
+
 -- Waiting -----------------------------------------------------------------------------------------------------------
+-- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
 
 -- Adds a waiter. Nothing happens when it waits or holds a slot already.
-local function enqueue(id, tenant, role, band, score, group)
+local function enqueue(id, tenant, role, band, score, group, since)
     if redis.call("HEXISTS", key("slots"), id) == 1 or redis.call("HEXISTS", key("entries"), id) == 1 then
         return
     end
+    band = tonumber(band)
     local lane = lane_name(tenant, role, band, group)
-    redis.call("HSET", key("entries"), id, lane)
-    redis.call("HINCRBY", key("waiting"), role .. "|" .. band, 1)
+    redis.call("HSET", key("entries"), id, string.format("%d", since) .. "|" .. lane)
+    join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
+    count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
     redis.call("ZADD", key("queue:" .. lane), score, id)
-    local at = redis.call("HGET", key("lanes"), lane)
-    if not at then
-        make_ready(lane)
-    elseif at == "ready" then
-        local pool = pool_of(role)
-        redis.call("ZADD", key("lanes:" .. pool .. ":" .. band .. ":" .. tenant), head_score(lane), lane)
+    if redis.call("HSETNX", key("lanes"), lane, "") == 1 or redis.call("HGET", key("lanes"), lane) == "" then
+        redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
+    end
+    changed(tenant, role, band)
+    if not places_of(tenant)[role .. "|" .. band] then
+        reindex() -- whoever joins next looks at the places of this tenant
     end
 end
 
--- Takes a waiter out of its lane, wherever the lane stands.
-local function dequeue(id, lane)
-    local parts = lane_parts(lane)
+-- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since.
+local function dequeue(id)
+    local entry = split(redis.call("HGET", key("entries"), id), "|", 2)
+    local lane, since = entry[2], tonumber(entry[1])
+    local parts, queue = lane_parts(lane), key("queue:" .. lane)
+    local score = tonumber(redis.call("ZSCORE", queue, id))
     redis.call("HDEL", key("entries"), id)
-    redis.call("HINCRBY", key("waiting"), parts.role .. "|" .. parts.band, -1)
-    redis.call("ZREM", key("queue:" .. lane), id)
-    local at = redis.call("HGET", key("lanes"), lane)
-    if redis.call("EXISTS", key("queue:" .. lane)) == 1 then
-        if at == "ready" then
-            local pool = pool_of(parts.role)
-            redis.call("ZADD", key("lanes:" .. pool .. ":" .. parts.band .. ":" .. parts.tenant), head_score(lane), lane)
+    count("waiting", parts.role .. "|" .. parts.band, -1)
+    count("backlog", parts.tenant .. "|" .. parts.role .. "|" .. parts.band, -1)
+    redis.call("ZREM", queue, id)
+    local at, next_score = redis.call("HGET", key("lanes"), lane), head_score(lane)
+    local index = lanes_of(parts.tenant, parts.role, parts.band)
+    if not next_score then
+        redis.call("HDEL", key("lanes"), lane)
+        redis.call("ZREM", index, lane)
+        if at ~= "" then
+            leave_parked(lane, at)
         end
-        return
+    elseif at == "" then
+        redis.call("ZADD", index, "XX", next_score, lane)
     end
-    redis.call("HDEL", key("lanes"), lane)
-    if at == "ready" then
-        leave_ready(lane, parts, pool_of(parts.role))
-    elseif at then
-        redis.call("ZREM", key("parked:" .. at), lane)
-    end
+    changed(parts.tenant, parts.role, parts.band)
+    return { lane = lane, parts = parts, score = score, since = since }
 end
 
 -- Slots ---------------------------------------------------------------------------------------------------------------
--- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|lane"; the pool is empty once no worker waits.
+-- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|since ms|score|lane"; the pool is empty once no worker
+-- waits. The last three are the waiter's, for a grant that goes back to waiting.
 
 local function read_slot(id)
     local text = redis.call("HGET", key("slots"), id)
     if not text then
         return nil
     end
-    local p = split(text, "|", 6)
+    local p = split(text, "|", 8)
     return {
-        grant = p[1], started = tonumber(p[2]), granted = tonumber(p[3]),
-        charged = tonumber(p[4]), pool = p[5], lane = p[6],
+        grant = p[1], started = tonumber(p[2]), granted = tonumber(p[3]), charged = tonumber(p[4]), pool = p[5],
+        since = tonumber(p[6]), score = tonumber(p[7]), lane = p[8],
     }
 end
 
 local function write_slot(id, slot)
     redis.call("HSET", key("slots"), id, table.concat({
         slot.grant, string.format("%d", slot.started), string.format("%d", slot.granted),
-        string.format("%.3f", slot.charged), slot.pool, slot.lane,
+        string.format("%.3f", slot.charged), slot.pool, string.format("%d", slot.since),
+        string.format("%d", slot.score), slot.lane,
     }, "|"))
 end
 
-local function hold(id, lane, parts, pool, grant, started)
+local function start_slot(id, slot)
+    slot.started = now
+    write_slot(id, slot)
+    redis.call("ZREM", key("unstarted"), id)
+end
+
+local function expected_seconds(tenant, role)
+    return number("durations", tenant .. "|" .. role, "0.1")
+end
+
+-- `waiter` as `dequeue` returns it.
+local function hold(id, waiter, pool, grant, started)
+    local parts = waiter.parts
     for _, scope in ipairs(scopes_of(parts)) do
-        add_used(scope, 1)
+        count("used", scope, 1)
     end
     if pool ~= "" then
-        add_used("seat:" .. pool, 1)
+        count("used", "seat:" .. pool, 1)
     end
-    local expected = tonumber(redis.call("HGET", key("durations"), parts.tenant .. "|" .. parts.role) or "0.1")
-    if pool ~= "" then
-        charge(pool, parts.tenant, expected)
-    end
-    write_slot(id, { grant = grant, started = started, granted = now, charged = expected, pool = pool, lane = lane })
-    redis.call("HINCRBY", key("held"), parts.role, 1)
+    local expected = expected_seconds(parts.tenant, parts.role)
+    charge(parts.role, parts.tenant, expected)
+    write_slot(id, {
+        grant = grant, started = started, granted = now, charged = expected, pool = pool,
+        since = waiter.since, score = waiter.score, lane = waiter.lane,
+    })
+    count("held", parts.role, 1)
     if started == 0 then
         redis.call("ZADD", key("unstarted"), now, id)
+    end
+    if full_of_its_own(parts.tenant, parts.role) then
+        own_limit_moved(parts.tenant, parts.role)
     end
 end
 
 -- Gives the seat back but keeps every other slot: the agent accepted the work, so no worker waits for it.
 local function leave_seat(id, slot)
     if slot.pool ~= "" then
-        add_used("seat:" .. slot.pool, -1)
-        redis.call("SADD", key("active"), slot.pool)
+        count("used", "seat:" .. slot.pool, -1)
         slot.pool = ""
         write_slot(id, slot)
     end
@@ -292,102 +489,203 @@ local function release(id, grant)
         return false
     end
     local parts = lane_parts(slot.lane)
-    local pool = slot.pool
+    local was_full = full_of_its_own(parts.tenant, parts.role)
     redis.call("HDEL", key("slots"), id)
     redis.call("ZREM", key("unstarted"), id)
-    if redis.call("HINCRBY", key("held"), parts.role, -1) <= 0 then
-        redis.call("HDEL", key("held"), parts.role)
-    end
-    if pool ~= "" then
-        add_used("seat:" .. pool, -1)
-        redis.call("SADD", key("active"), pool)
-        local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
-        charge(pool, parts.tenant, actual - slot.charged)
-        if slot.started > 0 then
-            local name = parts.tenant .. "|" .. parts.role
-            local before = tonumber(redis.call("HGET", key("durations"), name) or actual)
-            redis.call("HSET", key("durations"), name, string.format("%.4f", before * 0.8 + actual * 0.2))
-        end
+    count("held", parts.role, -1)
+    if slot.pool ~= "" then
+        count("used", "seat:" .. slot.pool, -1)
     end
     for _, scope in ipairs(scopes_of(parts)) do
-        add_used(scope, -1)
+        count("used", scope, -1)
+    end
+    for _, scope in ipairs(lane_scopes(parts)) do
         unpark(scope)
+    end
+    local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
+    charge(parts.role, parts.tenant, actual - slot.charged)
+    if slot.started > 0 then
+        local name = parts.tenant .. "|" .. parts.role
+        local before = number("durations", name, actual)
+        set_field("durations", name, string.format("%.4f", before * 0.8 + actual * 0.2))
+    end
+    if was_full then
+        -- What its own limit kept it from is no credit either.
+        raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
+        own_limit_moved(parts.tenant, parts.role)
     end
     return true
 end
 
 -- Granting ------------------------------------------------------------------------------------------------------------
 
--- The first eligible lane of a band, tenants in the order of their virtual time. Parks what has no room on the way.
-local function pick_in_band(pool, band)
-    local ready = key("ready:" .. pool .. ":" .. band)
-    while true do
-        local tenant = redis.call("ZRANGE", ready, 0, 0)[1]
-        if not tenant then
-            return nil
-        end
-        local index = key("lanes:" .. pool .. ":" .. band .. ":" .. tenant)
-        local lane = redis.call("ZRANGE", index, 0, 0)[1]
-        if not lane then
-            redis.call("ZREM", ready, tenant)
-        else
-            local parts = lane_parts(lane)
-            local scope = blocked_at(parts)
-            if not scope then
-                return lane, parts
-            end
-            park(lane, parts, pool, scope)
-        end
+local rows, heads, choices -- roles with waiters by domain and band; first candidates by role and band; the pick of each domain
+
+local function look_around()
+    rows, heads, choices = {}, {}, {}
+    for _, place in ipairs(redis.call("HKEYS", key("waiting"))) do
+        local role, band = place_parts(place)
+        local domain = domain_of(role)
+        rows[domain] = rows[domain] or { {}, {}, {}, {} }
+        table.insert(rows[domain][band], role)
     end
 end
 
-local function waited(lane, priority_ms)
-    return now - (head_score(lane) - priority_ms)
-end
-
--- Lower bands that have waited beyond the ageing bound get one grant of `share`, so nothing starves; within a band the
--- tenants' shares decide as ever. Ageing never moves work of one tenant ahead of another's in the same band.
-local function pick(pool, ageing_ms, share)
-    local top, lane, parts
-    for band = 1, BANDS do
-        lane, parts = pick_in_band(pool, band)
-        if lane then
-            top = band
+-- The first tenant's first lane that has room in scopes of its own, or false. What has none is parked on the way.
+local function head_of(role, band)
+    local name = role .. "|" .. band
+    while heads[name] == nil do
+        local first = redis.call("ZRANGE", ready_of(role, band), 0, 0, "WITHSCORES")
+        if #first == 0 then
+            heads[name] = false
             break
         end
-    end
-    if not lane or top == BANDS then
-        return lane, parts
-    end
-    local since = tonumber(redis.call("HGET", key("since_aged"), pool) or "0")
-    if since + 1 >= share then
-        local oldest = ageing_ms
-        for band = top + 1, BANDS do
-            local candidate, its = pick_in_band(pool, band)
-            -- 30 s per level of priority are in the score; the band's own level is what they come to at most.
-            if candidate and waited(candidate, ({ 1, 5, 10, 20 })[band] * 30000) >= oldest then
-                oldest = waited(candidate, ({ 1, 5, 10, 20 })[band] * 30000)
-                lane, parts = candidate, its
-                since = -1
-            end
+        local tenant = split(first[1], "|", 2)[2]
+        local lane = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0)[1]
+        local parts = lane_parts(lane)
+        local scope = first_full(lane_scopes(parts), tenant, role)
+        if scope then
+            park(lane, parts, scope)
+            reindex()
+        else
+            heads[name] = {
+                tenant = tenant, role = role, band = band, lane = lane,
+                time = tonumber(first[2]), score = tonumber(string.sub(first[1], 1, 15)),
+            }
         end
     end
-    redis.call("HSET", key("since_aged"), pool, math.min(since + 1, share))
-    return lane, parts
+    return heads[name]
 end
 
-local function grant_next(pool, ageing_ms, share)
-    if seats_left(pool) <= 0 then
+local function comes_before(one, other)
+    if one.time ~= other.time then
+        return one.time < other.time
+    elseif one.score ~= other.score then
+        return one.score < other.score
+    elseif one.tenant ~= other.tenant then
+        return one.tenant < other.tenant
+    end
+    return one.role < other.role
+end
+
+local function first_in(domain, band)
+    local best
+    for _, role in ipairs(rows[domain][band]) do
+        local head = role_has_room(role) and head_of(role, band)
+        if head and (not best or comes_before(head, best)) then
+            best = head
+        end
+    end
+    return best
+end
+
+local function waited(head)
+    if not head.since then
+        head.id = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
+        head.since = tonumber(split(redis.call("HGET", key("entries"), head.id), "|", 2)[1])
+    end
+    return now - head.since
+end
+
+-- Work of a lower band that has waited beyond the ageing bound gets one grant of `share`, so nothing starves. How often aged
+-- work of a band was passed over is counted; the first candidate of the band has the turn, so ageing never moves work of one tenant
+-- ahead of another's in the same band. `turn` decides who of `first` and the `aged` ones, all of lower bands, is next.
+local function turn(counter, first, aged, share)
+    local next_one, longest = first, -1
+    for _, head in ipairs(aged) do
+        if number("since_aged", counter .. "|" .. head.band, "0") + 1 >= share and waited(head) > longest then
+            next_one, longest = head, waited(head)
+        end
+    end
+    return { counter = counter, next = next_one, first = first, aged = aged }
+end
+
+local function passed(counter, band, value)
+    local before = number("since_aged", counter .. "|" .. band, "0")
+    if before ~= value then
+        count("since_aged", counter .. "|" .. band, value - before)
+    end
+end
+
+local function turn_taken(taken)
+    if taken.next ~= taken.first then
+        for band = 1, BANDS do
+            passed(taken.counter, band, 0)
+        end
+        return
+    end
+    passed(taken.counter, taken.next.band, 0)
+    for _, head in ipairs(taken.aged) do
+        passed(taken.counter, head.band, number("since_aged", taken.counter .. "|" .. head.band, "0") + 1)
+    end
+end
+
+local function choose(domain, ageing_ms, share)
+    local first
+    local aged = {}
+    for band = 1, BANDS do
+        local head = first_in(domain, band)
+        if head and not first then
+            first = head
+        elseif head and waited(head) >= ageing_ms then
+            aged[#aged + 1] = head
+        end
+    end
+    return first and turn("domain:" .. domain, first, aged, share)
+end
+
+-- Domains share nothing but the limits of a tenant. Which of them is looked at first decides between works of one tenant only:
+-- by band, with the same guaranteed share, then by score.
+local function choose_over_all(ageing_ms, share)
+    local best
+    for domain in pairs(rows) do
+        if choices[domain] == nil then
+            choices[domain] = choose(domain, ageing_ms, share) or false
+        end
+        local it, its = best and best.next, choices[domain] and choices[domain].next
+        if its and (not it or its.band < it.band or (its.band == it.band and (its.score < it.score
+            or (its.score == it.score and its.role < it.role)))) then
+            best = choices[domain]
+        end
+    end
+    if not best then
         return nil
     end
-    local lane, parts = pick(pool, ageing_ms, share)
-    if not lane then
+    local aged, by_head = {}, { [best.next] = best }
+    for _, choice in pairs(choices) do
+        local head = choice and choice.next
+        if head and head.tenant == best.next.tenant and head.band > best.next.band and waited(head) >= ageing_ms then
+            aged[#aged + 1] = head
+            by_head[head] = choice
+        end
+    end
+    local over_all = turn("tenant:" .. best.next.tenant, best.next, aged, share)
+    return by_head[over_all.next], over_all
+end
+
+local function grant_next(ageing_ms, share)
+    local choice, over_all = choose_over_all(ageing_ms, share)
+    if not choice then
         return nil
     end
-    redis.call("HSET", key("floors"), pool, string.format("%.6f", virtual_time(pool, parts.tenant)))
-    local id = redis.call("ZRANGE", key("queue:" .. lane), 0, 0)[1]
-    dequeue(id, lane)
+    turn_taken(choice)
+    turn_taken(over_all)
+    local head = choice.next
+    local domain, pool = domain_of(head.role), pool_of(head.role)
+    raise_floor("role", head.role, head.band, head.time)
+    raise_floor("domain", domain, head.band, head.time)
+    local id = head.id or redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
+    local waiter = dequeue(id)
     local grant = generation .. "-" .. redis.call("INCR", key("grants"))
-    hold(id, lane, parts, pool, grant, 0)
-    return { id = id, tenant = parts.tenant, role = parts.role, grant = grant }
+    hold(id, waiter, pool, grant, 0)
+    reindex()
+    -- Whatever else changed is this tenant's: only what it stood first in has to be looked at again.
+    choices[domain] = nil
+    for name, other in pairs(heads) do
+        if other and other.tenant == head.tenant then
+            heads[name] = nil
+            choices[domain_of(other.role)] = nil
+        end
+    end
+    return { id = id, tenant = head.tenant, role = head.role, grant = grant }
 end

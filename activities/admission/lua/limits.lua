@@ -7,64 +7,99 @@
 
 if ARGV[1] ~= "" then
     use(ARGV[1])
+    redis.call("SETNX", key("grants"), 0)
 elseif not open() then
     return -1
 end
-if redis.call("GET", key("digest")) == ARGV[2] then
+-- The digest names the sizes, too, so that limits which vanished are put in force again.
+local function digest()
+    return ARGV[2] .. "|" .. redis.call("HLEN", key("caps")) .. "|" .. redis.call("HLEN", key("weights"))
+        .. "|" .. redis.call("HLEN", key("pools"))
+end
+if redis.call("GET", key("digest")) == digest() then
     return 0
 end
 local limits = cjson.decode(ARGV[3])
 
 local function replace(name, values)
     redis.call("DEL", key(name))
-    for field, value in pairs(values) do
-        redis.call("HSET", key(name), field, value)
+    for field_name, value in pairs(values) do
+        redis.call("HSET", key(name), field_name, value)
     end
+    memo[name] = nil
 end
 
--- Every lane is indexed anew: it may belong to another pool now, and what it was parked at may have room.
-local lanes = redis.call("HGETALL", key("lanes"))
-for i = 1, #lanes, 2 do
-    local lane, at = lanes[i], lanes[i + 1]
-    local parts = lane_parts(lane)
-    if at == "ready" then
-        leave_ready(lane, parts, pool_of(parts.role))
-    else
-        redis.call("ZREM", key("parked:" .. at), lane)
-    end
+local function paused(role)
+    return cap_of("role:" .. role) == 0
 end
 
--- Seats in use belong to the pool that the role is in now.
+-- What the old limits held back earns no credit for it.
+local domains, were_paused, held_back = {}, {}, {}
+local tenants = redis.call("SMEMBERS", key("tenants"))
+for _, tenant in ipairs(tenants) do
+    for place in pairs(places_of(tenant)) do
+        local role = place_parts(place)
+        domains[role], were_paused[role] = domain_of(role), paused(role)
+        held_back[tenant .. "|" .. role] = full_of_its_own(tenant, role)
+    end
+end
+for _, role in ipairs(redis.call("HKEYS", key("pools"))) do
+    domains[role] = domain_of(role)
+end
 local before = {}
 for _, role in ipairs(redis.call("HKEYS", key("pools"))) do
     before[role] = pool_of(role)
 end
+
 replace("caps", limits.caps)
 replace("weights", limits.weights)
 replace("pools", limits.pools)
-local moved = false
+
+-- Seats in use belong to the pool that the role is in now.
+local seats_moved = false
 for role, pool in pairs(before) do
-    moved = moved or limits.pools[role] ~= pool
+    seats_moved = seats_moved or limits.pools[role] ~= pool
 end
-if moved then
-    local slots = redis.call("HKEYS", key("slots"))
-    for _, id in ipairs(slots) do
+if seats_moved then
+    for _, id in ipairs(redis.call("HKEYS", key("slots"))) do
         local slot = read_slot(id)
         local pool = pool_of(lane_parts(slot.lane).role) or slot.pool
         if slot.pool ~= "" and pool ~= slot.pool then
-            add_used("seat:" .. slot.pool, -1)
-            add_used("seat:" .. pool, 1)
+            count("used", "seat:" .. slot.pool, -1)
+            count("used", "seat:" .. pool, 1)
             slot.pool = pool
             write_slot(id, slot)
         end
     end
 end
 
-for i = 1, #lanes, 2 do
-    make_ready(lanes[i])
+-- A role that was moved or paused begins where its domain stands, and so does who waits for it.
+local level = {}
+for role, domain in pairs(domains) do
+    local moved = domain ~= domain_of(role)
+    level[role] = moved or (were_paused[role] and not paused(role))
+    for band = 1, BANDS do
+        if moved then
+            redis.call("HDEL", key("floors"), "role:" .. role .. "|" .. band)
+            memo["floors"] = nil
+        end
+        if level[role] then
+            raise_floor("role", role, band, floor_of("domain", domain_of(role), band))
+        end
+    end
 end
-for _, pool in pairs(limits.pools) do
-    redis.call("SADD", key("active"), pool)
+for _, tenant in ipairs(tenants) do
+    for place in pairs(places_of(tenant)) do
+        local role, band = place_parts(place)
+        if level[role] or (held_back[tenant .. "|" .. role] and not full_of_its_own(tenant, role)) then
+            raise(domain_of(role), tenant, band, floor_of("role", role, band))
+        end
+    end
+    tenant_changed(tenant)
 end
-redis.call("SET", key("digest"), ARGV[2])
+for _, scope in ipairs(redis.call("SMEMBERS", key("parked"))) do
+    unpark(scope)
+end
+reindex()
+redis.call("SET", key("digest"), digest())
 return 1

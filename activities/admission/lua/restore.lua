@@ -2,7 +2,7 @@
 -- KEYS[1]  the pointer
 -- ARGV[1]  generation; empty for the one in force
 -- ARGV[2]  JSON {"hold": [[id, tenant, role, band, group, grant, seated 0 or 1]...],
---                "offer": [[id, tenant, role, band, score ms, group]...]}
+--                "offer": [[id, tenant, role, band, score ms, group, since ms]...]}
 -- Returns  1, or -1 when closed
 -- Twice    What is there already stays as it is. Held slots count even beyond a cap: they are in use.
 
@@ -16,19 +16,19 @@ for _, item in ipairs(request.hold) do
     local id = item[1]
     local slot = read_slot(id)
     if not slot then
-        local waiting = redis.call("HGET", key("entries"), id)
-        if waiting then
-            dequeue(id, waiting)
+        if redis.call("HEXISTS", key("entries"), id) == 1 then
+            dequeue(id)
         end
         local lane = lane_name(item[2], item[3], item[4], item[5])
         local pool = item[7] == 1 and pool_of(item[3]) or ""
-        hold(id, lane, lane_parts(lane), pool, item[6], now)
+        hold(id, { lane = lane, parts = lane_parts(lane), score = now, since = now }, pool, item[6], now)
     elseif slot.grant ~= item[6] then
         slot.grant = item[6]
         write_slot(id, slot)
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7])
 end
+reindex()
 return 1

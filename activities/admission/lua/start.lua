@@ -12,8 +12,6 @@ if not slot or slot.grant ~= ARGV[2] then
     return 0
 end
 if slot.started == 0 then
-    slot.started = now
-    write_slot(ARGV[1], slot)
-    redis.call("ZREM", key("unstarted"), ARGV[1])
+    start_slot(ARGV[1], slot)
 end
 return 1
