@@ -88,9 +88,19 @@ class HeartbeatWatch:
         return [run for run in runs if now - self.seen[run.pk][1] >= patience]
 
 
-def reclaim_silent_runs(watch: HeartbeatWatch) -> int:
-    """Start the work of agents that have gone silent anew, or give it up after too many stalls."""
-    return _each(watch.silent(), lambda run: results.stalled(_token(run)))
+def _always() -> None:
+    """Nobody has to be asked: for what is done by hand, once."""
+
+
+def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = _always) -> int:
+    """Start the work of agents that have gone silent anew, or give it up after too many stalls.
+
+    `confirm` raises when whoever watched may no longer act on it. A run that was heard of since the look goes on.
+    """
+    silent = watch.silent()
+    if silent:
+        confirm()
+    return _each(silent, lambda run: results.stalled(_token(run), heard=run.beats))
 
 
 def forget_ended_workers() -> int:
@@ -100,14 +110,18 @@ def forget_ended_workers() -> int:
         return ended.delete()[0]
 
 
-def declare_lost(worker: WorkerProcess) -> bool:
-    """End the worker's lease unless it has beaten again since it was looked at."""
+def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always) -> bool:
+    """End the worker's lease unless it has beaten again since it was looked at.
+
+    `confirm` is asked last in the transaction, and raises when whoever watched may no longer act on it.
+    """
     with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
             ended_at=Now(), end_reason="lost"
         )
         if ended:
             counters.note("workers_lost")
+            confirm()
     if ended:
         logger.warning(
             "Worker lost",

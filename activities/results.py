@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
+from django.db.models import QuerySet
 
 from activities import (
     approvals,
@@ -162,11 +163,16 @@ def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
     )
 
 
-def stalled(run: RunToken) -> transitions.Moved:
-    """The worker of this run is lost. Another run takes over at once, unless this was one stall too many."""
+def stalled(run: RunToken, *, heard: int | None = None) -> transitions.Moved:
+    """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
+
+    `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. Raises `RunSuperseded`.
+    """
     error = {"code": "stalled", "message": "The worker that ran this was lost.", "retryable": True}
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
+        if heard is not None and not _beats(run).filter(beats=heard).exists():
+            raise RunSuperseded(run.run_id)
         if activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
         moved = transitions.hand_back(
@@ -304,6 +310,10 @@ def note_late(run: RunToken, result: Completed) -> bool:
         if result.usage is not None:
             spending.count(run, result.usage)
     return aside is not None
+
+
+def _beats(run: RunToken) -> QuerySet[ActivityRun]:
+    return ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id)
 
 
 def _give_back(moved: transitions.Moved) -> None:

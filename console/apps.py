@@ -5,7 +5,9 @@ class ConsoleConfig(AppConfig):
     name = "console"
 
     def ready(self) -> None:
-        from activities import upkeep
+        from activities import maintenance
         from console.held import giving
 
-        upkeep.look_after("held answers", giving.give_due)
+        maintenance.register(
+            "held answers", giving.give_due, period=maintenance.TICK, owner="console.held.giving", budget=5.0
+        )

@@ -12,13 +12,14 @@ from functools import cache
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from activities import idleness, outputs, standing
+from activities import idleness, job_records, outputs, standing
 from console.probes import Answer, Probe, ask
 from tenants import redis
 from tenants.context import APP
 
 PATIENCE_SECONDS = 1.5
 REDIS_PATIENCE_SECONDS = 1.0
+LEADERLESS_SECONDS = 30.0
 
 #: What people are told when one of them does not answer, or is not as it should be.
 CONSEQUENCES = {
@@ -28,6 +29,7 @@ CONSEQUENCES = {
     "admission": "Nothing begins until the order of work has been rebuilt.",
     "mongodb": "Outputs wait in PostgreSQL.",
     "workers": "Work that was granted to them does not begin.",
+    "upkeep": "What it names waits: delays, retries, recovery and the like.",
 }
 TITLES = {
     "postgresql": "PostgreSQL",
@@ -36,13 +38,15 @@ TITLES = {
     "admission": "Admission",
     "mongodb": "MongoDB",
     "workers": "Workers",
+    "upkeep": "Upkeep",
 }
 NEEDED = frozenset({"postgresql", "migrations"})
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed or idle."""
+    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed, idle,
+    or leaderless."""
 
     name: str
     state: str
@@ -60,6 +64,7 @@ class Check:
             "closed": "is closed",
             "silent": "does not answer",
             "idle": f"take nothing, {self.fault}",
+            "leaderless": "is done by nobody",
         }
         return (
             f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
@@ -75,6 +80,8 @@ def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
         checks.insert(1, Check("migrations", "behind", 0.0, f"{missing} not applied"))
     if not answers["workers"].fault:  # else another check tells why nobody knows
         checks.append(_workers(answers["workers"]))
+    if not answers["upkeep"].fault:
+        checks.append(_upkeep(answers["upkeep"]))
     return checks
 
 
@@ -96,6 +103,15 @@ def _check(name: str, answer: Answer) -> Check:
 def _workers(answer: Answer) -> Check:
     roles = ", ".join(idle.role for idle in answer.value)
     return Check("workers", "idle" if roles else "ok", answer.milliseconds, roles and f"of {roles}")
+
+
+def _upkeep(answer: Answer) -> Check:
+    """Names the parts that fail or hang. Nobody leads for a moment at every change of the leader, which is no fault."""
+    found: job_records.Upkeep = answer.value
+    if found.expired is not None and found.expired > LEADERLESS_SECONDS:
+        return Check("upkeep", "leaderless", answer.milliseconds, f"nobody leads for {found.expired:.0f} s")
+    names = ", ".join(job.name for job in found.unwell)
+    return Check("upkeep", "failing" if names else "ok", answer.milliseconds, names)
 
 
 def _missing_migrations() -> int:
@@ -124,4 +140,5 @@ PROBES = (
     Probe("admission", standing.admission_is_open),
     Probe("mongodb", _ping_mongodb),
     Probe("workers", idleness.idle_roles),
+    Probe("upkeep", job_records.read),
 )

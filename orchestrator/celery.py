@@ -129,7 +129,7 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
 @signals.worker_ready.connect
 def begin_worker(sender: Any, **kwargs: Any) -> None:
     """The main process keeps things going; with threads it also runs the agents."""
-    from activities import keeper, workers
+    from activities import maintenance, workers
 
     if not _forks(sender.controller):
         _surely(
@@ -137,7 +137,7 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=_Intake(sender)
             )
         )
-    keeper.begin()
+    maintenance.begin()
 
 
 @signals.worker_process_init.connect
@@ -176,15 +176,15 @@ def drain_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.worker_process_shutdown.connect
 @signals.worker_shutdown.connect
 def end_worker(sender: Any = None, **kwargs: Any) -> None:
-    from activities import keeper, workers
+    from activities import maintenance, workers
 
-    keeper.end()
+    maintenance.end()
     workers.end()
 
 
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
-    from activities import keeper
+    from activities import maintenance
     from agents import references
     from pipelines import monthly
     from pipelines.schedules import beat
@@ -194,7 +194,7 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
         beat.mend()
         references.warn_of_broken()
 
-    keeper.begin()
+    maintenance.begin()
     _surely(mend, vital=False)
 
 

@@ -4,6 +4,7 @@
 `<prefix>admission:<generation>:` so that a rebuild writes beside what is in use, and opening it is one SET. A generation of another
 layout counts as none: after an upgrade that changes what follows, admission is built anew.
 
+    epoch         string  of the leader that wrote this generation
     entries       hash    activity -> "since ms|lane"
     queue:<lane>  zset    activity by score: enqueued ms + 30 s per level of priority
     lanes         hash    lane -> "", or the scope of its own (its group) at which it is parked

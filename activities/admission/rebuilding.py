@@ -1,13 +1,15 @@
 """Rebuilding admission from PostgreSQL, and comparing the two while it is in force.
 
-After Redis was wiped the pointer is missing and every script answers "closed": nothing is granted, so no cap can be exceeded. The keeper
-writes a new generation beside it, with the slots of all live runs and all waiting work, and opens it with one SET.
+After Redis was wiped the pointer is missing and every script answers "closed": nothing is granted, so no cap can be exceeded. The leader
+writes a new generation beside it, with the slots of all live runs and all waiting work, and opens it in one step, with its epoch: a
+leader that was frozen over its rebuilding cannot open what is out of date.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -33,13 +35,20 @@ def is_open() -> bool:
     return keys.is_current(client().get(keys.pointer()))
 
 
-def rebuild() -> str:
-    """Write a new generation from PostgreSQL and open it. Only the keeper that leads does this. Returns its name."""
+def rebuild(*, epoch: int = 0, confirm: Callable[[], None] = lambda: None) -> str:
+    """Write a new generation from PostgreSQL and open it. Only the leader does this, in its epoch. Returns the generation's name.
+
+    `confirm` raises when the epoch is over. Raises `scripts.Closed` when Redis was wiped meanwhile, or a later leader was faster; what
+    was written stays closed then.
+    """
     generation = keys.new_generation(secrets.token_hex(4))
+    client().set(f"{keys.generation(generation)}epoch", epoch)
     limits.refresh(generation=generation)
     held = _restore_runs(generation)
     waiting = _restore_waiting(generation)
-    client().set(keys.pointer(), generation)
+    confirm()
+    if not scripts.run("open", generation, epoch):
+        raise scripts.Closed
     logger.warning(
         "Admission rebuilt", extra={"action": "admission_rebuilt", "held": held, "waiting": waiting}
     )

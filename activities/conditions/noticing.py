@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from activities import idleness, invariants
+from activities import idleness, invariants, job_records
 from activities.models import Activity
 from activities.models.alert import AlertKind, Severity
 from agents.governor import overview
@@ -109,13 +109,49 @@ def broken_invariants() -> list[Noticed]:
     ]
 
 
+_FAULTS = {"late": "hangs", "failing": "fails"}
+
+
+def failing_jobs() -> list[Noticed]:
+    """Parts of upkeep that fail again and again, or hang. The part that asks this cannot tell of itself; `/readyz` does."""
+    return [
+        Noticed(
+            subject=job.name,
+            title=f"A part of upkeep fails: {job.name}",
+            over=f"A part of upkeep works again: {job.name}",
+            body=f"The system job {job.name} of {job.owner} {_FAULTS[job.state]}. The other parts go on without it.",
+            severity=Severity.CRITICAL,
+            tenants=_tenants_at_work,
+            facts={"job": job.name, "owner": job.owner, "state": job.state, "error": job.error},
+        )
+        for job in job_records.read().unwell
+    ]
+
+
 #: Whose answers are which kind of alert.
 QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
     AlertKind.IDLE_WORKER: idle_workers,
     AlertKind.QUEUE_OLD: old_queues,
     AlertKind.BREAKER_OPEN: open_breakers,
     AlertKind.INVARIANT_BROKEN: broken_invariants,
+    AlertKind.UPKEEP_FAILING: failing_jobs,
 }
+
+
+def _tenants_at_work() -> list[UUID]:
+    """The tenants that have unfinished work, for which upkeep matters now."""
+    unfinished = (
+        "created",
+        "assigned",
+        "in_progress",
+        "awaiting_approval",
+        "awaiting_subtask",
+        "awaiting_review",
+        "blocked",
+    )
+    with system_scope():
+        rows = Activity.objects.filter(status__in=unfinished).order_by()
+        return list(rows.values_list("tenant_id", flat=True).distinct())
 
 
 def _tenants_led_to(provider: str) -> list[UUID]:

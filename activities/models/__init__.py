@@ -11,6 +11,7 @@ from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
 from activities.models.event import ActivityEvent
 from activities.models.held_answer import HeldAnswer
 from activities.models.mailbox import Mailbox, MailboxBatch, MailboxItem
+from activities.models.maintenance import LeaderLease, SystemJob
 from activities.models.output import OutputSpool
 from activities.models.repetition import RepeatedSubmissions
 from activities.models.run import ActivityRun, WorkerProcess
@@ -37,6 +38,7 @@ __all__ = (
     "DeadLetter",
     "Deadline",
     "HeldAnswer",
+    "LeaderLease",
     "Mailbox",
     "MailboxBatch",
     "MailboxItem",
@@ -46,6 +48,7 @@ __all__ = (
     "RepeatedSubmissions",
     "SnoozedItem",
     "Subagent",
+    "SystemJob",
     "ToolCall",
     "TurnedAway",
     "Vote",

@@ -28,6 +28,7 @@ class AlertKind(models.TextChoices):
     BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
     RATE_LIMITED = "rate_limited"  # an agent or its provider has asked to come back later for long
     INVARIANT_BROKEN = "invariant_broken"
+    UPKEEP_FAILING = "upkeep_failing"  # a part of upkeep fails or hangs
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     BUDGET_WARNING = "budget_warning"
     WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from activities import counters, idleness, invariants, standing
+from activities import counters, idleness, invariants, job_records, standing
 from activities.standing import Standing
 from agents.governor import overview
 from agents.models import Agent
@@ -46,4 +46,5 @@ PROBES = (
     Probe("providers", _providers),
     Probe("admission-open", standing.admission_is_open),
     Probe("invariants", invariants.last_known),
+    Probe("upkeep", job_records.read),
 )

@@ -35,7 +35,7 @@ CATALOGUE = {
         Declared("build_info", "gauge", "What runs here.", ("version", "python")),
         Declared("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
         Declared("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
-        Declared("keeper_timestamp_seconds", "gauge", "When a keeper last looked for something to count."),
+        Declared("keeper_timestamp_seconds", "gauge", "When a leader last looked for something to count."),
         Declared("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
         # What came, how long it waited, how long it took, what became of it.
         Declared("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
@@ -73,6 +73,14 @@ CATALOGUE = {
         Declared("workers_silent", "gauge", "Worker processes that do not beat and are not declared lost yet."),
         Declared("workers_lost", "counter", "Worker processes that were declared lost."),
         Declared("providers", "gauge", "Model providers called within two days, by the state in which they are.", ("adapter", "state")),
+        # Upkeep.
+        Declared("leader_epoch", "gauge", "How often the lead of upkeep has changed hands."),
+        Declared("leader_up", "gauge", "Whether some process leads, and does the upkeep."),
+        Declared("system_job_up", "gauge", "0 when this part of upkeep fails again and again, or hangs.", ("job", "owner")),
+        Declared("system_job_age_seconds", "gauge", "How long ago a run of it last ended well.", ("job",)),
+        Declared("system_job_duration_seconds", "gauge", "How long its last run took.", ("job",)),
+        Declared("system_job_lag_seconds", "gauge", "How long after its time its last run began.", ("job",)),
+        Declared("system_job_failures", "gauge", "How many of its runs in a row have failed.", ("job",)),
         # What needs somebody.
         Declared("outputs_spooled", "gauge", "Outputs that wait for MongoDB."),
         Declared("outputs_spooled_seconds", "gauge", "How long the first of them has waited."),

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from activities.counters import ATTEMPTS, DURATIONS, Reading
 from activities.idleness import Granted
+from activities.job_records import Upkeep
 from activities.standing import Standing
 from console.probes import Answer
 from orchestrator.metrics.families import family, histogram, single
@@ -111,6 +112,20 @@ def _of_invariants(known: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
     yield single("invariants_checked_timestamp_seconds", at)
 
 
+def _of_upkeep(upkeep: Upkeep) -> Iterator[Metric]:
+    jobs = upkeep.jobs
+    if upkeep.epoch:
+        yield single("leader_epoch", upkeep.epoch)
+        yield single("leader_up", int(upkeep.expired is None))
+    yield family("system_job_up", (((job.name, job.owner), int(job.well)) for job in jobs))
+    yield family(
+        "system_job_age_seconds", (((job.name,), job.succeeded) for job in jobs if job.succeeded is not None)
+    )
+    yield family("system_job_duration_seconds", (((job.name,), job.duration) for job in jobs))
+    yield family("system_job_lag_seconds", (((job.name,), job.lag) for job in jobs))
+    yield family("system_job_failures", (((job.name,), job.failures) for job in jobs))
+
+
 #: By question: what its answer becomes.
 _OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "counters": _of_counters,
@@ -119,6 +134,7 @@ _OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "providers": _of_providers,
     "admission-open": _of_admission,
     "invariants": _of_invariants,
+    "upkeep": _of_upkeep,
 }
 
 

@@ -29,7 +29,10 @@ ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS = _env.float(
 ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS", default=900.0)
 ORCHESTRATOR_RATE_LIMITED_END_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_END_SECONDS", default=86_400.0)
 
-# How often the keeper promotes what is due and offers what was forgotten. Smaller costs idle processor time.
+# For how long one process may do the upkeep without renewing its lease. Too small: a busy machine changes its leader again and again. Too
+# large: a frozen leader holds up delays, retries and recovery for as long.
+ORCHESTRATOR_LEADER_LEASE_SECONDS = _env.float("ORCHESTRATOR_LEADER_LEASE_SECONDS", default=6.0)
+# How often the leader promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass
 # A grant that no worker has taken up is published again after this long; duplicates are refused at the claim.

@@ -24,8 +24,8 @@ _DEMAND = re.compile(r" \((?:\d{3}-[\d.]+|[CD]\d+)\)")  # numbers of demands mea
 FLOW = {
     "activities": (
         "states models submission wakes admission relay publishing errands tasks dispatch leases prompt run_tokens results retry "
-        "transitions status_guard signals approvals reviews blockers subtasks reassignment people cancellation deadletters alerts keeper "
-        "promotion recovery workers waiting outputs selectors invariants"
+        "transitions status_guard signals approvals reviews blockers subtasks reassignment people cancellation deadletters alerts "
+        "maintenance job_records promotion recovery workers waiting outputs selectors invariants"
     ),
     "agents": "models configuration routing sessions skills contracts runner adapters job answers well_formed outbound credentials",
     "pipelines": "definition graph models versions submission receivers progression revisions cancellation schedules periods picture",

@@ -12,22 +12,22 @@ import pytest
 from tests.architecture import tree
 
 #: What may be imported by these modules and packages alone, and why that matters.
-RECOVER = "activities.management.commands.recover"  # does by hand, once, what the keeper does all the time
+RECOVER = "activities.management.commands.recover"  # does by hand, once, what the leader does all the time
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
-        {"activities.relay", "activities.errands", "activities.keeper", RECOVER},
-        "Whoever publishes holds a grant, but for hints, which carry no work: the relay gets grants, the keeper finds forgotten ones.",
+        {"activities.relay", "activities.errands", "activities.maintenance", RECOVER},
+        "Whoever publishes holds a grant, but for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
-    "activities.keeper": (
-        {"orchestrator.celery", RECOVER},
-        "It is started once per process, by the process.",
+    "activities.maintenance": (
+        {"orchestrator.celery", "console.apps", RECOVER},
+        "It is started once per process, by the process. Apps above add jobs of their own; the command leads while it rebuilds.",
     ),
     "activities.workers": ({"orchestrator.celery"}, "It is started once per process, by the process."),
-    "activities.promotion": ({"activities.keeper", RECOVER}, "Delays end in the keeper's tick."),
+    "activities.promotion": ({"activities.maintenance", RECOVER}, "Delays end by a job of the leader."),
     "activities.admission.rebuilding": (
-        {"activities.keeper", "activities.standing", RECOVER},
-        "Only the keeper that leads may rebuild. The standing asks whether admission is open.",
+        {"activities.maintenance", "activities.standing", RECOVER},
+        "Only the leader may rebuild. The standing asks whether admission is open.",
     ),
     "agents.adapters": (
         {"agents.runner", "agents.batches", "agents.api.settings_bodies"},
@@ -43,7 +43,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
     "pymongo": (
         {
             "activities.outputs",
-            "activities.keeper",
+            "activities.maintenance",
             "activities.invariants",
             "orchestrator.embedded",
             RECOVER,

@@ -28,7 +28,9 @@ SEES_EVERY_TENANT = {
     "agents.removal": "settings of every tenant go with an agent",
     "activities.open_work": "work of every tenant that an agent would leave standing",
     "pipelines.references": "schedules and pipelines of every tenant that refer to an agent",
-    "activities.keeper": "holds the lead on a session of its own",
+    "activities.maintenance.leader": "the lease belongs to no tenant",
+    "activities.maintenance.scheduler": "bounds the connections of its runners",
+    "activities.job_records": "how upkeep goes, which belongs to no tenant",
     "activities.promotion": "what is due, of all tenants in one statement",
     "activities.recovery": "what was lost, whosever it was",
     "activities.batches.gathering": "what waits for a batch, whosever it is",
@@ -50,7 +52,6 @@ SEES_EVERY_TENANT = {
     "activities.errands": "one question for what waits, whosever it is",
     "activities.admission.limits": "the caps of all tenants are put in force together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
-    "activities.management.commands.recover": "the same as the keeper, by hand",
     "activities.turned_away": "a refusal is counted although its transaction is rolled back",
     "activities.workers": "the runs of this process, whosever they are",
     "activities.rotation": "sealed secrets of all tenants are sealed again with the newest key",
@@ -105,7 +106,8 @@ SENDS_SIGNALS = {
 }
 
 STARTS_THREADS = {
-    "activities.keeper": "upkeep in every worker and beat",
+    "activities.maintenance": "who leads, in every worker and beat",
+    "activities.maintenance.scheduler": "jobs of upkeep hold up none but themselves",
     "activities.leases": "heartbeat and watchdog",
     "activities.workers": "somebody looks after the host",
     "activities.relay": "the relay of this process",

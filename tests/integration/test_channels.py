@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from django.db.models.functions import Now
 
-from activities.keeper import Keeper
 from activities.models import Alert
 from tenants import channels
 from tenants.channels import STANDING, ChannelExpiryPast, ChannelNotFound
@@ -19,6 +18,7 @@ from tenants.identifiers import uuid7
 from tenants.models import Channel, Tenant
 from tenants.signals import channel_expired
 from tests.engine import at_once, elsewhere
+from tests.upkeep import tick
 
 MakeChannel = Callable[..., Channel]
 
@@ -228,7 +228,7 @@ def test_one_that_cannot_be_marked_does_not_keep_the_others_from_it(
 def test_the_keeper_sweeps(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
 
-    Keeper().tick()
+    tick()
 
     assert now_of(channel).status == "expired"
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
-from activities import conditions, invariants
+from activities import conditions, invariants, job_records
 from activities.conditions import noticing, telling
 from activities.invariants import Report
+from activities.maintenance import Leader
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
 from agents.configuration import settings_for
@@ -275,6 +277,26 @@ def test_a_broken_invariant_is_told_to_whose_rows_break_it(
         ("info", "The invariant I04 holds again"),
     ]
     assert _told(other_tenant, AlertKind.INVARIANT_BROKEN) == []
+
+
+def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+) -> None:
+    engine.submit(tenant, "qa")
+    assert Leader().campaign()
+    failing = job_records.Report(
+        "deadlines", "activities.deadlines", 1.0, 5.0, finished=0.0, failures=3, error="LockNotAvailable"
+    )
+    job_records.write(1, [failing], all_of_them=True)
+    _look(lookout, clock)
+    job_records.write(1, [replace(failing, failures=0, error="")], all_of_them=True)
+    _look(lookout, clock)
+
+    assert _told(tenant, AlertKind.UPKEEP_FAILING) == [
+        ("critical", "A part of upkeep fails: deadlines"),
+        ("info", "A part of upkeep works again: deadlines"),
+    ]
+    assert _told(other_tenant, AlertKind.UPKEEP_FAILING) == []
 
 
 def test_while_redis_is_away_what_people_were_told_stays(

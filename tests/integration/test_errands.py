@@ -21,7 +21,6 @@ from django.db.models.functions import Now
 from activities import errands, publishing, tasks
 from activities.alerts import delivery, raise_alert, targets
 from activities.errands import Errand, Reminder
-from activities.keeper import Keeper
 from activities.models import AlertDelivery, NotificationChannel
 from agents.routing import SYSTEM_QUEUES, consumed, notification_queue, queue_of
 from tenants.context import SYSTEM, tenant_scope
@@ -29,6 +28,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import eventually
 from tests.receivers import http_receiver
+from tests.upkeep import leading
 
 QUEUE = "digest"
 
@@ -218,7 +218,7 @@ def test_a_broker_that_is_away_is_told_to_the_keeper_and_hinted_at_later(
 def test_the_keeper_that_leads_reminds_once_a_second(tenant: Tenant) -> None:
     register("digest")
     register("other", slug="nobody", queue="dead-letter")
-    keeper = Keeper()
+    keeper = leading()
 
     with statements() as seen:
         keeper.tick()

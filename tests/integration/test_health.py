@@ -8,16 +8,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.db.models.functions import Now
 from django.test import Client, override_settings
 
-from activities import invariants, recovery, standing
+from activities import invariants, job_records, recovery, standing
 from activities.invariants import Report
-from activities.models import WorkerProcess
+from activities.maintenance import Leader
+from activities.models import LeaderLease, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
@@ -96,8 +99,44 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
         "admission": "open",
         "mongodb": "ok",
         "workers": "ok",
+        "upkeep": "ok",
     }
     assert all(check["milliseconds"] >= 0 for check in body["checks"].values())
+
+
+def test_a_part_of_upkeep_that_fails_or_hangs_is_named(engine: Engine, client: Client) -> None:
+    assert Leader().campaign()
+    well = job_records.Report("delays", "activities.promotion", 1.0, 5.0, finished=0.0)
+    failing = replace(well, name="deadlines", failures=3, error="LockNotAvailable")
+    job_records.write(1, [well, failing, replace(well, name="outputs", finished=40.0)], all_of_them=True)
+
+    status, body = _ready(client)
+
+    assert (status, body["status"]) == (200, "degraded")
+    assert body["checks"]["upkeep"]["state"] == "failing"
+    assert body["checks"]["upkeep"]["detail"] == "deadlines, outputs"
+    found = _figures(client)
+    assert found["system_job_up", "delays", "activities.promotion"] == 1
+    assert found["system_job_up", "deadlines", "activities.promotion"] == 0
+    assert found["system_job_up", "outputs", "activities.promotion"] == 0
+    assert found["system_job_failures", "deadlines"] == 3
+    assert found["leader_up",] == 1
+
+
+def test_upkeep_that_nobody_does_makes_it_degraded_and_a_change_of_the_leader_does_not(
+    engine: Engine, client: Client
+) -> None:
+    assert Leader().campaign()
+    with system_scope():
+        LeaderLease.objects.update(expires_at=Now() - timedelta(seconds=5))
+    assert _ready(client)[1]["checks"]["upkeep"]["state"] == "ok"
+
+    with system_scope():
+        LeaderLease.objects.update(expires_at=Now() - timedelta(seconds=40))
+
+    assert _ready(client)[1]["status"] == "degraded"
+    assert _ready(client)[1]["checks"]["upkeep"]["state"] == "leaderless"
+    assert _figures(client)["leader_up",] == 0
 
 
 def test_a_redis_that_was_wiped_makes_it_degraded(database: None, client: Client) -> None:

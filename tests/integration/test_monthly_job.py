@@ -179,7 +179,7 @@ def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once
 
 def test_beat_mends_the_jobs_when_it_begins(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     PeriodicTask.objects.all().delete()
-    monkeypatch.setattr("activities.keeper.begin", lambda: None)
+    monkeypatch.setattr("activities.maintenance.begin", lambda: None)
 
     begin_beat()
 

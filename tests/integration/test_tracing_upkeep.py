@@ -11,7 +11,6 @@ from django.db.models.functions import Now
 
 from activities import tasks
 from activities.errands import Reminder
-from activities.keeper import Keeper
 from activities.models import Wake
 from agents.routing import DEAD_LETTERS
 from tenants import tracing
@@ -21,6 +20,7 @@ from tenants.redis import client
 from tests.burying import failed, letters_of
 from tests.engine import Engine
 from tests.tracing import Collected, collected, linked, traceparent
+from tests.upkeep import leading
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_keeper_leaves_spans_of_what_it_did_and_none_of_looking(
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(minutes=5))
-    keeper = Keeper()
+    keeper = leading()
     keeper.tick()
     with tenant_scope(tenant.pk):
         Wake.objects.filter(due_at__isnull=False).update(due_at=Now())

@@ -1,6 +1,6 @@
 """`manage.py recover`: one pass of recovery, for when no worker or beat runs that would do it.
 
-Everything here is what the keeper of each worker and beat does all the time; doing it once more, beside them, changes nothing.
+Everything here is what the leader among the workers and beats does all the time; doing it once more, beside them, changes nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
-from activities import budget_waits, keeper, outputs, promotion, publishing, recovery, relay
+from activities import budget_waits, maintenance, outputs, promotion, publishing, recovery, relay
 from activities.admission import Closed, Exchange, limits, rebuilding
-from tenants.context import SYSTEM
 
 FLUSH_SECONDS = 30.0  # for handing over what was found, however much it is
 
@@ -97,19 +96,18 @@ def _until_none_is_left(step: Callable[[], int]) -> int:
 
 
 def _reopen_admission() -> int:
-    """Put the present limits in force, rebuilding first what Redis has lost, unless a keeper leads and is at it."""
+    """Put the present limits in force, rebuilding first what Redis has lost, unless a process leads and is at it."""
     if rebuilding.is_open():
         limits.refresh()
         return 0
-    with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [keeper.LEADER_LOCK])
-        if not cursor.fetchone()[0]:
-            return 0
-        try:
-            time.sleep(rebuilding.SETTLE_SECONDS)
-            rebuilding.rebuild()
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [keeper.LEADER_LOCK])
+    leader = maintenance.Leader()
+    if not leader.campaign():
+        return 0
+    try:
+        time.sleep(rebuilding.SETTLE_SECONDS)
+        rebuilding.rebuild(epoch=leader.epoch, confirm=lambda: maintenance.confirm(leader.epoch))
+    finally:
+        leader.resign()
     return 1
 
 

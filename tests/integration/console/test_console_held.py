@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 from django.http import HttpResponse
 
-from activities import approvals, keeper, outputs
+from activities import approvals, outputs
 from activities.models import ActivityEvent, HeldAnswer
 from console.held import giving
 from tenants.context import OWNER, system_scope, tenant_scope
@@ -19,6 +19,7 @@ from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.questions import Questions
+from tests.upkeep import tick
 from tests.visiting import INBOX, Person, done, notice, refused
 
 UNDO_SECONDS = 10.0
@@ -274,7 +275,7 @@ def test_the_keeper_lets_answers_count(asked: Questions, ann: Person) -> None:
     with system_scope():
         HeldAnswer.objects.update(due_at=later(-1))
 
-    keeper.Keeper().tick()
+    tick()
 
     assert asked.get(gate.pk).status == "approved"
 

@@ -7,21 +7,21 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities import admission, keeper, publishing, recovery, relay, results, tasks
+from activities import admission, publishing, recovery, relay, results, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.engine import Engine, at_once
 from tests.integration.recovery.losses import lose
+from tests.upkeep import tick
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -223,18 +223,6 @@ def test_work_past_its_expiry_never_starts(engine: Engine, acme: Tenant) -> None
     assert (expired.status, expired.cancel_reason, engine.agent.calls) == ("cancelled", "expired", [])
 
 
-def test_one_keeper_leads_and_another_takes_over_when_its_connection_ends(database: None) -> None:
-    first, second = keeper.Keeper(), keeper.Keeper()
-
-    assert elsewhere(first._take_lead)  # its connection ends with the thread
-    try:
-        eventually(second._take_lead)
-        assert second._take_lead()
-        assert not elsewhere(first._take_lead)
-    finally:
-        connections[SYSTEM].close()  # and with it the lead, which others need who come later
-
-
 def test_a_full_pass_of_the_keeper_mends_everything_at_once(
     engine: Engine, acme: Tenant, killed_run: ActivityRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +230,7 @@ def test_a_full_pass_of_the_keeper_mends_everything_at_once(
     client().flushdb()
     monkeypatch.setattr("activities.admission.rebuilding.SETTLE_SECONDS", 0.0)
 
-    keeper.Keeper().tick()
+    tick()
     relay.flush()
     engine.drain()
 

@@ -1,0 +1,21 @@
+-- Puts a generation in force that was written beside the present one.
+-- KEYS[1]  the pointer
+-- ARGV[1]  the generation
+-- ARGV[2]  epoch of the leader that wrote it
+-- Returns  1; 0 when what was written is gone, as after a wipe in the middle, or when a later leader has opened one already
+-- Twice    The same generation is opened once more, which changes nothing.
+
+use(ARGV[1])
+local epoch = tonumber(redis.call("GET", key("epoch")))
+if epoch ~= tonumber(ARGV[2]) then
+    return 0
+end
+local current = redis.call("GET", POINTER)
+if current then
+    use(current)
+    if tonumber(redis.call("GET", key("epoch")) or "0") > epoch then
+        return 0
+    end
+end
+redis.call("SET", POINTER, ARGV[1])
+return 1

@@ -1,0 +1,115 @@
+"""How the parts of upkeep go: written by the leader, read by health checks, conditions, metrics and the admin.
+
+Every time is PostgreSQL's; who writes says only how many seconds ago something was. A row that a leader wrote changes no more once
+a later one has written. Jobs that the program no longer has go with the first report of the next leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from tenants.context import SYSTEM
+from tenants.sql import Statement
+
+_FOLDER = Path(__file__).resolve().parent / "sql" / "leader"
+_RECORD, _READ = (Statement.load(_FOLDER, name) for name in ("record_jobs", "read_jobs"))
+
+#: After so many failures in a row a job counts as failing, and as late when no run has ended for its period and so long.
+FAILURES = 3
+PATIENCE_SECONDS = 30.0
+LONGEST_ERROR = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One job, as the leader knows it. `started`, `finished` and `succeeded` are seconds ago; None: not since it leads."""
+
+    name: str
+    owner: str
+    period: float
+    budget: float
+    started: float | None = None
+    finished: float | None = None
+    succeeded: float | None = None
+    duration: float = 0.0
+    lag: float = 0.0
+    failures: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job as it stands. `state` is ok, waiting (for a server), failing or late (it hangs, or is not begun)."""
+
+    name: str
+    owner: str
+    period: float
+    state: str
+    error: str
+    failures: int
+    finished: float | None  # seconds ago
+    succeeded: float | None
+    duration: float
+    lag: float
+
+    @property
+    def well(self) -> bool:
+        return self.state in ("ok", "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Who leads and how its jobs go. `expired`: for how long nobody has led; None while somebody does, or when nobody ever did."""
+
+    epoch: int
+    expired: float | None
+    jobs: tuple[JobState, ...]
+
+    @property
+    def unwell(self) -> tuple[JobState, ...]:
+        return tuple(job for job in self.jobs if not job.well)
+
+
+def write(epoch: int, reports: Sequence[Report], *, all_of_them: bool) -> int:
+    """Write the reports of the leader of this epoch; how many rows that changed."""
+    rows = Jsonb([asdict(report) for report in reports])
+    return len(_RECORD.run({"epoch": epoch, "jobs": rows, "all": all_of_them}, using=SYSTEM))
+
+
+def read() -> Upkeep:
+    """In one statement. Without a row of a leader: epoch 0 and no jobs."""
+    rows = _READ.run({}, using=SYSTEM)
+    if not rows:
+        return Upkeep(0, None, ())
+    jobs = tuple(
+        JobState(
+            row.name,
+            row.owner,
+            row.period,
+            _state(row),
+            row.error,
+            row.failures,
+            row.finished,
+            row.succeeded,
+            row.duration,
+            row.lag,
+        )
+        for row in rows
+        if row.name is not None
+    )
+    return Upkeep(rows[0].lease_epoch, max(0.0, rows[0].expired) if rows[0].expired > 0 else None, jobs)
+
+
+def _state(row: Any) -> str:
+    """`row` is one of read_jobs.sql."""
+    ago = row.finished if row.finished is not None else row.led
+    if ago > row.period + PATIENCE_SECONDS:
+        return "late"
+    if row.failures >= FAILURES:
+        return "failing"
+    return "waiting" if row.error and not row.failures else "ok"

@@ -1,0 +1,90 @@
+"""Leadership: of all workers and beats one process does the upkeep, under a lease in PostgreSQL with a fencing epoch.
+
+The lease lasts for `ORCHESTRATOR_LEADER_LEASE_SECONDS` by PostgreSQL's clock; its holder renews it at every tick. A holder that is
+frozen, swapped out or cut off does not renew, and another process takes over, which raises the epoch. The old one cannot go on: it
+counts the lease from before it asked, on its own monotonic clock, and what must not be done by two asks PostgreSQL for the epoch at the
+end of its own transaction (`confirm`). No connection, session or advisory lock stands for the lead, so nobody waits for the end of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from tenants.context import SYSTEM
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+logger = logging.getLogger(__name__)
+
+_CAMPAIGN, _CONFIRM, _RESIGN = (
+    Statement.load(Path(__file__).resolve().parent.parent / "sql" / "leader", name)
+    for name in ("campaign", "confirm", "resign")
+)
+
+
+class LeadLost(Exception):
+    """The epoch is over: another process leads, or may."""
+
+
+@dataclass(slots=True)
+class Leader:
+    """This process as a candidate. One thread campaigns; any may ask whether it leads."""
+
+    clock: Callable[[], float] = time.monotonic
+    holder: UUID = field(default_factory=uuid7)
+    epoch: int = 0  # 0: does not lead
+    valid_until: float = float("-inf")
+
+    def campaign(self) -> bool:
+        """Renew the lease, or take over one that has run out. Raises `DatabaseError`; then the lease goes on for as long as it lasts."""
+        asked, held = self.clock(), self.epoch
+        found = _CAMPAIGN.run(
+            {
+                "holder": self.holder,
+                "epoch": held,
+                "host": socket.gethostname()[:255],
+                "pid": os.getpid(),
+                "seconds": settings.ORCHESTRATOR_LEADER_LEASE_SECONDS,
+            },
+            using=SYSTEM,
+        )
+        if not found:
+            self.epoch = 0
+            if held:
+                logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": held})
+            return False
+        # Counted from before the question: whatever the answer took, PostgreSQL ends the lease later than we do.
+        self.valid_until = asked + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS
+        self.epoch = found[0].epoch
+        if self.epoch != held:
+            logger.info("Lead taken", extra={"action": "lead_taken", "epoch": self.epoch})
+        return True
+
+    def leads(self) -> bool:
+        """As far as this process knows, without asking anybody."""
+        return self.epoch > 0 and self.clock() < self.valid_until
+
+    def resign(self) -> None:
+        """Let another process lead at once. When PostgreSQL does not answer, it will when the lease has run out."""
+        epoch, self.epoch = self.epoch, 0
+        if epoch:
+            try:
+                _RESIGN.run({"holder": self.holder, "epoch": epoch}, using=SYSTEM)
+            except DatabaseError:
+                logger.info("Lease left to run out", extra={"action": "lead_left", "epoch": epoch})
+
+
+def confirm(epoch: int) -> None:
+    """Raise `LeadLost` unless the epoch is in force. In a transaction on `SYSTEM` it stays so until the commit; ask last."""
+    if not _CONFIRM.run({"epoch": epoch}, using=SYSTEM):
+        raise LeadLost(epoch)

@@ -1,0 +1,383 @@
+"""The lead is a lease: who is frozen loses it, what they still say is refused, and a part of upkeep that hangs holds up itself alone."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections, transaction
+from django.db.models.functions import Now
+
+from activities import job_records, maintenance, recovery, relay
+from activities.admission import Closed, keys, rebuilding
+from activities.maintenance import Leader, LeadLost, Scheduler, system_jobs
+from activities.maintenance.system_jobs import SystemJob, Term
+from activities.models import ActivityRun, LeaderLease, WorkerProcess
+from agents.contracts import Accepted
+from tenants.context import OWNER, SYSTEM, system_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.concurrency.leaders import Nursery, nursery
+from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.upkeep import leading
+
+LEASE = 1.0
+
+
+@pytest.fixture
+def processes(database: None, process_environment: dict[str, str]) -> Iterator[Nursery]:
+    short = {
+        "ORCHESTRATOR_LEADER_LEASE_SECONDS": str(LEASE),
+        "ORCHESTRATOR_TICK_SECONDS": "0.1",
+        "LOG_LEVEL": "ERROR",
+    }
+    with nursery(process_environment | short) as started:
+        yield started
+
+
+def lease() -> LeaderLease | None:
+    with system_scope():
+        return LeaderLease.objects.first()
+
+
+def leader_of(*pids: int) -> int:
+    eventually(lambda: (found := lease()) is not None and found.pid in pids)
+    found = lease()
+    assert found is not None
+    return found.pid
+
+
+def run_out() -> None:
+    with system_scope():
+        LeaderLease.objects.update(expires_at=Now() - timedelta(seconds=1))
+
+
+@contextmanager
+def locked(table: str) -> Iterator[None]:
+    """Nobody else reads or writes the table while the block runs."""
+    with transaction.atomic(using=OWNER):
+        connections[OWNER].cursor().execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
+    engine: Engine, tenant: Tenant, processes: Nursery
+) -> None:
+    engine.serve(tenant)
+    pids = processes.start(), processes.start()
+    frozen = leader_of(*pids)
+    os.kill(frozen, signal.SIGSTOP)
+
+    engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
+    client().flushdb()
+
+    eventually(lambda: engine.messages() == 1, LEASE + 10)
+    found = lease()
+    assert found is not None
+    assert found.pid == next(pid for pid in pids if pid != frozen)
+
+    os.kill(frozen, signal.SIGCONT)
+    before = found.epoch
+    eventually(lambda: (now := lease()) is not None and now.expires_at > found.expires_at)
+    after = lease()
+    assert after is not None
+    assert (after.pid, after.epoch) == (found.pid, before)
+
+
+def test_the_runs_of_a_killed_worker_are_taken_over_though_the_leader_is_frozen(
+    engine: Engine, tenant: Tenant, processes: Nursery
+) -> None:
+    engine.serve(tenant)
+    pids = processes.start(), processes.start()
+    os.kill(leader_of(*pids), signal.SIGSTOP)
+    gone = processes.start()
+    os.kill(gone, signal.SIGKILL)
+    with system_scope():
+        WorkerProcess.objects.filter(pk=engine.lease.worker_id).update(pid=gone, pid_started=1)
+
+    eventually(lambda: _ended(engine), LEASE + 10)
+
+
+def _ended(engine: Engine) -> bool:
+    with system_scope():
+        return WorkerProcess.objects.filter(pk=engine.lease.worker_id, end_reason="lost").exists()
+
+
+def test_a_leader_that_stops_lets_the_next_one_lead_at_once(database: None) -> None:
+    first, second = Leader(), Leader()
+    assert first.campaign()
+    assert not second.campaign()
+
+    first.resign()
+
+    assert second.campaign()
+    assert not first.leads()
+
+
+def test_of_many_that_see_the_lease_run_out_one_leads(database: None) -> None:
+    assert Leader().campaign()
+    run_out()
+    candidates = [Leader() for _ in range(8)]
+
+    outcomes = at_once(*(candidate.campaign for candidate in candidates))
+
+    assert sorted(outcomes) == [False] * 7 + [True]
+    found = lease()
+    assert found is not None
+    assert found.epoch == 2
+
+
+def test_a_leader_counts_its_lease_from_before_it_asked_and_ends_it_by_itself(database: None) -> None:
+    now = [100.0]
+    leader = Leader(clock=lambda: now[0])
+    assert leader.campaign()
+    assert leader.leads()
+
+    now[0] += 6.0
+
+    assert not leader.leads()  # although nobody has taken over
+
+
+def test_a_lease_of_a_clock_that_was_hours_ahead_counts_as_run_out(database: None) -> None:
+    assert Leader().campaign()
+    with system_scope():
+        LeaderLease.objects.update(expires_at=Now() + timedelta(hours=3))
+
+    assert Leader().campaign()
+
+
+def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does_not(database: None) -> None:
+    leader, other = Leader(), Leader()
+    assert leader.campaign()
+    assert leader.campaign()
+    assert leader.epoch == 1
+
+    run_out()
+    assert other.campaign()
+    run_out()
+    assert leader.campaign() is True
+
+    assert (other.epoch, leader.epoch) == (2, 3)
+
+
+@pytest.fixture
+def thawed(engine: Engine, tenant: Tenant) -> Term:
+    """The term of a leader that was frozen while another one took over."""
+    engine.serve(tenant)
+    scheduler = leading()
+    run_out()
+    assert Leader().campaign()
+    return Term(scheduler.leader.epoch)
+
+
+def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -> None:
+    now = [0.0]
+    thawed.watch.clock = lambda: now[0]
+    thawed.watch.lost()
+    now[0] += 3600
+
+    with pytest.raises(LeadLost):
+        system_jobs._find_lost_workers(thawed)
+
+    assert not _ended(engine)
+
+
+def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
+    engine: Engine, tenant: Tenant, thawed: Term
+) -> None:
+    run, now = accepted(engine, tenant), [0.0]
+    thawed.heartbeats.clock = lambda: now[0]
+    thawed.heartbeats.silent()
+    now[0] += 3600
+
+    with pytest.raises(LeadLost):
+        system_jobs._find_silent_agents(thawed)
+
+    assert engine.status(tenant, run.activity_id) == "in_progress"
+
+
+def test_a_run_that_is_heard_of_between_the_look_and_its_end_goes_on(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    run, now = accepted(engine, tenant), [0.0]
+    watch = recovery.HeartbeatWatch(clock=lambda: now[0])
+    watch.silent()
+    now[0] += 3600
+
+    def meanwhile() -> None:
+        with system_scope():
+            ActivityRun.objects.filter(pk=run.pk).update(beats=2)
+
+    assert recovery.reclaim_silent_runs(watch, confirm=meanwhile) == 0
+    assert engine.status(tenant, run.activity_id) == "in_progress"
+
+
+def accepted(engine: Engine, tenant: Tenant) -> ActivityRun:
+    """A run whose agent took the work, sent one heartbeat and then none."""
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    (run,) = engine.runs(tenant, activity_id)
+    with system_scope():
+        ActivityRun.objects.filter(pk=run.pk).update(beats=1)
+    return run
+
+
+def test_a_thawed_leader_opens_nothing_that_it_was_rebuilding(thawed: Term) -> None:
+    client().delete(keys.pointer())
+    thawed.closed_since = -1e9
+
+    with pytest.raises(LeadLost):
+        system_jobs._keep_admission_open(thawed)
+
+    assert not rebuilding.is_open()
+
+
+def test_what_a_later_leader_has_opened_is_not_replaced_by_an_earlier_one(engine: Engine) -> None:
+    client().delete(keys.pointer())
+    later = rebuilding.rebuild(epoch=7)
+
+    with pytest.raises(Closed):
+        rebuilding.rebuild(epoch=6)
+
+    assert client().get(keys.pointer()) == later.encode()
+
+
+def test_admission_that_is_wiped_while_it_is_rebuilt_is_not_opened_half_empty(
+    engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant)
+    engine.submit(tenant, count=3)
+
+    with pytest.raises(Closed):
+        rebuilding.rebuild(epoch=1, confirm=lambda: client().flushdb())
+
+    assert not rebuilding.is_open()
+    relay._relay._waiting = type(relay._relay._waiting)()
+
+
+def test_a_locked_table_delays_only_the_job_that_needs_it(
+    engine: Engine, tenant: Tenant, processes: Nursery
+) -> None:
+    engine.serve(tenant)
+    processes.start()
+    leader_of(*processes.alive)
+
+    with locked("activities_deadline"):
+        client().flushdb()
+        engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
+        elsewhere(lambda: eventually(lambda: engine.messages() == 1, 10))
+        elsewhere(
+            lambda: eventually(lambda: [job.name for job in job_records.read().unwell] == ["deadlines"])
+        )
+        (stuck,) = elsewhere(lambda: job_records.read().unwell)
+        assert (stuck.state, stuck.error) == ("failing", "LockNotAvailable")
+
+    eventually(lambda: not job_records.read().unwell)
+
+
+@contextmanager
+def table_of(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Scheduler]:
+    """A scheduler that leads and has these jobs alone."""
+    monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
+    scheduler = leading()
+    thread = threading.Thread(target=scheduler.run, daemon=True)
+    thread.start()
+    try:
+        yield scheduler
+    finally:
+        scheduler.stopped.set()
+        thread.join()
+
+
+def job(name: str, work: Callable[[], object]) -> SystemJob:
+    return SystemJob(name, maintenance.TICK, "tests", 5.0, lambda term: work())
+
+
+def test_jobs_that_hang_hold_up_no_other(
+    database: None, monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
+    free, done = threading.Event(), threading.Semaphore(0)
+    hanging = [job(f"hangs {number}", lambda: free.wait(30)) for number in range(3)]
+
+    with table_of(monkeypatch, *hanging, job("goes on", done.release)):
+        try:
+            for _ in range(3):
+                assert done.acquire(timeout=5)
+        finally:
+            free.set()
+
+
+def test_a_job_that_fails_is_tried_again_and_the_others_go_on(
+    database: None, monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
+    tries, done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fails() -> None:
+        tries.release()
+        raise ValueError("secret of a tenant")
+
+    with table_of(monkeypatch, job("fails", fails), job("goes on", done.release)):
+        for _ in range(2):
+            assert tries.acquire(timeout=5)
+        for _ in range(3):
+            assert done.acquire(timeout=5)
+        eventually(lambda: any(found.failures for found in job_records.read().jobs))
+
+    (failing,) = [found for found in job_records.read().jobs if found.failures]
+    assert (failing.name, failing.error) == ("fails", "ValueError")
+
+
+def test_a_frozen_process_holds_rows_for_seconds_only(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends the transaction of a runner that does not go on, whatever became of the process."""
+    monkeypatch.setattr("activities.maintenance.scheduler.IDLE_IN_TRANSACTION_SECONDS", 0.3)
+    inside, free = threading.Event(), threading.Event()
+
+    def freezes() -> None:
+        with transaction.atomic(using=SYSTEM):
+            connections[SYSTEM].cursor().execute("SELECT epoch FROM activities_leaderlease FOR UPDATE")
+            inside.set()
+            free.wait(30)
+
+    with table_of(monkeypatch, job("freezes", freezes)):
+        assert inside.wait(5)
+        try:
+            elsewhere(run_out)  # waits for the row, and raises when it is not let go of in time
+        finally:
+            free.set()
+
+
+def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
+    report = job_records.Report("delays", "activities.promotion", 1.0, 5.0, finished=0.0)
+    job_records.write(3, [report], all_of_them=True)
+
+    assert job_records.write(2, [report], all_of_them=True) == 0
+    assert job_records.write(4, [report], all_of_them=True) == 1
+
+
+def test_a_job_that_the_program_no_longer_has_goes_with_the_next_leader(database: None) -> None:
+    assert Leader().campaign()
+    old, kept = (job_records.Report(name, "tests", 1.0, 5.0, finished=0.0) for name in ("old", "kept"))
+    job_records.write(1, [old, kept], all_of_them=True)
+
+    job_records.write(2, [kept], all_of_them=True)
+
+    assert [found.name for found in job_records.read().jobs] == ["kept"]
+
+
+def test_every_job_of_the_table_names_the_module_that_does_it() -> None:
+    names = [found.name for found in maintenance.table()]
+    assert len(names) == len(set(names))
+    for found in maintenance.table():
+        importlib.import_module(found.owner)
+        assert found.budget > 0
+        assert found.every > 0

@@ -1,0 +1,21 @@
+"""Upkeep in the test's own process: a leader, and its system jobs one after the other."""
+
+from __future__ import annotations
+
+from activities.maintenance import Leader, Scheduler
+from activities.models import LeaderLease
+from tenants.context import system_scope
+
+
+def leading() -> Scheduler:
+    """A scheduler whose process leads, whoever led before."""
+    with system_scope():
+        LeaderLease.objects.update(expires_at="2020-01-01T00:00:00Z")
+    leader = Leader()
+    assert leader.campaign()
+    return Scheduler(leader)
+
+
+def tick() -> None:
+    """Everything that is due for a leader that has just taken over."""
+    leading().tick()
