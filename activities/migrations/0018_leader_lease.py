@@ -16,7 +16,7 @@ KEPT_FROM_TENANTS = migrations.RunSQL(
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("activities", "0016_snoozed_items"),
+        ("activities", "0017_refused_for_long"),
     ]
 
     operations = [
