@@ -659,6 +659,9 @@ local function choose_over_all(ageing_ms, share)
             by_head[head] = choice
         end
     end
+    table.sort(aged, function(one, other)
+        return one.band < other.band or (one.band == other.band and one.role < other.role)
+    end)
     local over_all = turn("tenant:" .. best.next.tenant, best.next, aged, share)
     return by_head[over_all.next], over_all
 end

@@ -1,0 +1,199 @@
+"""Who is next, in plain Python: what the admission scripts must agree with grant by grant. It knows no index, only the rules of ADR 7.
+
+Rates have their place in `may_start`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+BANDS = (1, 2, 3, 4)
+
+
+@dataclass
+class Waiter:
+    id: str
+    tenant: str
+    role: str
+    band: int
+    score: int
+    group: str
+    since: int
+
+    def scopes(self) -> list[str]:
+        group = [f"group:{self.tenant}:{self.role}:{self.group}"] if self.group else []
+        return [*group, f"pair:{self.tenant}:{self.role}", f"tenant:{self.tenant}", f"role:{self.role}", "global"]  # fmt: skip
+
+
+@dataclass
+class Slot:
+    waiter: Waiter
+    charged: float
+    pool: str
+    started: int = 0
+
+
+@dataclass
+class Turn:
+    """Who is next of `heads`, the first of each band; the aged ones of lower bands are passed over, or one of them has its share."""
+
+    counter: str
+    heads: list[Waiter]
+    aged: list[Waiter]
+    next: Waiter
+
+
+@dataclass
+class Reference:
+    now: int
+    ageing_ms: int
+    share: int
+    caps: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    pools: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, Waiter] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    times: dict[tuple[str, str, int], float] = field(default_factory=lambda: defaultdict(float))
+    floors: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
+    durations: dict[tuple[str, str], float] = field(default_factory=dict)
+    passed: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def domain(self, role: str) -> str:
+        return "*" if "global" in self.caps else self.pools.get(role, role)
+
+    def has_room(self, scope: str) -> bool:
+        kind, _, rest = scope.partition(":")
+        cap = self.caps.get(scope)
+        if cap is None and kind == "group":
+            tenant, role, _ = rest.split(":", 2)
+            cap = self.caps.get(f"groups:{tenant}:{role}", self.caps.get(f"groups:*:{role}", 1))
+        if cap is None and kind == "pair":
+            cap = self.caps.get(f"pair:*:{rest.split(':')[1]}")
+        used = sum(scope in [*slot.waiter.scopes(), f"seat:{slot.pool}"] for slot in self.slots.values())
+        return cap is None or used < cap
+
+    def may_start(self, waiter: Waiter) -> bool:
+        pool = self.pools.get(waiter.role)
+        seats = pool is not None and f"seat:{pool}" in self.caps and self.has_room(f"seat:{pool}")
+        return seats and all(map(self.has_room, waiter.scopes()))
+
+    def held_back(self, tenant: str, role: str) -> bool:
+        return not (self.has_room(f"pair:{tenant}:{role}") and self.has_room(f"tenant:{tenant}"))
+
+    def raise_time(self, waiter: Waiter) -> None:
+        key = (self.domain(waiter.role), waiter.tenant, waiter.band)
+        self.times[key] = max(self.times[key], self.floors[f"role:{waiter.role}", waiter.band])
+
+    def raise_floor(self, name: str, band: int, least: float) -> None:
+        self.floors[name, band] = max(self.floors[name, band], least)
+
+    def charge(self, tenant: str, role: str, seconds: float) -> None:
+        for band in BANDS:
+            key = (self.domain(role), tenant, band)
+            self.times[key] = float(f"{self.times[key] + seconds / self.weights.get(tenant, 1):.6f}")
+
+    def offer(self, waiter: Waiter) -> None:
+        if waiter.id in self.waiting or waiter.id in self.slots:
+            return
+        of_band = [other for other in self.waiting.values() if other.band == waiter.band]
+        domain = self.domain(waiter.role)
+        if all(other.role != waiter.role for other in of_band):
+            self.raise_floor(f"role:{waiter.role}", waiter.band, self.floors[f"domain:{domain}", waiter.band])
+        if all((other.tenant, self.domain(other.role)) != (waiter.tenant, domain) for other in of_band):
+            self.raise_time(waiter)
+        self.waiting[waiter.id] = waiter
+
+    def release(self, id: str) -> None:
+        if (slot := self.slots.get(id)) is None:
+            return
+        waiter, was_held_back = slot.waiter, self.held_back(slot.waiter.tenant, slot.waiter.role)
+        del self.slots[id]
+        actual = (self.now - slot.started) / 1000 if slot.started else 0
+        self.charge(waiter.tenant, waiter.role, actual - slot.charged)
+        if slot.started:
+            pair = (waiter.tenant, waiter.role)
+            self.durations[pair] = float(f"{self.durations.get(pair, actual) * 0.8 + actual * 0.2:.4f}")
+        if was_held_back:
+            self.raise_time(waiter)
+
+    def withdraw(self, id: str) -> None:
+        if id in self.waiting:
+            del self.waiting[id]
+        elif id in self.slots and not self.slots[id].started:
+            self.release(id)
+
+    def audit(self) -> None:
+        for slot in self.slots.values():
+            elapsed = (self.now - slot.started) / 1000 if slot.started else 0
+            if elapsed > slot.charged:
+                self.charge(slot.waiter.tenant, slot.waiter.role, elapsed - slot.charged)
+                slot.charged = elapsed
+
+    def limit(self, limits: dict[str, Any]) -> None:
+        if limits == {"caps": self.caps, "weights": self.weights, "pools": self.pools}:
+            return
+        waiters = list(self.waiting.values())
+        roles = {waiter.role for waiter in waiters} | {*self.pools}
+        domains = {role: self.domain(role) for role in roles}
+        paused = {role for role in roles if self.caps.get(f"role:{role}") == 0}
+        held = {w.id for w in waiters if self.held_back(w.tenant, w.role)}
+        self.caps, self.weights, self.pools = limits["caps"], limits["weights"], limits["pools"]
+        for slot in self.slots.values():
+            slot.pool = slot.pool and self.pools.get(slot.waiter.role, slot.pool)
+        level = {role for role in paused if self.caps.get(f"role:{role}") != 0}
+        for role, before in domains.items():
+            for band in BANDS:
+                if before != self.domain(role):
+                    self.floors.pop((f"role:{role}", band), None)
+                if before != self.domain(role) or role in level:
+                    self.raise_floor(f"role:{role}", band, self.floors[f"domain:{self.domain(role)}", band])
+        for w in waiters:
+            moved = domains[w.role] != self.domain(w.role)
+            if moved or w.role in level or (w.id in held and not self.held_back(w.tenant, w.role)):
+                self.raise_time(w)
+
+    def turn(self, counter: str, heads: list[Waiter]) -> Turn:
+        aged = [head for head in heads[1:] if self.now - head.since >= self.ageing_ms]
+        due = [head for head in aged if self.passed[counter, head.band] + 1 >= self.share]
+        return Turn(counter, heads, aged, min(due, key=lambda head: head.since, default=heads[0]))
+
+    def take(self, turn: Turn) -> None:
+        if turn.next is not turn.heads[0]:
+            for band in BANDS:
+                self.passed[turn.counter, band] = 0
+            return
+        self.passed[turn.counter, turn.next.band] = 0
+        for head in turn.aged:
+            self.passed[turn.counter, head.band] += 1
+
+    def first_of_bands(self, domain: str) -> list[Waiter]:
+        def order(w: Waiter) -> tuple[Any, ...]:
+            return self.times[domain, w.tenant, w.band], w.score, w.tenant, w.role, w.group, w.id
+
+        may = [w for w in self.waiting.values() if self.domain(w.role) == domain and self.may_start(w)]
+        return [min(of_band, key=order) for band in BANDS if (of_band := [w for w in may if w.band == band])]
+
+    def grant(self) -> Waiter | None:
+        domains = {self.domain(waiter.role) for waiter in self.waiting.values()}
+        turns = [self.turn(f"domain:{d}", heads) for d in domains if (heads := self.first_of_bands(d))]
+        if not turns:
+            return None
+        turns.sort(key=lambda turn: (turn.next.band, turn.next.score, turn.next.role))
+        first = turns[0].next
+        rivals = [t.next for t in turns if t.next.tenant == first.tenant and t.next.band > first.band]
+        over_all = self.turn(
+            f"tenant:{first.tenant}", [first, *sorted(rivals, key=lambda w: (w.band, w.role))]
+        )
+        turn = next(turn for turn in turns if turn.next is over_all.next)
+        self.take(turn)
+        self.take(over_all)
+        waiter, domain = turn.next, self.domain(turn.next.role)
+        level = self.times[domain, waiter.tenant, waiter.band]
+        self.raise_floor(f"role:{waiter.role}", waiter.band, level)
+        self.raise_floor(f"domain:{domain}", waiter.band, level)
+        expected = self.durations.get((waiter.tenant, waiter.role), 0.1)
+        self.charge(waiter.tenant, waiter.role, expected)
+        self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role])
+        return self.waiting.pop(waiter.id)

@@ -1,0 +1,195 @@
+"""The admission scripts on a real server against a plain model, grant by grant: any limits, any order of events.
+
+The same sequences each time; `ADMISSION_EXAMPLES=2000` looks for new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from activities import admission
+from activities.admission import Exchange, Grant, exchange, keys, scripts
+from activities.admission.exchange import Offer, Release
+from tenants.redis import client
+from tests.admission_reference import Reference, Waiter
+
+EXAMPLES = int(os.environ.get("ADMISSION_EXAMPLES", "0"))
+TENANTS = [str(UUID(int=number)) for number in (1, 2, 3)]
+ROLES = ["dev", "qa", "seo"]
+BEGINS = 1_700_000_000_000
+AGEING_SECONDS, SHARE = 30, 3
+CLOCK_LINE = 'redis.call("TIME")'
+
+caps = st.sampled_from([0, 1, 1, 2, 3])
+scopes = st.one_of(
+    st.just("global"),
+    st.sampled_from([f"role:{role}" for role in ROLES]),
+    st.sampled_from([f"tenant:{tenant}" for tenant in TENANTS]),
+    st.builds(lambda t, r: f"pair:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
+    st.builds(lambda t, r: f"groups:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
+)
+limits = st.fixed_dictionaries(
+    {
+        "some": st.dictionaries(scopes, caps, max_size=4),
+        "default": st.sampled_from([1, 2, 100]),
+        "seats": st.lists(st.integers(0, 4), min_size=3, max_size=3),
+        "shared": st.sampled_from(
+            [{}, {"qa": "dev"}, {"qa": "dev", "seo": "dev"}, {"seo": None}]  # None: nobody serves it
+        ),
+        "weights": st.dictionaries(st.sampled_from(TENANTS), st.sampled_from([2, 4, 5]), max_size=2),
+    }
+)
+works = st.lists(
+    st.tuples(
+        st.sampled_from(TENANTS),
+        st.sampled_from(ROLES),
+        st.sampled_from([1, 4, 5, 10, 10, 15, 20]),
+        st.sampled_from([None, None, "repo", "site"]),
+        st.integers(0, 200_000),  # ms that it is old
+    ),
+    max_size=8,
+)
+
+
+class Admission(RuleBasedStateMachine):
+    """Does the same to the scripts and to the model."""
+
+    @initialize(given=limits)
+    def begin(self, given: dict[str, Any]) -> None:
+        client().delete(*client().keys(f"{keys.pointer()}*") or ["none"])
+        self.model = Reference(BEGINS, AGEING_SECONDS * 1000, SHARE)
+        self.held: dict[str, Grant] = {}
+        self.ids = 0
+        self.tell_time()
+        self.put(given, keys.new_generation("g1"))
+        client().set(keys.pointer(), keys.new_generation("g1"))
+
+    def tell_time(self) -> None:
+        client().delete(keys.pointer() + ":clock")
+        client().rpush(keys.pointer() + ":clock", self.model.now // 1000, self.model.now % 1000 * 1000)
+
+    def put(self, given: dict[str, Any], generation: str = "") -> None:
+        pools = {role: role for role in ROLES} | given["shared"]
+        limit: dict[str, Any] = {
+            "caps": {f"pair:*:{role}": given["default"] for role in ROLES} | given["some"],
+            "weights": given["weights"],
+            "pools": {role: pool for role, pool in pools.items() if pool},
+        }
+        limit["caps"] |= {f"seat:{role}": seats for role, seats in zip(ROLES, given["seats"], strict=True)}
+        document = orjson.dumps(limit, option=orjson.OPT_SORT_KEYS)
+        scripts.run("limits", generation, document.decode(), document)
+        self.model.limit(limit)
+
+    @rule(given=limits)
+    def change_limits(self, given: dict[str, Any]) -> None:
+        self.put(given)
+        self.trade(Exchange())
+
+    @rule(
+        work=works,
+        released=st.lists(st.integers(0, 9), max_size=4),
+        withdrawn=st.lists(st.integers(0, 99), max_size=1),
+    )
+    def exchange(self, work: list[tuple[Any, ...]], released: list[int], withdrawn: list[int]) -> None:
+        offers = []
+        for tenant, role, priority, group, age in work:
+            self.ids += 1
+            since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
+            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, group))
+        self.trade(
+            Exchange(
+                offers=offers,
+                releases=[
+                    Release(UUID(id), self.held[id].grant)
+                    for number in released
+                    if (id := self.one_of(list(self.held), number))
+                ],
+                withdrawals=[
+                    UUID(id)
+                    for number in withdrawn
+                    if (id := self.one_of([*self.model.waiting, *self.held], number))
+                ],
+            )
+        )
+
+    def one_of(self, ids: list[str], number: int) -> str | None:
+        return ids[number % len(ids)] if ids else None
+
+    def trade(self, what: Exchange) -> None:
+        for release in what.releases:
+            self.model.release(str(release.activity_id))
+        for gone in what.withdrawals:
+            self.model.withdraw(str(gone))
+        for offer in what.offers:
+            self.model.offer(Waiter(*offer.arguments()))  # type: ignore[arg-type]
+        expected = []
+        while waiter := self.model.grant():
+            expected.append(waiter.id)
+
+        granted = exchange(what)
+
+        assert [str(grant.activity_id) for grant in granted] == expected
+        self.held |= {str(grant.activity_id): grant for grant in granted}
+        self.held = {id: grant for id, grant in self.held.items() if id in self.model.slots}
+
+    @rule(number=st.integers(0, 9), accepted=st.booleans())
+    def start(self, number: int, accepted: bool) -> None:
+        if id := self.one_of(list(self.held), number):
+            slot = self.model.slots[id]
+            assert admission.start(UUID(id), self.held[id].grant)
+            slot.started = slot.started or self.model.now
+            if accepted:
+                admission.accept(UUID(id), self.held[id].grant)
+                slot.pool = ""
+
+    @rule(milliseconds=st.sampled_from([1, 700, 5_000, 40_000]))
+    def wait(self, milliseconds: int) -> None:
+        self.model.now += milliseconds
+        self.tell_time()
+
+    @rule()
+    def audit(self) -> None:
+        admission.audit(withdraw_orphans=False)
+        self.model.audit()
+
+
+@pytest.fixture
+def clock_of_the_test(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The scripts as they are, but for the one line that asks for the time."""
+    real: Callable[[str], str] = scripts._source.__wrapped__  # type: ignore[attr-defined]
+    scripts._sha.cache_clear()
+
+    def source(name: str) -> str:
+        text = real(name)
+        assert text.count(CLOCK_LINE) == 1
+        return text.replace(CLOCK_LINE, 'redis.call("LRANGE", KEYS[1] .. ":clock", 0, 1)')
+
+    monkeypatch.setattr(scripts, "_source", source)
+    yield
+    scripts._sha.cache_clear()
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+def test_every_grant_is_the_one_that_the_model_expects(settings: Any) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
+
+    run_state_machine_as_test(Admission, settings=_profile())
+
+
+def _profile() -> settings:
+    common: dict[str, Any] = {
+        "deadline": None, "suppress_health_check": list(HealthCheck), "stateful_step_count": 50,
+    }  # fmt: skip
+    if EXAMPLES:
+        return settings(max_examples=EXAMPLES, print_blob=True, **common)
+    return settings(max_examples=60, derandomize=True, database=None, phases=(Phase.generate,), **common)
