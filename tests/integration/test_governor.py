@@ -215,12 +215,13 @@ def test_what_comes_back_later_than_in_a_minute_is_counted_over_an_hour_or_a_day
 
 
 def test_calls_from_before_a_limit_was_known_are_counted_by_what_the_provider_says_alone():
-    guard, early = governor(), [call(tokens_in=5_000) for _ in range(3)]
-    for each in early:
+    guard, early, silent = governor(), [call(tokens_in=5_000) for _ in range(3)], call(tokens_in=5_000)
+    for each in (*early, silent):
         guard.ask(each)
     told = Learned({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
     for each in early:
         guard.tell(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
+    guard.tell(silent, Outcome.OK, input_tokens=100, output_tokens=1)
 
     assert guard.look().used["input_tokens"] == 300
 
