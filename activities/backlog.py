@@ -4,17 +4,23 @@
     drop_oldest   the oldest work that nobody waits for makes room
     evict_lowest  the newest of the least urgent does, for work that is more urgent than that
 
+Every submission passes here (`submission.submit`). Whoever cannot be refused asks first how much is `admitted`, and keeps the rest: the
+jobs of a schedule, the steps of a pipeline run that is under way. What was accepted before and comes back (a retry, a revision, what is
+handed back) is counted and never refused.
+
 Only background work (band 20) that was never started and that no person waits for is ever given up; sheddable.sql says exactly which.
 Where there is not enough of it, the submission is refused.
 
 A bound of up to `EXACT_BELOW` holds exactly, over all processes: whoever comes near it counts under a lock, so two submissions at the brim
-follow one another. Beyond, the count is taken at most every few seconds per process, and what this process accepts in between is added.
+follow one another. Beyond, the count is taken at most every few seconds per process, every half minute while it is below half of the
+bound, and what this process accepts in between is added.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +30,8 @@ from django.conf import settings
 from django.db import connections
 from django.db.models import Count
 
-from activities import cancellation, transitions, turned_away
+from activities import relay, transitions, turned_away
+from activities.admission import Exchange
 from activities.exceptions import ActivityError
 from activities.models import Activity
 from activities.states import BANDS, Status
@@ -34,6 +41,7 @@ from tenants.remembered import Remembered
 from tenants.sql import Statement
 
 KEPT_SECONDS = 2.0
+FAR_SECONDS = 30.0  # while less than half of the bound waits: what comes costs no look then
 RETRY_SECONDS = 10  # by then a tenth of a second's work of a few workers is gone, and the count is new
 EXACT_BELOW = 1_000
 NEAR = 500  # so far below a larger bound it is counted under the lock as well
@@ -70,7 +78,15 @@ class Policy:
     when_full: str
 
 
-_counts: Remembered[Counter[str]] = Remembered(seconds=KEPT_SECONDS, entries=10_000)
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How much waits by role, what this process has let in since included; `at` on the monotonic clock."""
+
+    at: float
+    waiting: Counter[str]
+
+
+_counts: Remembered[Counted] = Remembered(seconds=FAR_SECONDS, entries=10_000)
 
 
 def policy_of(tenant_id: UUID, role: str) -> Policy:
@@ -82,34 +98,88 @@ def policy_of(tenant_id: UUID, role: str) -> Policy:
 
 def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
     """Let all of these wait, or raise `BacklogFull`. In the transaction that submits them, within the caller's `tenant_scope`."""
+    wanted = _by_role(newcomers)
+    if not wanted:
+        return
+    waiting = _known(tenant_id, wanted)
+    for role in sorted(wanted):  # in one order, since each may take a lock
+        _measure(tenant_id, role, len(wanted[role]), waiting)
+        if not _enters(tenant_id, role, wanted[role], waiting):
+            turned_away.refused(tenant_id, [role] * len(wanted[role]))
+            raise BacklogFull(full(tenant_id, role))
+
+
+def admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
+    """How many of these groups may wait, from the first on, each whole or not at all. For whoever keeps the others and comes again.
+
+    A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
+    """
+    wanted = _by_role(newcomer for group in groups for newcomer in group)
+    if not wanted:
+        return len(groups)
+    waiting = _known(tenant_id, wanted)
+    for role in sorted(wanted):
+        _measure(tenant_id, role, len(wanted[role]), waiting)
+    for number, group in enumerate(groups):
+        roles = _by_role(group)
+        if not all(_enters(tenant_id, role, roles[role], waiting, whole=True) for role in sorted(roles)):
+            return number
+    return len(groups)
+
+
+def full(tenant_id: UUID, role: str) -> str:
+    """Why somebody does not get in."""
+    return f"{policy_of(tenant_id, role).max_waiting} activities may wait for {role}, and there is no room for more."
+
+
+def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
+    """Their priorities."""
     wanted: dict[str, list[int]] = {}
     for newcomer in newcomers:
         wanted.setdefault(newcomer.role, []).append(newcomer.priority)
-    if not wanted:
-        return
-    waiting = _counts.recall(str(tenant_id))
-    if waiting is None:
-        waiting = _counts.keep(str(tenant_id), _counted(tenant_id))
-    for role in sorted(wanted):  # in one order, since each may take a lock
-        _make_room_for(tenant_id, role, wanted[role], waiting)
-    waiting.update({role: len(priorities) for role, priorities in wanted.items()})
+    return wanted
 
 
-def _make_room_for(tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str]) -> None:
-    policy, more = policy_of(tenant_id, role), len(priorities)
-    bound = policy.max_waiting
-    if bound > EXACT_BELOW and waiting[role] + more <= bound - NEAR:
+def _known(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counter[str]:
+    found, now = _counts.recall(str(tenant_id)), time.monotonic()
+    if found is None or (
+        now - found.at > KEPT_SECONDS
+        and any(
+            2 * (found.waiting[role] + len(more)) > policy_of(tenant_id, role).max_waiting
+            for role, more in wanted.items()
+        )
+    ):
+        found = _counts.keep(str(tenant_id), Counted(now, _counted(tenant_id)))
+    return found.waiting
+
+
+def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> None:
+    """Count anew, under the lock, what is so near its bound that the count must be exact."""
+    policy = policy_of(tenant_id, role)
+    if policy.max_waiting > EXACT_BELOW and waiting[role] + more <= policy.max_waiting - NEAR:
         return
-    if bound <= EXACT_BELOW or policy.when_full != REJECT or waiting[role] + more <= bound:
+    if (
+        policy.max_waiting <= EXACT_BELOW
+        or policy.when_full != REJECT
+        or waiting[role] + more <= policy.max_waiting
+    ):
         _lock(tenant_id, role)
         waiting[role] = _counted(tenant_id, role)[role]
-    over = waiting[role] + more - bound
-    if over > 0:
+
+
+def _enters(
+    tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str], *, whole: bool = False
+) -> bool:
+    """Let so many in, if there is or can be made room for all of them."""
+    policy, more = policy_of(tenant_id, role), len(priorities)
+    over = waiting[role] + more - policy.max_waiting
+    if over > 0 and not (whole and more > policy.max_waiting and waiting[role] == 0):
         given_up = _shed(tenant_id, role, over, priorities, policy)
         waiting[role] -= given_up
         if given_up < over:
-            turned_away.refused(tenant_id, [role] * more)
-            raise BacklogFull(f"{waiting[role]} activities wait for {role}; {bound} may.")
+            return False
+    waiting[role] += more
+    return True
 
 
 def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: Policy) -> int:
@@ -131,8 +201,8 @@ def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: 
     gone = transitions.apply_many(
         [row.id for row in found], "cancel", actor="backlog", detail=detail, cancel_reason="shed"
     )
-    for activity in gone:
-        cancellation.let_go(tenant_id, activity.id, actor="backlog")
+    # Never started and part of nothing: all that they hold is their place in line.
+    relay.after_commit(Exchange(withdrawals=[activity.id for activity in gone]))
     turned_away.count(tenant_id, turned_away.Reason.SHED, {role: len(gone)})
     return len(gone)
 

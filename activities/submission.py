@@ -6,14 +6,14 @@ A repeated submission with a live dedup key, or of a pipeline step that has its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from activities import relay, states
+from activities import backlog, relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DecisionRules
@@ -101,11 +101,16 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
     )
 
 
-def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
-    """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit."""
+def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) -> list[Submitted]:
+    """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit.
+
+    Raises `BacklogFull` when there is no room for all of them. Not `bounded` is what was admitted before, see `backlog`.
+    """
     tenant_id = current_tenant()
     if tenant_id is None:
         raise RuntimeError("submit needs a tenant_scope")
+    if bounded:
+        backlog.make_room(tenant_id, newcomers(items))
     items = [_with_due_time(item) for item in items]
     outcome: dict[UUID, Submitted] = {}
     created: dict[UUID, Any] = {}
@@ -128,6 +133,11 @@ def submit(items: Sequence[NewActivity], *, actor: str) -> list[Submitted]:
     _plan_deadlines(tenant_id, made, created)
     _offer(tenant_id, made, created)
     return [outcome[item.id] for item in items]
+
+
+def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
+    """Those of them that would wait for an agent."""
+    return [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
 
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:

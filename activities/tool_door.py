@@ -1,7 +1,6 @@
 """The one way by which an agent's call reaches a tool, whether it came over HTTP or from an adapter in a worker.
 
-What an agent says is untrusted: its arguments are read by the letter, what they name must be its tenant's, and there must be room for the
-work that it asks for. Only then is the tool called.
+What an agent says is untrusted: its arguments are read by the letter, and what they name must be its tenant's. Only then is it called.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from activities import backlog, reports, tool_rate, tools
+from activities import reports, tool_rate, tools
 from activities.bodies.tools import arguments_of
 from activities.exceptions import ActivityError, QuotaExceeded, RunSuperseded, ToolRefused
 from activities.run_tokens import RunToken
@@ -56,10 +55,8 @@ def _called(run: RunToken, tool: str, body: Any, key: str) -> tools.Answer:
 
 
 def _refuse_unknown(run: RunToken, arguments: Mapping[str, Any]) -> None:
-    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's, `BacklogFull`."""
+    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's."""
     with tenant_scope(run.tenant_id):
         channel = arguments.get("channel_id")
         if channel and not Channel.objects.for_tenant(run.tenant_id).filter(pk=channel).exists():
             raise ToolRefused(f"There is no channel {channel}.")
-        if role := arguments.get("agent_role"):
-            backlog.make_room(run.tenant_id, [backlog.Newcomer(role)])

@@ -131,9 +131,9 @@ def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
 
 
 def states_of(run_id: UUID) -> dict[str, str]:
-    """The state of each step as the graph shall see it: one whose condition is being evaluated has nothing to wait for any more."""
+    """The state of each step as the graph shall see it: one that is being decided, or has no room, has no step to wait for any more."""
     shown = Case(
-        When(reason=StepReason.EVALUATING, then=Value(StepState.ACTIVE)),
+        When(reason__in=(StepReason.EVALUATING, StepReason.BACKLOG), then=Value(StepState.ACTIVE)),
         default=F("status"),
         output_field=CharField(),
     )

@@ -114,7 +114,7 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
         for row in rows
         if row.activity_id
     ]
-    made = submit(revisions, actor=gate.decided_by or "pipeline")
+    made = submit(revisions, actor=gate.decided_by or "pipeline", bounded=False)
     for row, revision, submitted in zip(rows, revisions, made, strict=True):
         row.status, row.settled_at = StepState.ACTIVE, None
         row.activity_id, row.round = submitted.id, revision.round

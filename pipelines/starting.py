@@ -15,14 +15,16 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
+from activities import backlog
 from activities.decision_rules import DecisionRules, Later
-from activities.submission import NewActivity, submit
+from activities.submission import NewActivity, newcomers, submit
 from pipelines import conditions, inputs
 from pipelines.conditions import Item
 from pipelines.definition import StepDefinition
 from pipelines.graph import StepState
 from pipelines.inputs import Reference, References
 from pipelines.models import PipelineRun, StepRun
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.identifiers import uuid7
@@ -45,8 +47,12 @@ def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewAct
 def start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References, not_before: datetime | None = None
 ) -> None:
-    """Start these steps, which work on what others have `left`."""
+    """Start these steps, which work on what others have `left`; those for which there is no room wait, see `unadmitted`."""
     items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
+    items = _admitted(run, [[item] for item in items])
+    steps = [item.step for item in items if item.step]
+    if not steps:
+        return
     rows = _ACTIVATE.run(
         {
             "tenant": run.tenant_id,
@@ -58,9 +64,22 @@ def start(
         using=APP,
     )
     rounds = {row.step: row.round for row in rows}
-    submit(
-        [_placed(item, rounds[item.step], not_before) for item in items if item.step in rounds], actor=ACTOR
-    )
+    starting = [_placed(item, rounds[item.step], not_before) for item in items if item.step in rounds]
+    submit(starting, actor=ACTOR, bounded=False)
+
+
+def _admitted(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
+    """What there is room for, by group; the steps of the others are marked, and wait."""
+    found: list[NewActivity] = []
+    for group in groups:
+        if backlog.admitted(run.tenant_id, [newcomers(group)]):
+            found += group
+        else:
+            pending = StepRun.objects.filter(
+                run_id=run.id, step=group[0].step, branch=0, status=StepState.PENDING
+            )
+            pending.update(reason=StepReason.BACKLOG)
+    return found
 
 
 def fan_out(
@@ -71,9 +90,11 @@ def fan_out(
     left: References,
     not_before: datetime | None = None,
 ) -> None:
-    """Start a step as one branch for each of the items, of which there is at least one."""
+    """Start a step as one branch for each of the items, of which there is at least one: all at once, when there is room for them."""
     given = inputs.of_branch(plan, step, left)
     branches = [_branch(run, plan, step, given, number, item) for number, item in enumerate(items, start=1)]
+    if not _admitted(run, [branches]):
+        return
     rows = _FAN_OUT.run(
         {
             "tenant": run.tenant_id,
@@ -85,7 +106,9 @@ def fan_out(
         using=APP,
     )
     if rows:
-        submit([_placed(branch, rows[0].round, not_before) for branch in branches], actor=ACTOR)
+        submit(
+            [_placed(branch, rows[0].round, not_before) for branch in branches], actor=ACTOR, bounded=False
+        )
 
 
 def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:

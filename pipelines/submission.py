@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
 from typing import Any
 from uuid import UUID
 
-from activities.submission import submit
+from activities import backlog
+from activities.submission import newcomers, submit
 from pipelines import progression, starting, versions
 from pipelines.conditions import RESERVED
+from pipelines.definition import StepDefinition
 from pipelines.exceptions import PipelineDisabled, PipelineNotFound, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
+
+
+class WhenFull(Enum):
+    """What becomes of runs for whose first steps there is no room in their backlogs."""
+
+    REFUSE = auto()  # none of them starts, and the caller is told
+    FEWER = auto()  # as many start as there is room for, from the first on
+    WAIT = auto()  # all start; the steps wait, see `unadmitted`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +54,28 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`."""
+    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`, `BacklogFull`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
 
 def start_runs(
-    tenant_id: UUID, pipeline_key: str, news: Sequence[NewRun], *, actor: str
+    tenant_id: UUID,
+    pipeline_key: str,
+    news: Sequence[NewRun],
+    *,
+    actor: str,
+    when_full: WhenFull = WhenFull.REFUSE,
 ) -> list[PipelineRun]:
-    """Start many runs of one pipeline in one transaction, with a handful of statements for all of them."""
+    """Start many runs of one pipeline in one transaction, with a handful of statements for all of them.
+
+    Raises as `start_run`. `when_full` says what becomes of runs whose first steps would make a backlog larger than it may be.
+    """
     with tenant_scope(tenant_id):
         version = _newest(tenant_id, pipeline_key)
         plan = versions.compiled(version.pk)
         _refuse_reserved(plan, news)
+        if when_full == WhenFull.FEWER:
+            news = news[: backlog.admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
         runs = PipelineRun.objects.bulk_create(
             PipelineRun(
                 id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
@@ -69,18 +91,28 @@ def start_runs(
             replace(item, not_before=begin[item.pipeline_run_id]) if item.pipeline_run_id in begin else item
             for item in starting.first_activities(runs, plan)
         ]
+        if when_full == WhenFull.WAIT:
+            first = [item for item in first if backlog.admitted(tenant_id, [newcomers([item])])]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
         until = _until(plan)
         StepRun.objects.bulk_create(
-            _step_run(run, step.id, position, started, until)
+            _step_run(run, step, position, started, until, plan)
             for run in runs
             for position, step in enumerate(plan.definition.steps)
         )
-        submit(first, actor=actor)
+        submit(first, actor=actor, bounded=when_full == WhenFull.REFUSE)
         asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if asked else ():
             progression.go_on(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
     return runs
+
+
+def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
+    """What the run would begin with, but for steps that have to be decided first."""
+    steps = [plan.step(step) for step in plan.graph.roots() if step not in plan.conditional]
+    return [
+        backlog.Newcomer(step.agent_role, step.priority or new.priority) for step in steps if step.agent_role
+    ]
 
 
 def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
@@ -101,19 +133,23 @@ def _until(plan: Compiled) -> dict[str, datetime]:
 
 def _step_run(
     run: PipelineRun,
-    step: str,
+    definition: StepDefinition,
     position: int,
     started: Mapping[tuple[UUID | None, str | None], UUID],
     until: Mapping[str, datetime],
+    plan: Compiled,
 ) -> StepRun:
+    step = definition.id
     activity_id = started.get((run.pk, step))
     status = StepState.ACTIVE if activity_id else StepState.PENDING
+    put_off = activity_id is None and step not in plan.conditional and step in plan.graph.roots()
     return StepRun(
         tenant_id=run.tenant_id,
         run_id=run.pk,
         step=step,
         position=position,
         status=status,
+        reason=StepReason.BACKLOG if put_off else "",
         activity_id=activity_id,
         waits_until=until.get(step),
     )

@@ -8,7 +8,7 @@ from celery import shared_task
 
 from activities import errands
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
-from pipelines import monthly, overdue, undecided
+from pipelines import monthly, overdue, unadmitted, undecided
 from pipelines.schedules import beat, firing, tending
 from tenants import tracing
 
@@ -76,6 +76,13 @@ def decide_steps() -> int:
     return undecided.decide_waiting()
 
 
+@shared_task(name=unadmitted.TASK, ignore_result=True)
+@tracing.errand
+def admit_steps() -> int:
+    """Steps for which there was no room in a backlog. Safe to deliver twice, late or not at all."""
+    return unadmitted.admit_waiting()
+
+
 @shared_task(name=overdue.TASK, ignore_result=True)
 @tracing.errand
 def fail_overdue_steps() -> int:
@@ -84,6 +91,9 @@ def fail_overdue_steps() -> int:
 
 
 errands.register(errands.Errand("undecided-steps", SYSTEM_QUEUE, undecided.TASK, waiting=undecided.waiting))
+errands.register(
+    errands.Errand("steps-without-room", SYSTEM_QUEUE, unadmitted.TASK, waiting=unadmitted.waiting)
+)
 errands.register(errands.Errand("overdue-steps", SYSTEM_QUEUE, overdue.TASK, waiting=overdue.waiting))
 errands.register(
     errands.Errand("missed-periods", DELIVERABLE_PERIODS, monthly.MADE_UP_TASK, waiting=monthly.missed)

@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import backlog, mailboxes, selectors, waiting
+from activities import mailboxes, selectors, waiting
 from activities.api.decisions import DecisionActions
 from activities.api.filters import ActivityFilter
 from activities.api.operations import OperationActions
@@ -153,8 +153,6 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
             raise InvalidRequest(faults)
 
     def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
-        newcomers = [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
-        backlog.make_room(self.tenant_id, newcomers)
         return submit(items, actor=self.principal.actor)
 
     def get_queryset(self) -> QuerySet[Activity]:

@@ -10,7 +10,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import backlog, cancellation, reassignment
+from activities import cancellation, reassignment
 from activities.api.decisions import CHANGE, EmptySerializer
 from activities.api.serializers import link_of
 from activities.bodies.assignees import ReassignmentSerializer
@@ -62,8 +62,6 @@ class OperationActions:
     def reassign(self, request: Request, pk: UUID) -> Response:
         """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the heir's result."""
         body = read(ReassignmentSerializer, request.data)
-        if role := body.get("agent_role"):
-            backlog.make_room(self.tenant_id, [backlog.Newcomer(role)])
         heir = reassignment.reassign(
             self.tenant_id, self._unchanged(pk), actor=self.principal.actor, reason=body["reason"],
             agent_role=body.get("agent_role"), human_role=body.get("human_role"),

@@ -18,10 +18,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import backlog, outputs, prompt, subagents
+from activities import outputs, prompt, subagents
 from activities.api.operations import ReasonSerializer
 from activities.api.subagent_bodies import NewSubagentSerializer, new_subagent
-from activities.mailboxes.priorities import stored_priority
 from activities.models import ActivityRun, Subagent
 from activities.subagents import Standing
 from activities.subagents.ending import output_file_of
@@ -114,8 +113,6 @@ class SubagentViewSet(Digested, TenantViewSet):
     def create(self, request: Request) -> Response:
         """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
         new = new_subagent(read(NewSubagentSerializer, request.data))
-        newcomer = backlog.Newcomer(new.subagent_type, stored_priority(new.priority))
-        backlog.make_room(self.tenant_id, [newcomer])
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
         return self._shown(started.subagent.pk, status=201 if started.created else 200)
 

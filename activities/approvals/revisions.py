@@ -28,7 +28,7 @@ def make_anew(rejected: Activity, notes: str, actor: str) -> None:
 def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: bool | None = None) -> UUID:
     """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
     revision = revision_of(rejected, notes=notes, requires_approval=requires_approval)
-    return submit([revision], actor=actor)[0].id
+    return submit([revision], actor=actor, bounded=False)[0].id
 
 
 def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:

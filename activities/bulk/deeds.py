@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, OperationalError, transaction
 
-from activities import backlog, cancellation, families, reassignment, relay, states, transitions
+from activities import cancellation, families, reassignment, relay, states, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.deadletters import choosing, replaying
@@ -172,8 +172,6 @@ def _cancel_one(job: BulkJob, activity_id: UUID) -> None:
 
 def _reassign_one(job: BulkJob, activity_id: UUID) -> None:
     given = job.arguments
-    if role := given.get("agent_role"):
-        backlog.make_room(job.tenant_id, [backlog.Newcomer(role)])
     reassignment.reassign(
         job.tenant_id, activity_id, actor=job.created_by, reason=given["reason"],
         agent_role=given.get("agent_role"), human_role=given.get("human_role"),

@@ -40,11 +40,14 @@ _ENDS = {
 }
 
 
-def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str) -> None:
-    """Have the mailbox's agent told. In the caller's `tenant_scope`; locks the live activity, if there is one."""
+def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = False) -> None:
+    """Have the mailbox's agent told. In the caller's `tenant_scope`; locks the live activity, if there is one.
+
+    Raises `BacklogFull` if it is `bounded`, needs an activity of its own, and there is no room for one.
+    """
     for _ in range(TRIES):
         activity_id = _told_with_others(mailbox, item) if item.is_coalescable else None
-        activity_id = activity_id or _told_by_itself(mailbox, item, actor)
+        activity_id = activity_id or _told_by_itself(mailbox, item, actor, bounded)
         if activity_id is not None:
             item.activity_id = activity_id
             MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk).update(activity_id=activity_id)
@@ -100,7 +103,7 @@ def _due_with(activity: Activity) -> datetime | None:
     return min(times) if times and len(times) == len(due) else None
 
 
-def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str) -> UUID | None:
+def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
     window = timedelta(milliseconds=settings.ORCHESTRATOR_MAILBOX_WINDOW_MS)
     not_before = item.run_after or (datetime.now(UTC) + window if item.is_coalescable and window else None)
     (submitted,) = submit(
@@ -121,6 +124,7 @@ def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str) -> UUID | N
             )
         ],
         actor=actor,
+        bounded=bounded,
     )
     return submitted.id if submitted.created else None
 

@@ -56,7 +56,7 @@ def opened(tenant_id: UUID, key: str, agent_role: str | None = None) -> Mailbox:
 
 
 def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> Posted:
-    """Put it into the mailbox, in the caller's `tenant_scope`. Raises `OtherConsumer` and, if `bounded`, `MailboxFull`.
+    """Put it into the mailbox, in the caller's `tenant_scope`. Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
 
     An agent's activity is told of it in the same transaction.
     """
@@ -72,7 +72,7 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
         # The same was said at the same moment, and the other has committed by now.
         return Posted(_known(mailbox, new) or item, created=False)
     if mailbox.agent_role:
-        delivering.deliver(mailbox, stored, actor=actor)
+        delivering.deliver(mailbox, stored, actor=actor, bounded=bounded)
     return Posted(stored, created=True)
 
 

@@ -123,7 +123,7 @@ class StepSerializer(serializers.Serializer[Any]):
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
     reason = serializers.CharField(
         allow_null=True,
-        help_text="Why it was skipped or does not start yet: condition, upstream or evaluating.",
+        help_text="Why it was skipped or does not start yet: condition, upstream, evaluating or backlog.",
     )
     reason_detail = serializers.CharField(allow_null=True, help_text="The reason in words.")
     error = StepErrorSerializer(

@@ -30,6 +30,7 @@ class StepReason(models.TextChoices):
     CONDITION = "condition", "its condition is false"
     UPSTREAM = "upstream", "a step before it failed, or none before it was needed"
     EVALUATING = "evaluating", "its condition is being evaluated"
+    BACKLOG = "backlog", "as much work of its role is waiting as may wait"
 
 
 class PipelineRun(TenantOwned):
@@ -153,6 +154,7 @@ class StepRun(TenantPart):
                 name="step_waits_until",
             ),
             models.Index(fields=("run",), condition=models.Q(reason="evaluating"), name="step_evaluating"),
+            models.Index(fields=("run",), condition=models.Q(reason="backlog"), name="step_without_room"),
         )
 
     def __str__(self) -> str:

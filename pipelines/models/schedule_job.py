@@ -10,7 +10,7 @@ from tenants.models import TenantPart
 
 
 class JobState(models.TextChoices):
-    WAITING = "waiting"  # for the batch before it
+    WAITING = "waiting"  # for the batch before it, or for room in a backlog, as its error says then
     ENQUEUED = "enqueued"  # its activity or pipeline run exists
     DONE = "done"
     FAILED = "failed"

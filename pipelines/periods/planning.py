@@ -30,7 +30,7 @@ from pipelines.models.deliverable import PeriodState
 from pipelines.months import end_of
 from pipelines.periods import planner, plans
 from pipelines.periods.plans import Plan, PlanInvalid, PlanItem
-from pipelines.submission import NewRun, start_runs
+from pipelines.submission import NewRun, WhenFull, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -152,7 +152,7 @@ def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
         by_pipeline[item.pipeline].append(_new_run(period, deliverable, place, item))
     _update(period, status=PeriodState.ACTIVE, plan=plan.document, plan_faults=[], planned=len(plan.items))
     for key, runs in by_pipeline.items():
-        start_runs(period.tenant_id, key, runs, actor=actor)
+        start_runs(period.tenant_id, key, runs, actor=actor, when_full=WhenFull.WAIT)
 
 
 def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, item: PlanItem) -> NewRun:

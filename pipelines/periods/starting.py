@@ -90,7 +90,7 @@ def _start(
         )
         for deliverable in theirs
     ]
-    submit(questions, actor=actor)
+    submit(questions, actor=actor, bounded=False)  # one a month for each deliverable
     return list(new.values())
 
 

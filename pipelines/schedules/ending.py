@@ -7,7 +7,7 @@ anybody, twice; of two jobs that end at once the later one is not missed, since 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from activities.alerts import raise_alert
 from activities.models.alert import AlertKind, ChannelKind
 from agents import scheduler_settings
 from agents.scheduler_settings import SchedulerSettings
+from pipelines.data_sources import BatchGate
 from pipelines.exceptions import PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
@@ -30,6 +31,7 @@ from tenants.context import tenant_scope
 logger = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE = 50  # a batch of which no job could be started makes way for the next at once
+PORTION = 100  # of the jobs that wait for room
 MOST_ERRORS = 100  # kept with an execution; each job keeps its own
 TOLD = 5  # errors that an alert names
 LONGEST_ERROR = 500  # characters
@@ -46,9 +48,8 @@ def settle(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             return None
         for _ in range(BATCHES_AT_ONCE):
             first = _first_open(execution)
-            if first is None or first.state != JobState.WAITING:
+            if first is None or not _let_go(execution, _whose_turn_it_is(execution, first.batch)):
                 break
-            _let_go(execution, first.batch)
         if first is not None:
             return None
         _end(execution)
@@ -74,7 +75,7 @@ def _locked_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecut
 
 
 def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
-    """Of the jobs that have not ended, the one of the earliest batch. Batches are let go in order, so it tells whether one is due."""
+    """Of the jobs that have not ended, one of the earliest batch."""
     rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
         execution_id=execution.pk, state__in=OPEN
     )
@@ -82,15 +83,25 @@ def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
     return found
 
 
-def _let_go(execution: ScheduleExecution, batch: int) -> None:
-    """Start the jobs of a batch whose turn has come, the stagger delay after the end of those before."""
+def _whose_turn_it_is(execution: ScheduleExecution, batch: int) -> list[ScheduleJob]:
+    """What waits in the earliest batch that has not ended; where batches do not wait for each other, what waits for room in any of them."""
     rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
-        execution_id=execution.pk, batch=batch, state=JobState.WAITING
+        execution_id=execution.pk, state=JobState.WAITING
     )
-    waiting = list(rows.order_by("ordinal"))
+    if execution.metadata.get("batch_gate") == BatchGate.COMPLETION:
+        return list(rows.filter(batch=batch).order_by("ordinal"))
+    return list(rows.order_by("ordinal")[:PORTION])
+
+
+def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob]) -> int:
+    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end of those
+    before; those that had no room, as soon as there is some.
+    """
+    if not waiting:
+        return 0
     begins = datetime.now(UTC) + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
     for job in waiting:
-        job.due_at = begins
+        job.due_at = begins if job.error is None else job.due_at
     try:
         targets.start(execution, waiting)
     except PipelineError as error:
@@ -98,6 +109,7 @@ def _let_go(execution: ScheduleExecution, batch: int) -> None:
     ScheduleJob.objects.bulk_update(
         waiting, ["state", "activity_id", "pipeline_run_id", "due_at", "error", "ended_at"], batch_size=500
     )
+    return sum(job.state != JobState.WAITING for job in waiting)
 
 
 def fail(waiting: Iterable[ScheduleJob], error: PipelineError) -> None:

@@ -93,9 +93,12 @@ def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
             targets.submit_each(pairs)
             ScheduleJob.objects.bulk_create(job for _, job in pairs)
             now, done = datetime.now(UTC), [execution.pk for execution, _ in pairs]
-            ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done).update(
+            single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done)
+            single.update(
                 jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
             )
+            if put_off := [execution.pk for execution, job in pairs if job.activity_id is None]:
+                single.filter(pk__in=put_off).update(jobs_enqueued=0)
     expanded = {execution.pk for execution, _ in pairs}
     return [execution_id for execution_id in ids if execution_id not in expanded]
 

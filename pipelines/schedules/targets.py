@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
+from activities import backlog
 from activities.states import WakeReason
-from activities.submission import NewActivity, submit
+from activities.submission import NewActivity, newcomers, submit
 from agents import configuration, input_schemas
 from agents.exceptions import AgentError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule_job import JobState
-from pipelines.submission import NewRun, start_runs
+from pipelines.submission import NewRun, WhenFull, start_runs
 from tenants.identifiers import uuid7
 
 ACTOR = "schedule"
@@ -56,6 +57,7 @@ def _key_of_pipeline(schedule: Schedule) -> str | None:
 def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
     """Create the work of these jobs and note it on them, unsaved; a job whose parameters the agent does not take has failed.
 
+    Those for which there is no room in a backlog wait with the reason as their error, and are given again when their execution is settled.
     In the caller's transaction. Raises `PipelineError` when the agent or the pipeline is gone or switched off.
     """
     if execution.definition["target_type"] == "agent":
@@ -68,8 +70,20 @@ def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
 def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
     """The jobs of many executions of one tenant in one statement; each of them is one that `takes` allows. As `start`."""
     items = [_activity(execution, job) for execution, job in pairs]
-    for (_, job), submitted in zip(pairs, submit(items, actor=ACTOR), strict=True):
-        job.activity_id, job.state = submitted.id, JobState.ENQUEUED
+    tenant_id = pairs[0][0].tenant_id
+    room = backlog.admitted(tenant_id, [newcomers([item]) for item in items])
+    made = submit(items[:room], actor=ACTOR, bounded=False) if room else []
+    for (_, job), submitted in zip(pairs[:room], made, strict=True):
+        job.activity_id, job.state, job.error = submitted.id, JobState.ENQUEUED, None
+    _put_off(tenant_id, [job for _, job in pairs[room:]], items[-1].agent_role or "")
+
+
+def _put_off(tenant_id: UUID, jobs: Iterable[ScheduleJob], role: str | None) -> None:
+    message = (
+        backlog.full(tenant_id, role) if role else "As much work of its pipeline is waiting as may wait."
+    )
+    for job in jobs:
+        job.state, job.error = JobState.WAITING, {"code": backlog.BacklogFull.code, "message": message}
 
 
 def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
@@ -142,9 +156,12 @@ def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> No
         )
         for job in jobs
     ]
-    runs = start_runs(execution.tenant_id, given["pipeline"] or "", news, actor=ACTOR)
-    for job, run in zip(jobs, runs, strict=True):
-        job.pipeline_run_id, job.state = run.pk, JobState.ENQUEUED
+    runs = start_runs(
+        execution.tenant_id, given["pipeline"] or "", news, actor=ACTOR, when_full=WhenFull.FEWER
+    )
+    for job, run in zip(jobs, runs, strict=False):
+        job.pipeline_run_id, job.state, job.error = run.pk, JobState.ENQUEUED, None
+    _put_off(execution.tenant_id, jobs[len(runs) :], None)
 
 
 def _begin(job: ScheduleJob) -> datetime | None:

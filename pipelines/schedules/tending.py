@@ -76,13 +76,17 @@ def unexpanded() -> QuerySet[ScheduleExecution]:
 
 
 def unsettled() -> QuerySet[ScheduleExecution]:
-    """Executions that end, let a batch go, or begin: none of their jobs is at work, or nothing of their schedule is."""
+    """Executions that end, let a batch go, or begin: none of their jobs is at work, some wait for room, or nothing of their schedule is
+    at work.
+    """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     first = Coalesce(Subquery(jobs.order_by("batch").values("state")[:1]), Value(""))
     before = ScheduleExecution.objects.filter(
         schedule_id=OuterRef("schedule_id"), status=ExecutionStatus.RUNNING
     )
-    idle = ~Q(status=ExecutionStatus.QUEUED) & Q(expanded_at__isnull=False) & ~Q(first=JobState.ENQUEUED)
+    put_off = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
+    idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)
+    idle &= ~Q(first=JobState.ENQUEUED) | put_off
     return (
         _unfinished()
         .annotate(first=first)

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from activities import backlog, recovery, tasks, turned_away
-from activities.backlog import BacklogFull, Newcomer
+from activities.backlog import BacklogFull
 from activities.models import Activity, ActivityEvent
 from activities.submission import NewActivity, submit
 from agents import configuration
@@ -54,9 +54,8 @@ def waiting(engine: Engine, tenant: Tenant, count: int = 1, **fields: Any) -> li
 
 
 def enter(tenant: Tenant, *priorities: int, role: str = "ba") -> list[UUID]:
-    """As the API does it: room and submission in one transaction."""
+    """As the API does it."""
     with tenant_scope(tenant.pk):
-        backlog.make_room(tenant.pk, [Newcomer(role, priority) for priority in priorities])
         items = [NewActivity(name="new", agent_role=role, priority=priority) for priority in priorities]
         return [one.id for one in submit(items, actor="token:test")]
 

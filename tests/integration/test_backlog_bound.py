@@ -1,0 +1,280 @@
+"""No more of a role waits than may: whoever comes by whatever way is refused, or waits elsewhere until there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from activities import backlog, cancellation, tasks, turned_away
+from activities.backlog import BacklogFull
+from activities.models import Activity
+from agents import configuration
+from agents.models import AgentConfig
+from pipelines import cancellation as run_cancellation
+from pipelines import unadmitted, versions
+from pipelines.models import PipelineRun, StepRun
+from pipelines.schedules import tending
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once
+from tests.flows import Flow, step
+from tests.integration.test_api_door import problem
+from tests.scheduling import HOUR, NOON, execution, fire, jobs, make_pipeline, make_schedule, tickers
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
+
+BOUND = 2
+ALL_ROWS = "db:ticker:all:id?enabled=true"
+
+
+@pytest.fixture
+def fresh() -> None:
+    backlog._counts.clear()
+    turned_away._refused.clear()
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    """Two activities of `qa` may wait. Nothing starts before a test delivers its message."""
+    engine.serve(tenant)
+    bound(tenant, "qa", BOUND)
+    return tenant
+
+
+def bound(tenant: Tenant, role: str, most: int) -> None:
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.update_or_create(
+            tenant=tenant, agent_id=role, defaults={"backlog": {"max_waiting": most}}
+        )
+    configuration.forget()
+
+
+def waiting(tenant: Tenant, role: str = "qa") -> int:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.for_tenant(tenant.pk).filter(status="created", agent_role=role).count()
+
+
+def put_off(tenant: Tenant) -> list[str]:
+    with tenant_scope(tenant.pk):
+        rows = StepRun.objects.filter(tenant_id=tenant.pk, reason="backlog").order_by("run_id", "position")
+        return list(rows.values_list("step", flat=True))
+
+
+def run_states(tenant: Tenant) -> list[str]:
+    with tenant_scope(tenant.pk):
+        return list(PipelineRun.objects.for_tenant(tenant.pk).order_by("pk").values_list("status", flat=True))
+
+
+def test_who_can_be_refused_is_refused_at_every_door(
+    api: Callable[..., Any], engine: Engine, acme: Tenant
+) -> None:
+    make_pipeline(acme)
+    client = api()
+    body = {"name": "x", "agent_role": "qa"}
+    assert [client.post("/api/v1/activities/", body).status_code for _ in range(BOUND)] == [201] * BOUND
+
+    doors = [
+        client.post("/api/v1/activities/", body),
+        client.post("/api/v1/activities/", [body, body]),
+        client.post("/api/v1/pipelines/flow/runs/", {}),
+        client.post("/api/v1/mailboxes/chat/items/", {"kind": "message", "text": "Hi.", "agent_role": "qa"}),
+        client.post(
+            "/api/v1/subagents/", {"subagent_type": "qa", "prompt": "Look.", "description": "A look"}
+        ),
+    ]
+
+    for refused in doors:
+        problem(refused, 429, "backlog_full")
+        assert int(refused["Retry-After"]) > 0
+    assert (waiting(acme), run_states(acme)) == (BOUND, [])
+    assert client.get("/api/v1/mailboxes/").json()["results"] == []
+
+
+def test_the_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
+    api: Callable[..., Any], engine: Engine, acme: Tenant
+) -> None:
+    tickers(acme, 9)
+    schedule = make_schedule(acme, params={"ticker": ALL_ROWS})
+    fire(schedule, NOON + HOUR)
+
+    assert [job.state for job in jobs(acme)] == ["enqueued"] * BOUND + ["waiting"] * 7
+    shown = (
+        api().get(f"/api/v1/schedules/{schedule.pk}/executions/{execution(acme).pk}/jobs/").json()["results"]
+    )
+    assert {job["error"]["code"] for job in shown if job["state"] == "waiting"} == {"backlog_full"}
+
+    rounds = 0
+    while execution(acme).finished_at is None and rounds < 20:
+        rounds += 1
+        assert waiting(acme) <= BOUND
+        engine.drain()
+        tending.tend()
+        assert waiting(acme) <= BOUND
+    assert (execution(acme).status, execution(acme).jobs_enqueued) == ("success", 9)
+    assert [job.error for job in jobs(acme)] == [None] * 9
+    assert len(engine.agent.calls) == 9
+
+
+def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, count=BOUND)
+
+    fire(make_schedule(acme), NOON + HOUR)
+    assert ([job.state for job in jobs(acme)], execution(acme).jobs_enqueued) == (["waiting"], 0)
+
+    engine.drain()
+    tending.tend()
+    engine.drain()
+    tending.tend()
+    assert (execution(acme).status, len(engine.agent.calls)) == ("success", BOUND + 1)
+
+
+def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: Engine, acme: Tenant) -> None:
+    tickers(acme, 5)
+    schedule = make_schedule(acme, pipeline=make_pipeline(acme), params={"ticker": ALL_ROWS})
+
+    fire(schedule, NOON + HOUR)
+    assert (run_states(acme), waiting(acme)) == (["running"] * BOUND, BOUND)
+
+    for _ in range(5):
+        engine.drain()
+        tending.tend()
+        assert waiting(acme) <= BOUND
+    assert run_states(acme) == ["completed"] * 5
+    assert execution(acme).status == "success"
+
+
+def started(tenant: Tenant, count: int, *steps: dict[str, Any]) -> list[UUID]:
+    versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": list(steps)}, actor="test")
+    return [start_run(tenant.pk, "flow", NewRun(), actor="test").pk for _ in range(count)]
+
+
+def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
+    api: Callable[..., Any], engine: Engine, acme: Tenant
+) -> None:
+    bound(acme, "ba", BOUND)  # nobody serves it
+    runs = started(acme, 5, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    engine.drain()
+
+    assert (waiting(acme, "ba"), put_off(acme)) == (BOUND, ["second"] * 3)
+    shown = api().get(f"/api/v1/pipeline-runs/{runs[-1]}/").json()["steps"][1]
+    assert (shown["status"], shown["reason"]) == ("pending", "backlog")
+    problem(api().post("/api/v1/activities/", {"name": "x", "agent_role": "ba"}), 429, "backlog_full")
+    assert unadmitted.admit_waiting() == 0
+
+    with tenant_scope(acme.pk):
+        first = Activity.objects.filter(agent_role="ba").earliest("created_at")
+    cancellation.cancel(acme.pk, first.pk, actor="test")
+    assert unadmitted.admit_waiting() == 1
+
+    assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
+
+
+def test_everything_that_was_put_off_gets_done(engine: Engine, acme: Tenant) -> None:
+    started(
+        acme, 5, step("first", agent_role="dev"), step("a", "first"), step("b", "first"), step("c", "a", "b")
+    )
+
+    for _ in range(12):
+        while engine.deliver():
+            assert waiting(acme) <= BOUND
+        unadmitted.admit_waiting()
+        assert waiting(acme) <= BOUND
+
+    assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
+    assert len(engine.agent.calls) == 20
+
+
+def test_a_fan_out_larger_than_the_bound_starts_once_nothing_else_waits(engine: Engine, acme: Tenant) -> None:
+    many = step("many", "list", for_each="steps.list.data")
+    flow = Flow(engine, acme, step("list", agent_role="dev"), many, step("end", "many", agent_role="dev"))
+    (other,) = engine.submit(acme, not_before=datetime.now(UTC) + HOUR)
+    flow.drain(list=[1, 2, 3, 4])
+    assert put_off(acme) == ["many"]
+
+    assert unadmitted.admit_waiting() == 0
+    cancellation.cancel(acme.pk, other, actor="test")
+    assert unadmitted.admit_waiting() == 1
+    flow.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert flow.branches("many") == ["done"] * 4
+
+
+def test_what_waits_for_room_ends_with_its_run(engine: Engine, acme: Tenant) -> None:
+    bound(acme, "ba", 1)
+    runs = started(acme, 2, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    engine.drain()
+    assert put_off(acme) == ["second"]
+
+    for run in runs:
+        run_cancellation.cancel_run(acme.pk, run, actor="test")
+
+    assert (unadmitted.admit_waiting(), waiting(acme, "ba"), put_off(acme)) == (0, 0, [])
+
+
+def test_a_revision_of_what_was_accepted_is_never_refused(
+    api: Callable[..., Any], engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme, requires_approval=True)
+    engine.drain()
+    engine.submit(acme, count=BOUND)
+    with tenant_scope(acme.pk):
+        gate = Activity.objects.get(parent_id=activity_id, link_kind="gate")
+
+    answer = api().post(f"/api/v1/activities/{gate.pk}/reject/", {"notes": "Again."})
+
+    assert answer.status_code == 200
+    assert waiting(acme) == BOUND + 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_of_many_at_once_no_more_get_in_than_may(engine: Engine, acme: Tenant, known: bool) -> None:
+    make_pipeline(acme)
+    start = (
+        (lambda: start_run(acme.pk, "flow", NewRun(), actor="test"))
+        if known
+        else (lambda: engine.submit(acme))
+    )
+
+    outcomes = at_once(*[start] * 5)
+
+    assert sum(isinstance(outcome, BacklogFull) for outcome in outcomes) == 3
+    assert [
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome, Exception) and not isinstance(outcome, BacklogFull)
+    ] == []
+    assert waiting(acme) == BOUND
+
+
+def test_steps_that_end_at_once_share_the_room_that_there_is(engine: Engine, acme: Tenant) -> None:
+    bound(acme, "ba", BOUND)
+    engine.serve(acme, "dev", max_concurrency=4)
+    started(acme, 4, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    messages = [engine.take() or {} for _ in range(4)]
+
+    outcomes = at_once(*[lambda message=message: tasks.run(**message) for message in messages])
+
+    assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
+    assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
+
+
+def test_without_a_bound_nobody_looks_how_much_waits(engine: Engine, acme: Tenant) -> None:
+    engine.submit(acme, "dev")
+
+    asked: list[str] = []
+
+    def listen(execute: Any, sql: str, *rest: Any) -> Any:
+        asked.append(sql)
+        return execute(sql, *rest)
+
+    with connections["default"].execute_wrapper(listen):
+        engine.submit(acme, "dev")
+
+    assert [sql for sql in asked if "count(" in sql.lower() or "advisory" in sql.lower()] == []
