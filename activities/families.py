@@ -17,7 +17,9 @@ from activities.states import LinkKind, Status
 from tenants.context import APP
 from tenants.sql import Statement
 
-_TREE, _DEPENDENTS = (Statement.load(Path(__file__).parent / "sql", name) for name in ("tree", "dependents"))
+_TREE, _DEPENDENTS, _OWN_WORK = (
+    Statement.load(Path(__file__).parent / "sql", name) for name in ("tree", "dependents", "own_work")
+)
 
 #: These take the place of their parent: what is asked of it is asked of them.
 SUCCESSORS = (LinkKind.REVISION_OF, LinkKind.REASSIGNED_FROM)
@@ -150,6 +152,21 @@ def line_of(tenant_id: UUID, activity: Any) -> list[Activity]:
     while line[-1].link_kind in SUCCESSORS and line[-1].parent_id is not None:
         line.append(Activity.objects.for_tenant(tenant_id).get(pk=line[-1].parent_id))
     return line
+
+
+def own_work(tenant_id: UUID, activity: Any, wanted: Iterable[UUID]) -> dict[UUID, bool]:
+    """Which of `wanted` are of the work that an activity, a row of Activity, belongs to; the others may exist or not.
+
+    True: the activity itself, and its subtasks at any depth. False: what is of the same pipeline run or deliverable.
+    """
+    parameters = {
+        "tenant": tenant_id,
+        "activity": activity.id,
+        "line": [member.id for member in line_of(tenant_id, activity)],
+        "wanted": list(wanted),
+        "most": MOST_MEMBERS,
+    }
+    return {row.id: row.is_part for row in _OWN_WORK.run(parameters, using=APP)}
 
 
 def tree_of(tenant_id: UUID, activity_id: UUID) -> Any:

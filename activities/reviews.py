@@ -11,7 +11,7 @@ from uuid import UUID
 from django.conf import settings
 
 from activities import families, suspension
-from activities.decision_rules import GENERAL_ROLE, DecisionRules
+from activities.decision_rules import GENERAL_ROLE
 from activities.exceptions import ActivityNotFound, QuotaExceeded, TransitionRefused
 from activities.models import Activity
 from activities.run_tokens import RunToken
@@ -22,8 +22,8 @@ TOOL = "request_human_review"
 
 
 def request(
-    run: RunToken, *, question: str, content: str | None = None, human_role: str | None = None, rules: DecisionRules | None = None
-) -> UUID:  # fmt: skip
+    run: RunToken, *, question: str, content: str | None = None, human_role: str | None = None
+) -> UUID:
     """Put the activity of a live run aside until a person has answered; the review's id. Raises `RunSuperseded`, `QuotaExceeded`."""
     activity = suspension.live(run)
     _refuse_too_many(activity)
@@ -37,7 +37,6 @@ def request(
         priority=min(activity.priority, BANDS["gated"]),
         input={"content": content, "data": None} if content is not None else None,
         metadata={"reviewed_activity_id": str(activity.pk)},
-        decision_rules=rules.stored() if rules else None,
     )
     return submit([review], actor=f"run:{run.run_id}")[0].id
 

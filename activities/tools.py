@@ -1,13 +1,16 @@
 """The tools with which an agent asks the orchestrator for something during a run.
 
 A tool acts with the authority of its run and nothing else: in the run's tenant, on the run's activity, while the run is the live one. A
-call has one effect however often it is repeated, and a repetition gets the first answer. An agent can ask; it can never decide.
+call has one effect however often it is repeated, and a repetition gets the first answer.
+
+An agent asks; people decide. No tool takes a due time, a default outcome, a quorum or voters, none answers or closes what somebody else has
+asked, and a question makes wait only what the run's own work consists of.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -18,10 +21,10 @@ from django.conf import settings
 from activities import approvals, blockers, families, inbox_quota, reassignment, reviews, subtasks, suspension
 from activities.approvals import NewApproval
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
-from activities.exceptions import KeyReused, QuotaExceeded, ToolRefused
+from activities.exceptions import KeyReused, QuotaExceeded
 from activities.models import Activity, ToolCall
 from activities.run_tokens import RunToken
-from activities.states import LinkKind, Status
+from activities.states import SETTLED, Status
 from tenants.context import tenant_scope
 
 CREATE_APPROVAL = "create_approval"
@@ -91,7 +94,8 @@ def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUI
     if tool == reassignment.TOOL:
         ids |= families.ids_that_end_with(run.tenant_id, run.activity_id)
     if tool == CREATE_APPROVAL:
-        ids |= set(arguments.get("activity_ids") or ())
+        asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
+        ids |= set(families.own_work(run.tenant_id, asking, _asked_about(run, arguments)))
     return ids
 
 
@@ -128,39 +132,38 @@ def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 
 def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     review = reviews.request(
-        run, question=arguments["question"], content=arguments.get("content"), human_role=arguments.get("human_role"),
-        rules=arguments.get("rules"),
+        run, question=arguments["question"], content=arguments.get("content"), human_role=arguments.get("human_role")
     )  # fmt: skip
     return _waits(Status.AWAITING_REVIEW, review)
 
 
 def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     asking = families.lock(run.tenant_id, [run.activity_id])[run.activity_id]
-    wanted = list(arguments.get("activity_ids") or [run.activity_id])
+    wanted = _asked_about(run, arguments)
     if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
         raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
-    linked = families.lock(run.tenant_id, wanted)
-    if missing := [str(activity_id) for activity_id in wanted if activity_id not in linked]:
-        raise ToolRefused(f"There is no activity {', '.join(missing)}.")
+    linked, refused = _sorted_out(asking, wanted)
+    if not linked:  # nothing would wait for the answer, so nobody is asked
+        return {**_goes_on(None), **_holding(asking, wanted, (), refused)}
     if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
-        return _goes_on(same)
+        return {**_goes_on(same), **_holding(asking, wanted, linked, refused)}
     new = NewApproval(
         type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
-        human_role=arguments.get("human_role"), rules=arguments.get("rules") or DecisionRules(),
+        human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
     )  # fmt: skip
     identity = f"run:{run.run_id}"
     approval = approvals.open_approval(run.tenant_id, new, actor=identity, identity=identity, about=asking)
-    approvals.link(
-        run.tenant_id,
-        approval,
-        list(linked.values()),
-        actor=identity,
-        may_hold=_may_hold(asking, linked.values()),
-    )
-    if run.activity_id not in linked:
-        return _goes_on(approval)
-    suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
-    return _waits(Status.AWAITING_REVIEW, approval)
+    approvals.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
+    answer = _goes_on(approval)
+    if run.activity_id in linked:
+        suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
+        answer = _waits(Status.AWAITING_REVIEW, approval)
+    return {**answer, **_holding(asking, wanted, linked, refused)}
+
+
+def _asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
+    """Each once, in the order in which they were given; left out, it is the run's own activity."""
+    return list(dict.fromkeys(arguments.get("activity_ids") or [run.activity_id]))
 
 
 def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
@@ -170,15 +173,47 @@ def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Itera
     )  # fmt: skip
 
 
-def _may_hold(asking: Activity, linked: Any) -> list[UUID]:
-    """An agent may make wait what belongs to its own deliverable or pipeline run; the rest of the tenant's work goes on."""
-    return [
-        activity.pk
-        for activity in linked
-        if (asking.deliverable_id is not None and activity.deliverable_id == asking.deliverable_id)
-        or (asking.pipeline_run_id is not None and activity.pipeline_run_id == asking.pipeline_run_id)
-        or (activity.link_kind == LinkKind.SUBTASK and activity.parent_id == asking.pk)
-    ]
+#: Neither has it begun, or an answer must come before it goes on.
+_WAITS = (Status.CREATED, Status.AWAITING_REVIEW)
+#: The same for what belongs to somebody else and for what does not exist.
+NOT_OWN = "It is not of this run's work."
+_BY_A_PERSON = "A person does it, and decides when."
+
+
+def _sorted_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
+    """Of what an agent names: what its question may be about, locked, and why it is not about the others.
+
+    That is its own activity, its subtasks at any depth, and of its pipeline run and deliverable what waits.
+    """
+    own = families.own_work(asking.tenant_id, asking, wanted)
+    rows = families.lock(asking.tenant_id, own)
+    refused = {
+        activity_id: why for activity_id, row in rows.items() if (why := _why_not(row, is_part=own[activity_id]))
+    }  # fmt: skip
+    return {pk: row for pk, row in rows.items() if pk not in refused}, refused
+
+
+def _why_not(activity: Activity, *, is_part: bool) -> str:
+    """What keeps a question of an agent from being about work that is its own; empty when nothing does."""
+    if activity.assignee_type != "agent":
+        return _BY_A_PERSON
+    if activity.status in SETTLED or (not is_part and activity.status not in _WAITS):
+        return f"It is {activity.status}."
+    return ""
+
+
+def _holding(
+    asking: Activity, wanted: Sequence[UUID], linked: Iterable[UUID], refused: Mapping[UUID, str]
+) -> dict[str, Any]:
+    """What an agent is told about what it named: what waits for people now, and why the rest does not."""
+    rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
+    now = dict(rows.values_list("pk", "status"))
+    held = [pk for pk in wanted if now.get(pk) == Status.AWAITING_REVIEW]
+    reasons = {pk: f"It is {status}, and goes on." for pk, status in now.items()} | dict(refused)
+    return {
+        "held": [str(pk) for pk in held],
+        "not_held": [{"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held],
+    }
 
 
 def _reassign_task(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,8 +230,8 @@ def _waits(status: Status, created: UUID) -> dict[str, Any]:
     return {"id": str(created), "status": status.value, "stop": True}
 
 
-def _goes_on(created: UUID) -> dict[str, Any]:
-    return {"id": str(created), "status": Status.IN_PROGRESS.value, "stop": False}
+def _goes_on(created: UUID | None) -> dict[str, Any]:
+    return {"id": str(created) if created else None, "status": Status.IN_PROGRESS.value, "stop": False}
 
 
 _TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {

@@ -33,11 +33,6 @@ _HUMAN_ROLE = _text("Role of the person, such as editor. Give either this or age
 _ASKED = _text(
     "Role of the person who is asked, such as editor. Left out, somebody responsible is found.", 63
 )
-_SECONDS = {
-    "type": "number",
-    "exclusiveMinimum": 0,
-    "description": "Seconds within which an answer is needed.",
-}
 
 DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
@@ -77,14 +72,13 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             question=_text("What you want to know.", 2_000),
             content=_text("What it is about, for the person to look at.", 200_000),
             human_role=_ASKED,
-            due_seconds=_SECONDS,
         ),
         "always",
     ),
     ToolDefinition(
         "create_approval",
-        "Have a person decide about a direction, with options to choose from, for your work or for several activities at once. "
-        "Ends this run when your own work is among them.",
+        "Have a person decide about a direction, with options to choose from, for your work or for several activities at once: your "
+        "subtasks, and what waits in your pipeline run or deliverable. Ends this run when your own work is among them.",
         _object(
             ["type", "title"],
             type=_text("content_direction, brand_direction, or another short name.", 63),
@@ -99,7 +93,6 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
                 "description": "The activities that wait for the decision. Left out: your own.",
             },
             human_role=_ASKED,
-            due_seconds=_SECONDS,
         ),
         "sometimes",
     ),

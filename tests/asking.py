@@ -32,12 +32,22 @@ def called(agent: Agent, tool: str, body: Any) -> UUID:
 
 
 def asked(
-    tenant: Tenant, activities: Sequence[UUID] = (), *, identity: str = "token:asker", **rules: Any
+    tenant: Tenant,
+    activities: Sequence[UUID] = (),
+    *,
+    identity: str = "user:asker",
+    human_role: str | None = None,
+    **rules: Any,
 ) -> UUID:
     """An approval about these activities, asked by an operator; those that have not started wait for it."""
     with tenant_scope(tenant.pk):
         linked = families.lock(tenant.pk, activities)
-        new = NewApproval(type="content_direction", title="Which direction?", rules=DecisionRules(**rules))
+        new = NewApproval(
+            type="content_direction",
+            title="Which direction?",
+            human_role=human_role,
+            rules=DecisionRules(**rules),
+        )
         approval = approvals.open_approval(tenant.pk, new, actor="operator", identity=identity)
         approvals.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
     return approval

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from activities.api.decisions import LONGEST_NOTES
+from activities.bodies.rules import RulesSerializer
 from activities.bodies.tools import ApprovalRequestSerializer
 from agents.api.strict import OPTIONAL, OneOf, StrictSerializer, Text
 
 DECISIONS = {"approved": "approve", "rejected": "reject"}
 
 
-class NewApprovalSerializer(ApprovalRequestSerializer):
+class NewApprovalSerializer(ApprovalRequestSerializer, RulesSerializer):
     """A question about any number of activities. Those that have not started wait for the answer."""
 
 

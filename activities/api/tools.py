@@ -18,15 +18,29 @@ from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.idempotency import HEADER, key_of
 
 
+class NotHeldSerializer(serializers.Serializer[Any]):
+    """An activity that a question does not make wait. The reason is the same for what is not the run's work and for what does not exist."""
+
+    id = serializers.UUIDField()
+    reason = serializers.CharField()
+
+
 class ToolAnswerSerializer(serializers.Serializer[Any]):
     """What came of it. When `stop` is true the run is over: the agent ends, and is started again when there is something new."""
 
     id = serializers.UUIDField(
-        help_text="The activity that came into being: resolution, subtask, review, approval or heir."
+        allow_null=True,
+        help_text="The activity that came into being: resolution, subtask, review, approval or heir. Null: nobody was asked.",
     )
     status = serializers.CharField(help_text="Of the agent's own activity.")
     stop = serializers.BooleanField()
     duplicate = serializers.BooleanField(help_text="The same call had come before.")
+    held = serializers.ListField(
+        child=serializers.UUIDField(),
+        required=False,
+        help_text="Of `create_approval`: what waits for people now.",
+    )
+    not_held = NotHeldSerializer(many=True, required=False, help_text="Of `create_approval`: what does not.")
 
 
 ARGUMENTS = PolymorphicProxySerializer(

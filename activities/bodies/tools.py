@@ -1,4 +1,7 @@
-"""What agents give to the tools: an object each, read by the letter."""
+"""What agents give to the tools: an object each, read by the letter.
+
+A question of an agent has no rules: by when, by how many and with what default it is decided is never the agent's to say.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from django.conf import settings
 from rest_framework import serializers
 
 from activities.bodies.assignees import AssigneeSerializer, ReassignmentSerializer
-from activities.bodies.rules import OptionsField, RulesSerializer, rules_of
+from activities.bodies.rules import OptionsField
 from agents.api.strict import OPTIONAL, Flag, Identifier, Member, StrictSerializer, Text, Whole, read
 
 LONGEST_MESSAGE = 2_000
@@ -40,20 +43,22 @@ class SubtaskSerializer(AssigneeSerializer):
     blocking = Flag()
 
 
-class ReviewRequestSerializer(RulesSerializer):
+class ReviewRequestSerializer(StrictSerializer):
     """A question to a person in the middle of the work."""
 
     question = Text(max_length=LONGEST_MESSAGE)
     content = Text(max_length=LONGEST_CONTENT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
 
 
-class ApprovalRequestSerializer(RulesSerializer):
+class ApprovalRequestSerializer(StrictSerializer):
     """A decision about several activities. Left out, `activity_ids` is the agent's own."""
 
     type = Text(max_length=63, help_text="content_direction, brand_direction, or another name.")
     title = Text(max_length=200)
     description = Text(max_length=LONGEST_TEXT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
     options = OptionsField(**OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
     activity_ids = serializers.ListField(
         child=Identifier(), max_length=settings.ORCHESTRATOR_LINKS_PER_APPROVAL, **OPTIONAL
     )
@@ -70,7 +75,4 @@ KINDS: dict[str, type[StrictSerializer]] = {
 
 def arguments_of(tool: str, body: Any) -> Mapping[str, Any]:
     """The arguments as the tool takes them. Raises REST framework's `ValidationError` naming every fault, `KeyError` for no tool."""
-    arguments = read(KINDS[tool], body)
-    if issubclass(KINDS[tool], RulesSerializer):
-        arguments["rules"] = rules_of(arguments)
-    return arguments
+    return read(KINDS[tool], body)

@@ -31,7 +31,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 
 def voter(name: str) -> Voter:
-    return Voter(name, identity=f"token:{name}")
+    return Voter(name, identity=f"user:{name}")
 
 
 def kinds_of(outcomes: list[Any]) -> Counter[str]:

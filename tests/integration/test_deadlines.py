@@ -18,7 +18,7 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, asking, children, heard, links_of, told
+from tests.asking import asked, children, heard, links_of, told
 from tests.engine import Engine, at_once
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -27,6 +27,15 @@ CHAIN = {
     "due_seconds": 120,
     "reminders": [30],
     "escalation": [{"after_seconds": 60, "human_role": "head"}],
+    "on_timeout": "approve",
+}
+
+
+#: The same, as an operator's question over the API has it.
+RULES: dict[str, Any] = {
+    "due_seconds": 120,
+    "reminders": (Later(30),),
+    "escalation": (Later(60, "head"),),
     "on_timeout": "approve",
 }
 
@@ -69,9 +78,8 @@ def a_task(tenant: Tenant, **rules: Any) -> UUID:
 def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_and_the_agent_wakes(
     engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, approval = asking(
-        engine, acme, "create_approval", {**DIRECTION, **CHAIN, "human_role": "editor"}
-    )
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id], human_role="editor", **RULES)
     start = began(acme, approval)
     seen = []
 
@@ -86,7 +94,7 @@ def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_
         ["reminder", "escalation", "expired"], ["reminder", "escalation", "expired"],
     ]  # fmt: skip
     assert alerts(acme) == [("reminder", "editor"), ("escalation", "head"), ("expired", "head")]
-    assert len(heard(engine, activity_id)) == 2
+    assert len(heard(engine, activity_id)) == 1
     said = told(engine.agent.calls[-1])
     assert (said["reason"], said["outcome"], said["reviewed_by"]) == (
         "review_approved",
@@ -99,7 +107,7 @@ def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_
 def test_processes_that_all_come_back_after_an_outage_let_everything_happen_once_and_in_order(
     engine: Engine, acme: Tenant
 ) -> None:
-    ids = [asking(engine, acme, "create_approval", {**DIRECTION, **CHAIN}) for _ in range(5)]
+    ids = [(activity_id, asked(acme, [activity_id], **RULES)) for activity_id in engine.submit(acme, count=5)]
     late = began(acme, ids[-1][1]) + timedelta(days=1)
 
     passed = at_once(*[partial(deadlines.pass_due, late)] * 4)
@@ -112,14 +120,14 @@ def test_processes_that_all_come_back_after_an_outage_let_everything_happen_once
         assert [kind for about, kind in told_of if about == approval] == ["reminder", "escalation", "expired"]
         assert [deadline.happened_at for deadline in planned(acme, approval)] == [late] * 3
         assert engine.status(acme, approval) == "approved"
-        assert len(heard(engine, activity_id)) == 2
+        assert len(heard(engine, activity_id)) == 1
     assert len(told_of) == 15
 
 
 def test_an_escalation_asks_the_next_role_and_makes_the_question_urgent(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    _, approval = asking(engine, acme, "create_approval", {**DIRECTION, **CHAIN, "human_role": "editor"})
+    approval = asked(acme, human_role="editor", **RULES)
 
     deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
 
@@ -205,25 +213,6 @@ def test_no_default_completes_a_persons_task(engine: Engine, acme: Tenant) -> No
 
     assert engine.status(acme, task) == "created"
     assert alerts(acme) == [("overdue", "editor")]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "reason"), [("approve", "review_approved"), ("reject", "review_feedback")]
-)
-def test_a_review_that_nobody_answers_ends_with_its_default(
-    engine: Engine, acme: Tenant, outcome: str, reason: str
-) -> None:
-    body = {"question": "Good?", "due_seconds": 60, "on_timeout": outcome}
-    activity_id, review = asking(engine, acme, "request_human_review", body)
-
-    deadlines.pass_due(began(acme, review) + timedelta(seconds=60))
-    engine.drain()
-
-    assert (told(engine.agent.calls[-1])["reason"], told(engine.agent.calls[-1])["outcome"]) == (
-        reason,
-        "expired",
-    )
-    assert len(heard(engine, activity_id)) == 2
 
 
 @pytest.mark.parametrize("outcome", ["approve", "reject"])

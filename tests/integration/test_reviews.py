@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from activities import deadlines
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
@@ -149,45 +147,6 @@ def test_a_review_that_is_withdrawn_wakes_with_the_reason(api: Any, engine: Engi
         False,
         "Decide yourself.",
     )
-
-
-@pytest.mark.parametrize(
-    ("outcome", "reason"), [("approve", "review_approved"), ("reject", "review_feedback")]
-)
-def test_a_review_that_nobody_answers_in_time_wakes_with_its_default(
-    engine: Engine, acme: Tenant, outcome: str, reason: str
-) -> None:
-    activity_id, review = asked(engine, acme, due_seconds=60, on_timeout=outcome)
-
-    deadlines.pass_due(datetime.now(UTC) + timedelta(seconds=30))
-    assert not_woken(engine, activity_id)
-    for _ in range(2):
-        deadlines.pass_due(datetime.now(UTC) + timedelta(seconds=61))
-
-    told = woken(engine, activity_id)
-    (wake,) = told.wakes
-    assert (told.wake_reason, wake["outcome"], wake["review_approved"]) == (
-        reason,
-        "expired",
-        outcome == "approve",
-    )
-    assert len(wakes_of(acme, activity_id)) == 2
-    assert engine.get(acme, review).decided_by == "deadline"
-
-
-def test_an_answer_after_the_time_is_told_that_it_comes_too_late(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    _, review = asked(engine, acme, due_seconds=60, on_timeout="approve")
-    deadlines.pass_due(datetime.now(UTC) + timedelta(seconds=61))
-
-    late = problem(
-        api("reviewer").post(of(review, "review"), {"approved": False, "feedback": "x"}),
-        409,
-        "already_decided",
-    )
-
-    assert late["decided_by"] == "deadline"
 
 
 def test_of_twenty_answers_at_once_one_counts_and_the_others_learn_whose(

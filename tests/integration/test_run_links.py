@@ -38,7 +38,7 @@ Work = Callable[[AgentRequest, RunLink], AgentResult]
 BAD: dict[str, list[Any]] = {
     "report_blocker": [{}, {"type": "api_outage"}, {"type": 5, "message": "x"}, {"type": "a", "message": "b", "more": 1}],
     "create_subtask": [{"name": "a", "description": "b"}, {"name": "", "description": "b", "blocking": True, "agent_role": "ba"}],
-    "request_human_review": [{}, {"question": "x", "due_seconds": 0}],
+    "request_human_review": [{}, {"question": "x", "due_seconds": 86400}],
     "create_approval": [{"type": "a"}, {"type": "a", "title": "b", "options": ["x", "x"]}],
     "reassign_task": [{"human_role": "editor"}, {"human_role": "editor", "reason": ""}],
 }  # fmt: skip

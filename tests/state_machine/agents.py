@@ -16,7 +16,7 @@ from tests.state_machine.drawn import ends_of_calls, fates, indexes, roles, rule
 from tests.state_machine.flow import PIPELINES, Flow
 from tests.state_machine.machine import Machine, pick
 from tests.state_machine.tasks import Attempt, Rules, Task
-from tests.state_machine.world import ROLES, decision_rules, stored_rules
+from tests.state_machine.world import ROLES, stored_rules
 
 TOOLS = ("blocker", "review", "part", "idle part", "approval", "approval over others", "hands on")
 Call = tuple[Attempt, str, dict[str, Any], dict[str, Any]]
@@ -113,7 +113,7 @@ class Agents(Machine):
             self.deliver(message, during, end)
 
     def _asks(self, attempt: Attempt, tool: str, answered: bool) -> None:
-        self.call(attempt, tool, 0, None, "kept")
+        self.call(attempt, tool, 0, "kept")
         self.engine_and_model_agree()
         if answered and attempt.task.waits_for is not None:
             self.answer(attempt.task.waits_for)
@@ -151,15 +151,12 @@ class Agents(Machine):
         index=indexes,
         tool=st.sampled_from(TOOLS),
         other=indexes,
-        rules=rules_of_decisions,
         role=roles,
         fate=fates,
     )
-    def an_agent_asks(
-        self, index: int, tool: str, other: int, rules: Rules | None, role: str | None, fate: str
-    ) -> None:
+    def an_agent_asks(self, index: int, tool: str, other: int, role: str | None, fate: str) -> None:
         if attempt := pick(self.accepted(), index):
-            self.call(attempt, tool, other, rules, fate, role)
+            self.call(attempt, tool, other, fate, role)
 
     # What comes again or too late.
 
@@ -178,7 +175,7 @@ class Agents(Machine):
         elif what == "call" and self.calls:
             self._repeat(self.calls[index % len(self.calls)])
         elif what == "tool":
-            self.call(attempt, tool, index, None, "kept")
+            self.call(attempt, tool, index, "kept")
         else:
             self._report(
                 attempt,
@@ -196,18 +193,17 @@ class Agents(Machine):
         attempt: Attempt,
         tool: str,
         other: int,
-        rules: Rules | None,
         fate: str,
         role: str | None = "dev",
     ) -> None:
-        name, arguments, modelled = self._tool(attempt, tool, other, rules, role)
+        name, arguments, modelled = self._tool(attempt, tool, other, role)
         answers: list[Any] = []
         self.happens(modelled, lambda: answers.append(self.world.call(attempt.token, name, arguments)), fate)
         if answers and fate != "crash":
             self.calls.append((attempt, name, arguments, answers[0].body))
 
     def _tool(
-        self, attempt: Attempt, tool: str, other: int, rules: Rules | None, role: str | None
+        self, attempt: Attempt, tool: str, other: int, role: str | None
     ) -> tuple[str, dict[str, Any], Callable[[], Any]]:
         """Its name and arguments, and what the model does instead."""
         said, model = self.text(tool), self.model
@@ -216,8 +212,8 @@ class Agents(Machine):
             arguments: dict[str, Any] = {"type": "api_outage", "message": said}
             return "report_blocker", arguments, partial(model.reports_blocker, attempt)
         if tool == "review":
-            arguments = {"question": said, "rules": decision_rules(rules)}
-            return "request_human_review", arguments, partial(model.asks_for_review, attempt, rules)
+            arguments = {"question": said}
+            return "request_human_review", arguments, partial(model.asks_for_review, attempt)
         if tool in ("part", "idle part"):
             blocking = tool == "part"
             arguments = {"name": said, "description": "", "blocking": blocking, **whom}
@@ -229,9 +225,9 @@ class Agents(Machine):
         if tool == "hands on":
             return "reassign_task", {"reason": said, **whom}, partial(model.hands_on, attempt, role)
         about = [attempt.task] if tool == "approval" else self.several(other)
-        arguments = {"type": "brand_direction", "title": said, "rules": decision_rules(rules)}
+        arguments = {"type": "brand_direction", "title": said}
         arguments["activity_ids"] = [task.id for task in about]
-        return "create_approval", arguments, partial(model.asks_over, attempt, about, rules)
+        return "create_approval", arguments, partial(model.asks_over, attempt, about)
 
     def several(self, index: int) -> list[Task]:
         """Up to three tasks, oldest first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.state_machine.ends import Ends
-from tests.state_machine.life import FAILED, Refused
-from tests.state_machine.tasks import Attempt, Rules, Task
+from tests.state_machine.life import FAILED, SUCCESSORS, Refused
+from tests.state_machine.tasks import Attempt, Task
 
 
 class Asks(Ends):
@@ -82,9 +82,9 @@ class Asks(Ends):
             Task(parent=attempt.task, link="resolution", run=attempt.task.run),
         )
 
-    def asks_for_review(self, attempt: Attempt, rules: Rules | None) -> Task:
+    def asks_for_review(self, attempt: Attempt) -> Task:
         self._may_call(attempt)
-        review = Task(parent=attempt.task, link="review", rules=rules, run=attempt.task.run)
+        review = Task(parent=attempt.task, link="review", run=attempt.task.run)
         return self._put_aside(attempt, "waits for an answer", "request_human_review", review)
 
     def creates_part(self, attempt: Attempt, *, agent: str | None, blocking: bool) -> Task:
@@ -97,21 +97,33 @@ class Asks(Ends):
         attempt.calls -= 1
         return self._put_aside(attempt, "waits for a part", "create_subtask", part)
 
-    def asks_over(self, attempt: Attempt, about: Sequence[Task], rules: Rules | None) -> Task:
-        """An approval over several tasks, perhaps its own among them."""
+    def asks_over(self, attempt: Attempt, about: Sequence[Task]) -> Task | None:
+        """An approval over several tasks, perhaps its own among them. It is about those that are the task's own work."""
         self._may_call(attempt)
         task = attempt.task
-        question = Task(parent=task, link="approval", gate=True, rules=rules, run=task.run)
+        own = [other for other in about if self._may_ask_about(task, other)]
+        if not own:
+            attempt.calls += 1
+            return None
+        question = Task(parent=task, link="approval", gate=True, run=task.run)
         self.add(question)
-        self.link(question, about, [other for other in about if self._may_hold(task, other)])
-        if task not in about:
+        self.link(question, own, own)
+        if task not in own:
             attempt.calls += 1
             return question
         return self._put_aside(attempt, "waits for an answer", "create_approval", question, is_new=False)
 
-    def _may_hold(self, task: Task, other: Task) -> bool:
-        same_run = task.run is not None and other.run is task.run
-        return same_run or (other.link == "subtask" and other.parent is task)
+    def _may_ask_about(self, task: Task, other: Task) -> bool:
+        if other.agent is None or not other.live:
+            return False
+        above: Task | None = other
+        while above is not None and above not in task.line:
+            above = above.parent if above.link in SUCCESSORS | {"subtask"} else None
+        if above is not None:
+            return True
+        return (
+            task.run is not None and other.run is task.run and other.status in ("created", "awaiting_review")
+        )
 
     def hands_on(self, attempt: Attempt, agent: str | None) -> Task:
         self._may_call(attempt)

@@ -17,7 +17,8 @@ _TASKS = Statement(
            a.attempts, a.stalls, a.dedup_key, coalesce(w.due, false) AS due, coalesce(w.later, false) AS later,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(d.state, d.handled_at IS NOT NULL, d.escalation_id) ORDER BY d.created_at), '[]')
             FROM activities_deadletter d WHERE d.activity_id = a.id) AS letters,
-           (SELECT coalesce(jsonb_object_agg(v.voter, v.decision), '{}') FROM activities_vote v WHERE v.activity_id = a.id) AS votes,
+           (SELECT coalesce(jsonb_object_agg(substr(v.voter, 6), v.decision), '{}')
+            FROM activities_vote v WHERE v.activity_id = a.id) AS votes,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(l.approval_id, l.state) ORDER BY l.approval_id), '[]')
             FROM approval_linked_activities l WHERE l.activity_id = a.id) AS links
     FROM activities_activity a LEFT JOIN LATERAL (

@@ -203,7 +203,7 @@ def decision_rules(rules: Rules | None) -> DecisionRules | None:
         on_timeout=rules.on_timeout,
         due_seconds=2 * LONG if rules.on_timeout else None,
         reminders=(Later(LONG),) if rules.on_timeout else (),
-        asked_by=rules.asked_by or "",
+        asked_by=f"user:{rules.asked_by}" if rules.asked_by else "",
         self_approval=rules.asked_by is None,
     )
 
@@ -214,4 +214,4 @@ def stored_rules(rules: Rules | None) -> Any:
 
 
 def voter(name: str) -> Voter:
-    return Voter(name, identity=name)
+    return Voter(name, identity=f"user:{name}")

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from activities import approvals, deadletters
-from activities.decision_rules import Voter
+from activities.decision_rules import Later, Voter
 from activities.models import Approval, DeadLetter, Deadline, ToolCall
 from agents.contracts import Accepted
 from tenants.context import system_scope
@@ -38,7 +38,7 @@ def test_an_approval_shows_its_question_its_votes_and_what_waits_for_it(
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id], quorum=2, options=("Honey", "Hives"), due_seconds=60)
     approvals.approve(
-        acme.pk, approval, actor=Voter("Ann", identity="a"), chosen_option="Hives", notes="<b>yes</b>"
+        acme.pk, approval, actor=Voter("Ann", identity="user:1"), chosen_option="Hives", notes="<b>yes</b>"
     )
 
     listed, page = words(root.get(list_of(Approval))), root.get(page_of(row(Approval, approval)))
@@ -143,10 +143,11 @@ def test_giving_up_needs_a_reason(engine: Engine, acme: Tenant, root: Client) ->
 
 def test_deadlines_and_tool_calls_are_shown(engine: Engine, acme: Tenant, root: Client) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    asking(engine, acme, "request_human_review", {"question": "Good?", "due_seconds": 60, "reminders": [30]})
+    asking(engine, acme, "request_human_review", {"question": "Good?"})
+    asked(acme, due_seconds=60, reminders=(Later(30),))
 
     deadlines, calls = words(root.get(list_of(Deadline))), words(root.get(list_of(ToolCall)))
 
     assert "Reminder" in deadlines
-    assert "Review: work 0" in deadlines
+    assert "Which direction?" in deadlines
     assert "request_human_review" in calls

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from activities import approvals, cancellation, deadlines, relay
+from activities import approvals, cancellation, relay
 from activities.decision_rules import Voter
 from activities.exceptions import (
     AlreadyDecided,
     DecisionForbidden,
     SubmissionInvalid,
 )
-from activities.models import Deadline
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
-from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.asking import DIRECTION, asked, asking, called, heard, links_of, told
 from tests.engine import Engine, elsewhere
@@ -30,14 +28,12 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
         ("reject", "review_feedback", "rejected", "Nice"),
         ("withdraw", "review_feedback", "withdrawn", "Nice"),
         ("cancel", "review_feedback", "withdrawn", "Nice"),
-        ("expire", "review_feedback", "expired", deadlines.NOBODY),
     ],
 )
 def test_an_agent_wakes_with_the_outcome_however_its_question_ends(
     engine: Engine, patient: Tenant, end: str, reason: str, outcome: str, feedback: str
 ) -> None:
-    rules = {"due_seconds": 60, "on_timeout": "reject"} if end == "expire" else {}
-    activity_id, approval = asking(engine, patient, "create_approval", {**DIRECTION, **rules})
+    activity_id, approval = asking(engine, patient, "create_approval", DIRECTION)
 
     if end == "approve":
         approvals.approve(patient.pk, approval, actor="Ann", notes="Nice")
@@ -45,12 +41,8 @@ def test_an_agent_wakes_with_the_outcome_however_its_question_ends(
         approvals.reject(patient.pk, approval, actor="Ann", notes="Nice")
     elif end == "withdraw":
         approvals.withdraw(patient.pk, approval, by=voter("Ann"), reason="Nice")
-    elif end == "cancel":
-        cancellation.cancel(patient.pk, approval, actor="Ann", reason="Nice")
     else:
-        with tenant_scope(patient.pk):
-            (due,) = Deadline.objects.filter(activity_id=approval)
-        deadlines.pass_due(due.at)
+        cancellation.cancel(patient.pk, approval, actor="Ann", reason="Nice")
     engine.drain()
 
     assert len(heard(engine, activity_id)) == 2
@@ -124,11 +116,11 @@ def test_a_decision_before_the_agents_own_202_has_come_wakes_once(engine: Engine
 
 
 def test_only_who_asked_and_operators_take_an_approval_back(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, identity="token:Ann")
+    approval = asked(acme, identity="user:Ann")
 
     with pytest.raises(DecisionForbidden, match="operator has asked this"):
-        approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="token:Bob", decides_all=False))
-    approvals.withdraw(acme.pk, approval, by=Voter("Ann", identity="token:Ann", decides_all=False))
+        approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="user:Bob", decides_all=False))
+    approvals.withdraw(acme.pk, approval, by=Voter("Ann", identity="user:Ann", decides_all=False))
 
     with pytest.raises(AlreadyDecided, match="Ann withdrew this"):
         approvals.approve(acme.pk, approval, actor="Bob")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="token:Asker")
+    approval = asked(acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="user:Asker")
 
     approvals.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
     with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approve"):
@@ -93,8 +93,8 @@ def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
 
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_who_asks_may_answer_only_where_it_is_allowed(engine: Engine, acme: Tenant, quorum: int) -> None:
-    allowed = asked(acme, quorum=quorum, identity="token:Ann")
-    refused = asked(acme, quorum=quorum, identity="token:Ann", self_approval=False)
+    allowed = asked(acme, quorum=quorum, identity="user:Ann")
+    refused = asked(acme, quorum=quorum, identity="user:Ann", self_approval=False)
 
     approvals.approve(acme.pk, allowed, actor=voter("Ann"))
     with pytest.raises(DecisionForbidden):

@@ -6,4 +6,4 @@ from activities.decision_rules import Voter
 
 
 def voter(name: str) -> Voter:
-    return Voter(name, identity=f"token:{name}")
+    return Voter(name, identity=f"user:{name}")

@@ -30,8 +30,9 @@ def test_one_blocker_of_a_kind_is_open_and_not_more(api: Any, engine: Engine, ac
 
 
 def test_an_agent_asks_about_fifty_activities_at_once_and_not_more(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    ids = list(map(str, engine.submit(acme, "ba", count=51)))
+    page = uuid4()
+    _, agent = at_work(engine, acme, deliverable_id=page)
+    ids = list(map(str, engine.submit(acme, "ba", count=51, deliverable_id=page)))
 
     refused = problem(
         agent.use("create_approval", **CALLS["create_approval"], activity_ids=ids), 429, "quota_exceeded"
@@ -103,8 +104,9 @@ def test_agents_of_a_role_fill_the_inbox_so_far_and_no_further(
 
 
 def test_a_question_that_is_open_already_is_not_asked_twice(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    ids = list(map(str, engine.submit(acme, "ba", count=2)))
+    page = uuid4()
+    _, agent = at_work(engine, acme, deliverable_id=page)
+    ids = list(map(str, engine.submit(acme, "ba", count=2, deliverable_id=page)))
     approval = {**CALLS["create_approval"], "activity_ids": ids}
     task = {"name": "Look", "description": "There.", "human_role": "editor", "blocking": False}
 

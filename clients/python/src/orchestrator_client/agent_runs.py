@@ -119,10 +119,10 @@ class Callbacks(Resource[D]):
         options: Sequence[Any] | None = None,
         activity_ids: Sequence[str] | None = None,
         human_role: str | None = None,
-        due_seconds: int | None = None,
         **more: Any,
     ) -> None:
-        """Ask for an approval, of several activities if need be."""
+        """Ask for an approval, of several activities if need be: the run's own, its subtasks, and what waits in its pipeline run or
+        deliverable. `held` of the answer are those that wait now, `not_held` the others with the reason."""
 
     @POST("/tools/reassign_task/", ToolAnswer)
     def reassign_task(

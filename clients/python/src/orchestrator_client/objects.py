@@ -195,9 +195,14 @@ class Receipt(Record):
 
 
 class ToolAnswer(Record):
-    """What a tool did: the id of what it made, and whether to stop working."""
+    """What a tool did: the id of what it made, and whether to stop working.
 
-    id: str
+    `held` and `not_held` are of `create_approval`, whose `id` is None when nothing could wait and nobody was asked.
+    """
+
+    id: str | None
     status: str
     stop: bool
     duplicate: bool
+    held: list[str]
+    not_held: list[dict[str, str]]

@@ -1,0 +1,20 @@
+-- Which of these activities are of the work that an activity belongs to.
+-- Parameters  tenant, activity; line: the activity itself and those whose place it has taken; wanted: at most so many as an agent may name;
+--             most: steps up a tree
+-- Returns     id, is_part: of those that stand below the line as subtasks, at any depth; the others are of the same pipeline run or deliverable
+WITH RECURSIVE up AS (
+    SELECT id AS wanted, id, parent_id, link_kind, 0 AS steps
+    FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(wanted)s)
+    UNION ALL
+    SELECT up.wanted, p.id, p.parent_id, p.link_kind, up.steps + 1
+    FROM up JOIN activities_activity p ON p.tenant_id = %(tenant)s AND p.id = up.parent_id
+    WHERE NOT up.id = ANY(%(line)s) AND up.link_kind IN ('subtask', 'revision_of', 'reassigned_from') AND up.steps < %(most)s
+), part AS (
+    SELECT DISTINCT wanted AS id FROM up WHERE id = ANY(%(line)s)
+)
+SELECT id, true AS is_part FROM part
+UNION ALL
+SELECT w.id, false FROM activities_activity a
+JOIN activities_activity w ON w.tenant_id = %(tenant)s AND w.id = ANY(%(wanted)s)
+    AND (w.pipeline_run_id = a.pipeline_run_id OR w.deliverable_id = a.deliverable_id)
+WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s AND w.id NOT IN (SELECT id FROM part)
