@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
+.PHONY: help demo demo-model up test chaos fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -27,6 +27,9 @@ up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOW
 
 test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
 	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+chaos: $(VENV)/.run ## Torment an installation of its own and check what tenants saw; MINUTES=2 SEED=7 KINDS=worker-killed,redis-flushed
+	@$(RUN) -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(ARGS)
 
 fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)

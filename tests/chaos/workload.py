@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 8  # of a run
 SCHEDULE_SECONDS = 4
 
 #: Neither a client's right answer nor what an outage is answered with.
-UNEXPECTED = frozenset({400, 401, 403, 404, 405, 415, 422, 500})
+UNEXPECTED = frozenset({400, 401, 403, 404, 415, 422, 500})
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "chaos-flow": {
