@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
-import psycopg
-from django.db import InterfaceError, OperationalError
 from django.db.models import Q
 
 from activities import approvals
@@ -25,6 +23,7 @@ from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.reviews import EXPIRED
 from activities.states import BANDS, LinkKind, Status
+from tenants import outages
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -33,12 +32,6 @@ PAGE = 100
 TURN_SECONDS = 2.0  # After an outage there may be thousands; whoever calls has other things to do as well.
 NOBODY = "Nobody decided in time."
 _OPEN = (Status.CREATED, Status.IN_PROGRESS)
-# Somebody decides at this very moment: the next turn will see what came of it.
-_MET_SOMEBODY = (
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.LockNotAvailable,
-)
 
 
 class _Due(NamedTuple):
@@ -84,11 +77,11 @@ def _due(now: datetime) -> Iterator[_Due]:
 def _passed(due: _Due, now: datetime) -> bool:
     try:
         _pass(due, now)
-    except (OperationalError, InterfaceError) as error:
-        if not isinstance(error.__cause__, _MET_SOMEBODY):
+    except Exception as error:
+        if outages.is_contention(error):
+            return False  # Somebody decides at this very moment: the next turn will see what came of it.
+        if outages.may_pass(error):
             raise
-        return False
-    except Exception:
         # A mistake of ours about one question must not keep all others from their time.
         logger.exception(
             "A deadline cannot pass", extra={"action": "deadline_stuck", "deadline": str(due.pk)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connections
+from django.db import connections
 
 from activities import (
     admission,
@@ -43,9 +44,9 @@ from activities.run_tokens import RunToken
 from activities.runaway import GUARD, limit_of
 from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
-from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError
+from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.skills import Knowledge
-from tenants import tracing
+from tenants import outages, tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
@@ -127,7 +128,7 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             results.persistently(lambda: budget_waits.put_off(grant.tenant_id, grant.activity_id, refusal))
         if claimed is None:
             GUARD.give_back(grant.role, start)
-            _give_back_unless_used(grant)
+            results.persistently(lambda: _give_back_unless_used(grant, run_id))
             return False
         try:
             with on_record.run_of(claimed.row, run_id, began=began):
@@ -171,19 +172,27 @@ def _offer_if_woken(grant: Grant) -> None:
     relay.hand_over(Exchange(offers=offers))
 
 
-def _give_back_unless_used(grant: Grant) -> None:
-    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its to give back."""
+def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
+    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its to give back.
+
+    Or because our own claim, `run_id`, has happened and its answer was lost with the connection: then nobody works on it, and it goes back.
+    """
     with tenant_scope(grant.tenant_id):
         runs = ActivityRun.objects.for_tenant(grant.tenant_id)
-        used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).exists()
+        used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).first()
+        if used is not None and used.pk == run_id:
+            lost = ServerAway("The connection was lost while the run was claimed.", retry_after=0.0)
+            with suppress(RunSuperseded):
+                results.failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
+            return
         named = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, agent_role=grant.role
         )
-        forged = not used and not named.exists()
+        forged = used is None and not named.exists()
     if forged:
         # The slot is that of somebody else's message, which is still to come.
         messages.refuse("forged", grant)
-    elif not used:
+    elif used is None:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
 
 
@@ -229,13 +238,20 @@ def _call(claimed: _Claimed) -> None:
         _answered(claimed, result)
     except AgentError as error:
         fault = error
-    except (OperationalError, InterfaceError, RunSuperseded):
+    except RunSuperseded:
         raise
     except Exception as error:
-        # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
-        # the run open would only repeat it.
-        logger.exception("Run broke inside the engine", extra={"action": "run_broke", "run": str(run.run_id)})
-        fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
+        if outages.is_away(error):
+            # Nobody's fault: the run is handed back as soon as that can be recorded.
+            fault = ServerAway("A server that the run needs went away.")
+        elif outages.may_pass(error):
+            raise  # The run has no thread now, is found as such, and handed back.
+        else:
+            # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
+            # the run open would only repeat it.
+            facts = {"action": "run_broke", "run": str(run.run_id)}
+            logger.exception("Run broke inside the engine", extra=facts)
+            fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
     else:
         return
     tracing.fail(fault.error_code)

@@ -21,17 +21,20 @@ from uuid import UUID
 
 import psutil
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import close_old_connections, connections
 from django.db.models import F
 from django.db.models.functions import Now
 
 from activities.models import WorkerProcess
+from tenants import outages
 from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
 ALL = "*"  # the door for all roles
 DRAINING = "shutting down"
+
+RETRY_SECONDS = 1.0  # until the next beat after one that failed
 
 EXIT_STATUS = 70  # What a process ended by its watchdog returns: "internal software error" of sysexits.h.
 
@@ -166,20 +169,29 @@ def end() -> None:
         _lease = None
 
 
+def is_over() -> bool:
+    """Whether this process could not beat for so long that its runs may go to others. Without a lease it has none."""
+    lease = _lease
+    return lease is None or time.monotonic() - lease.beaten > settings.ORCHESTRATOR_WATCHDOG_SECONDS
+
+
 def _keep_beating(lease: Lease) -> None:
-    while not lease.ended.wait(settings.ORCHESTRATOR_HEARTBEAT_SECONDS):
+    pause = settings.ORCHESTRATOR_HEARTBEAT_SECONDS
+    while not lease.ended.wait(pause):
+        pause = settings.ORCHESTRATOR_HEARTBEAT_SECONDS
         try:
             close_old_connections()
             lease.beat()
             if lease.check:
                 lease.check(lease)
-        except DatabaseError as error:
-            logger.warning(
-                "Heartbeat failed", extra={"action": "heartbeat_failed", "reason": str(error).strip()}
-            )
-        except Exception:
+        except Exception as error:
             # The heart must go on: without it everything this process runs would be taken from it.
-            logger.exception("Check after a heartbeat failed", extra={"action": "heartbeat_check_failed"})
+            if outages.may_pass(error):
+                facts = {"action": "heartbeat_failed", "reason": str(error).strip()}
+                logger.warning("Heartbeat failed", extra=facts)
+                pause = min(pause, RETRY_SECONDS)  # an outage may end just before the watchdog would act
+            else:
+                logger.exception("Check after a heartbeat failed", extra={"action": "heartbeat_check_failed"})
     connections.close_all()
 
 

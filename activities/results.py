@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, close_old_connections
+from django.db import close_old_connections
 from django.db.models import QuerySet
 
 from activities import (
@@ -23,6 +23,7 @@ from activities import (
     burial,
     conversations,
     families,
+    leases,
     relay,
     spending,
     suspension,
@@ -41,14 +42,15 @@ from activities.run_tokens import RunToken
 from agents import configuration
 from agents.contracts import Completed
 from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
+from tenants import outages
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A restart of PostgreSQL takes some seconds; a result that an agent worked for is worth waiting for. Stays below the watchdog.
-PERSIST_SECONDS = 20.0
+# For a result that others keep from being recorded while PostgreSQL is well: locks, deadlocks, statements that take too long.
+CONTENTION_SECONDS = 20.0
 
 
 def completed(
@@ -214,15 +216,23 @@ def accepted(run: RunToken) -> None:
 
 
 def persistently(action: Callable[[], T]) -> T:
-    """Do `action`, again while PostgreSQL is away: for results that must not be lost to a restart of the database."""
-    deadline, pause = time.monotonic() + PERSIST_SECONDS, 0.2
+    """Do `action`, again while a server is away, for as long as this process holds its lease; then the error is raised.
+
+    What an agent worked for must not be lost to an outage. `action` may have happened although its answer was lost, so it must be harmless
+    to repeat: what changes a run carries its fencing number, and is superseded the second time.
+    """
+    began, pause = time.monotonic(), 0.2
     while True:
         try:
             return action()
-        except (OperationalError, InterfaceError):
-            if time.monotonic() + pause > deadline:
+        except Exception as error:
+            if not outages.may_pass(error):
                 raise
-            logger.warning("PostgreSQL is away, result kept", extra={"action": "persist_waits"})
+            contended = not outages.is_away(error) and time.monotonic() - began > CONTENTION_SECONDS
+            if contended or leases.is_over():
+                raise
+            facts = {"action": "persist_waits", "reason": type(error.__cause__ or error).__name__}
+            logger.warning("A server is away, result kept", extra=facts)
             time.sleep(pause)
             close_old_connections()
             pause = min(pause * 2, 2.0)

@@ -58,6 +58,13 @@ class InputUnavailable(RetryableAgentError):
     uses_attempt = False
 
 
+class ServerAway(RetryableAgentError):
+    """A server that the engine needs went away during the run. Says nothing about the agent, so it uses up no attempt."""
+
+    code = "server_away"
+    uses_attempt = False
+
+
 class CallsAtLimit(RetryableAgentError):
     """The time was over before the platform's cap of concurrent calls let this one begin. Uses up no attempt."""
 

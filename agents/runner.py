@@ -19,8 +19,8 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from agents import adapters, excerpts, well_formed
 from agents.adapters.base import UNLINKED
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
-from agents.exceptions import AgentError, RetryableAgentError
-from tenants import tracing
+from agents.exceptions import AgentError, RetryableAgentError, ServerAway
+from tenants import outages, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,12 @@ class _PatientLink:
         self._asked("progressed", lambda: self.link.progressed(progress))
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
-        return self.link.call_tool(call)
+        try:
+            return self.link.call_tool(call)
+        except Exception as error:
+            if outages.is_away(error):
+                raise ServerAway("A server that the tool needs went away during the call.") from error
+            raise
 
     def _asked(self, about: str, ask: Callable[[], Answer]) -> Answer | None:
         try:

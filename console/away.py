@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+
+from tenants import outages
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +25,17 @@ def told_when_away(view: View) -> View:
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return view(request, *args, **kwargs)
-        except (OperationalError, InterfaceError) as error:
-            facts = {"action": "page_without_database", "path": request.path, "reason": type(error).__name__}
-            logger.warning("A page could not be made", extra=facts)
-            told = {"has_sent": request.method == "POST"}
-            page = render_to_string(
-                "console/away.html", told
-            )  # without the request, whose user would be asked for
-            return HttpResponse(page, status=503, headers={"Retry-After": str(AGAIN_SECONDS)})
+        except Exception as error:
+            if not outages.may_pass(error):
+                raise
+            return page(request, error)
 
     return answered
+
+
+def page(request: HttpRequest, error: BaseException) -> HttpResponse:
+    facts = {"action": "page_without_database", "path": request.path, "reason": type(error).__name__}
+    logger.warning("A page could not be made", extra=facts)
+    # Without the request, whose user would be asked for.
+    told = render_to_string("console/away.html", {"has_sent": request.method == "POST"})
+    return HttpResponse(told, status=503, headers={"Retry-After": str(AGAIN_SECONDS)})

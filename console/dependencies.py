@@ -17,8 +17,9 @@ from console.probes import Answer, Probe, ask
 from tenants import redis
 from tenants.context import APP
 
-PATIENCE_SECONDS = 1.5
-REDIS_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.7  # so that /readyz answers within a second, whatever hangs
+MEMORY_SECONDS = 5.0  # how old an answer may be that stands in for one that takes longer
+REDIS_PATIENCE_SECONDS = 0.6
 LEADERLESS_SECONDS = 30.0
 
 #: What people are told when one of them does not answer, or is not as it should be.
@@ -52,6 +53,7 @@ class Check:
     state: str
     milliseconds: float
     fault: str = ""
+    seconds_ago: float = 0.0  # when this was so
 
     @property
     def well(self) -> bool:
@@ -73,7 +75,7 @@ class Check:
 
 def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
     """Ask all at once. Takes `patience_seconds` at most, whatever hangs."""
-    answers = ask(PROBES, patience_seconds=patience_seconds)
+    answers = ask(PROBES, patience_seconds=patience_seconds, memory_seconds=MEMORY_SECONDS)
     checks = [_check(name, answers[name]) for name in ("postgresql", "redis", "admission", "mongodb")]
     missing = answers["postgresql"].value
     if missing:
@@ -94,15 +96,17 @@ def status_of(checks: list[Check]) -> str:
 def _check(name: str, answer: Answer) -> Check:
     if answer.fault:
         state = "silent" if answer.fault == "no answer" else "failing"
-        return Check(name, state, answer.milliseconds, answer.fault)
+        return Check(name, state, answer.milliseconds, answer.fault, answer.seconds_ago)
     if name == "admission":
-        return Check(name, "open" if answer.value else "closed", answer.milliseconds)
-    return Check(name, "ok", answer.milliseconds)
+        state = "open" if answer.value else "closed"
+        return Check(name, state, answer.milliseconds, seconds_ago=answer.seconds_ago)
+    return Check(name, "ok", answer.milliseconds, seconds_ago=answer.seconds_ago)
 
 
 def _workers(answer: Answer) -> Check:
     roles = ", ".join(idle.role for idle in answer.value)
-    return Check("workers", "idle" if roles else "ok", answer.milliseconds, roles and f"of {roles}")
+    fault = roles and f"of {roles}"
+    return Check("workers", "idle" if roles else "ok", answer.milliseconds, fault, answer.seconds_ago)
 
 
 def _upkeep(answer: Answer) -> Check:

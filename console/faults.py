@@ -5,13 +5,16 @@ Programs are answered as before. The pages ask for nothing from the database, wh
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.csrf import csrf_failure
 
+from console import away
 from console.containment import POLICY_WITH_SCRIPTS
+from tenants import outages
 from tenants.api import problems
 
 
@@ -63,7 +66,10 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Django's handler500."""
+    """Django's handler500, called while the error is handled. A server that is away is no fault of ours: 503, and when to come back."""
+    error = sys.exception()
+    if error is not None and outages.may_pass(error):
+        return away.page(request, error) if _is_read(request) else problems.unavailable(request, error)
     return _page(request, OUR_FAULT, 500) if _is_read(request) else problems.server_error(request)
 
 

@@ -25,6 +25,11 @@ class Answer:
     value: Any = None
     fault: str = ""
     milliseconds: float = 0.0
+    at: float = field(default_factory=time.monotonic)  # when it came, by the monotonic clock
+
+    @property
+    def seconds_ago(self) -> float:
+        return round(time.monotonic() - self.at, 1)
 
 
 @dataclass(slots=True)
@@ -41,6 +46,7 @@ class Probe:
 
     def __init__(self, name: str, question: Callable[[], Any]) -> None:
         self.name, self.question = name, question
+        self.last: Answer | None = None
         self._lock = threading.Lock()
         self._flight: _Flight | None = None
 
@@ -68,20 +74,29 @@ class Probe:
         finally:
             with self._lock:
                 self._flight = None
+                self.last = flight.answer
             flight.landed.set()
             connections.close_all()
 
 
-def ask(probes: Iterable[Probe], *, patience_seconds: float) -> dict[str, Answer]:
-    """Ask all at once and return the answers by name, after `patience_seconds` at the latest."""
-    flights = {probe.name: probe.begin() for probe in probes}
+def ask(
+    probes: Iterable[Probe], *, patience_seconds: float, memory_seconds: float = 0.0
+) -> dict[str, Answer]:
+    """Ask all at once and return the answers by name, after `patience_seconds` at the latest.
+
+    Instead of an answer that takes longer, the last one counts if it came within `memory_seconds`: a busy machine is not a silent server.
+    """
+    flights = [(probe, probe.begin()) for probe in probes]
     deadline = time.monotonic() + patience_seconds
-    return {name: _landed(flight, deadline) for name, flight in flights.items()}
+    return {probe.name: _landed(probe, flight, deadline, memory_seconds) for probe, flight in flights}
 
 
-def _landed(flight: _Flight, deadline: float) -> Answer:
+def _landed(probe: Probe, flight: _Flight, deadline: float, memory_seconds: float) -> Answer:
+    last = probe.last
     if flight.landed.wait(max(0.0, deadline - time.monotonic())):
         return flight.answer
+    if last is not None and last.seconds_ago <= memory_seconds:
+        return last
     return Answer(None, "no answer", _since(flight))
 
 

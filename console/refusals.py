@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
 from django.db import OperationalError
 
+from tenants import outages
+
 BUSY = "Many answers met at the same moment, and this one was given up. Nothing was done; try again."
-#: How the database ends a transaction that others stand in the way of.
-_MET = (
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.LockNotAvailable,
-    psycopg.errors.SerializationFailure,
-)
 
 
 class Refused(Exception):
@@ -31,6 +26,6 @@ def refused_when_busy() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        if isinstance(error.__cause__, _MET):
+        if outages.is_contention(error):
             raise Refused(BUSY, status=503) from error
         raise

@@ -54,14 +54,22 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
     Celery goes on after a handler that failed. That would leave a worker that takes messages while nobody knows of it, so that its runs
     are taken away from it one after the other, or one that listens to the wrong queues.
     """
-    from django.db import InterfaceError, OperationalError, close_old_connections
+    from django.db import close_old_connections
+
+    from tenants import outages
 
     deadline = time.monotonic() + START_PATIENCE_SECONDS
     while True:
         try:
             step()
             return
-        except (OperationalError, InterfaceError) as error:
+        except Exception as error:
+            if not outages.may_pass(error):
+                if not vital:
+                    logger.exception("A step of the start failed", extra={"action": "start_step_failed"})
+                    return
+                logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
+                raise SystemExit(NOT_STARTED) from error
             if time.monotonic() > deadline:
                 logger.critical(
                     "Process not started", extra={"action": "start_failed", "reason": str(error).strip()}
@@ -72,12 +80,6 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
             )
             time.sleep(START_PAUSE_SECONDS)
             close_old_connections()
-        except Exception as error:
-            if not vital:
-                logger.exception("A step of the start failed", extra={"action": "start_step_failed"})
-                return
-            logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
-            raise SystemExit(NOT_STARTED) from error
 
 
 @signals.celeryd_init.connect

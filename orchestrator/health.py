@@ -1,7 +1,7 @@
 """Health: `/healthz` says that this process answers, `/readyz` what it can do with the servers behind it.
 
-Both are for machines that ask often and without a login: they cost little, end within two seconds whatever hangs, and say nothing
-about addresses or users.
+Both are for machines that ask often and without a login: they cost little, end within a second whatever hangs, and say nothing about
+addresses or users. The web's processes keep threads for them (`orchestrator.web_worker`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """503 without PostgreSQL or with migrations missing; else 200, or `degraded` when another server is away or workers take nothing."""
+    """503 without PostgreSQL or with migrations missing; else 200, or `degraded` when another server is away or workers take nothing.
+
+    `seconds_ago`: when the oldest of what it tells was so. Servers are asked each time; one that takes too long is told as it last was.
+    """
     checks = dependencies.check_all()
     status = dependencies.status_of(checks)
     shown = {
@@ -31,4 +34,5 @@ def readyz(request: HttpRequest) -> JsonResponse:
         | ({"detail": check.fault} if check.fault else {})
         for check in checks
     }
-    return JsonResponse({"status": status, "checks": shown}, status=503 if status == "unavailable" else 200)
+    body = {"status": status, "checks": shown, "seconds_ago": max(check.seconds_ago for check in checks)}
+    return JsonResponse(body, status=503 if status == "unavailable" else 200)

@@ -22,7 +22,8 @@ from uuid import UUID
 
 import psycopg
 from django.db import connections, transaction
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg import generators
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
 
@@ -93,10 +94,9 @@ def set_tenant(tenant_id: UUID) -> None:
 def _execute(
     raw: psycopg.Connection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
 ) -> None:
-    result = raw.pgconn.exec_(sql.encode())
-    if raw.pgconn.status != ConnStatus.OK:
-        # What psycopg itself raises for a connection that is lost, and what those who wait for PostgreSQL to come back catch.
-        raise psycopg.OperationalError("the connection to PostgreSQL is lost")
+    # Through `wait`, which ends however silent the server is.
+    raw.pgconn.send_query(sql.encode())
+    result = raw.wait(generators.execute(raw.pgconn))[-1]
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
 

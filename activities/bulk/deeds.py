@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, OperationalError, transaction
+from django.db import DatabaseError, transaction
 
 from activities import cancellation, families, reassignment, relay, states, transitions
 from activities.admission import Exchange
@@ -23,6 +23,7 @@ from activities.models import Activity, ApprovalLink, BulkJob, Wake
 from activities.models.bulk import BulkAction, ItemState
 from activities.models.decision import LinkState
 from activities.states import Status
+from tenants import outages
 from tenants.context import APP
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ def together(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
     try:
         with transaction.atomic(using=APP):
             return _TOGETHER[job.action](job, ids)
-    except OperationalError:
-        raise
     except DatabaseError as error:
+        if outages.may_pass(error):
+            raise
         facts = {"action": "bulk_portion_refused", "job": str(job.pk), "reason": type(error).__name__}
         logger.warning("A portion of a bulk job was refused", extra=facts)
         return dict.fromkeys(ids, ALONE)
@@ -64,9 +65,9 @@ def alone(job: BulkJob, activity_id: UUID) -> Outcome:
         return _skipped(str(refusal), refusal.code)
     except ActivityError as error:
         return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})
-    except OperationalError:
-        raise
-    except Exception:
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
         logger.exception(
             "A bulk item failed", extra={"action": "bulk_item_failed", "activity": str(activity_id)}
         )

@@ -10,7 +10,6 @@ import logging
 import time
 from uuid import UUID
 
-from django.db import OperationalError
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
@@ -18,6 +17,7 @@ from activities.bulk import deeds
 from activities.bulk.deeds import Outcome
 from activities.models import BulkItem, BulkJob
 from activities.models.bulk import BulkStatus, ItemState
+from tenants import outages
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ def work(within: float = TURN_SECONDS) -> int:
 def _safely(tenant_id: UUID, job_id: UUID) -> int:
     try:
         return portion(tenant_id, job_id)
-    except OperationalError as error:
-        # A deadlock, or a server that goes away: the portion has not happened, and is tried again.
-        facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
-        logger.warning("A portion of a bulk job failed", extra=facts)
-        return 0
-    except Exception:
+    except Exception as error:
+        if outages.may_pass(error):
+            # A deadlock, or a server that goes away: the portion has not happened, and is tried again.
+            facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
+            logger.warning("A portion of a bulk job failed", extra=facts)
+            return 0
         # One that cannot be helped must not keep the jobs behind it from their turn. It is tried again at the next one.
         logger.exception("A bulk job broke", extra={"action": "bulk_job_broke", "job": str(job_id)})
         return 0

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import connections
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
@@ -24,6 +24,7 @@ from activities.models.alert import AlertKind, Severity
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import BANDS, LinkKind, Status
 from activities.submission import child_of, submit
+from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -101,9 +102,9 @@ def _waiting() -> Iterator[_Unhandled]:
 def _handled(letter: _Unhandled) -> bool:
     try:
         return _handle(letter)
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception:
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
         # A mistake of ours about one failure must not keep people from learning of all others.
         logger.exception(
             "A dead letter cannot be handled",

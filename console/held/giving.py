@@ -13,14 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.http import Http404
 
 from activities.models import HeldAnswer
 from activities.models.held_answer import LONGEST_REFUSAL
 from console import decisions
 from console.refusals import Refused, refused_when_busy
-from tenants import members
+from tenants import members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.principals import Principal
@@ -96,9 +96,9 @@ def _refusal_of(deed: Callable[[], object]) -> Refused | None:
         return refusal
     except Http404:
         return Refused(decisions.NO_SUCH_ITEM)
-    except (OperationalError, InterfaceError):
-        raise  # the database is not there: the next pass tries again
-    except Exception:
+    except Exception as error:
+        if outages.may_pass(error):
+            raise  # the database is not there: the next pass tries again
         logger.exception("A held answer failed", extra={"action": "held_answer_failed"})
         return Refused(OUR_FAULT)
     return None

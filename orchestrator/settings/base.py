@@ -28,8 +28,10 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         "connect_timeout": 3,
         # Django switches prepared statements off; the hot path lives on them (tenants/sql.py).
         "prepare_threshold": 5,
-        # A peer that vanished is noticed after about 10 s instead of the kernel's hours.
+        # A peer that vanished is noticed after about 10 s instead of the kernel's hours. One that is frozen, whose kernel goes on
+        # answering, is noticed by `tenants.postgresql`.
         "tcp_user_timeout": 10_000,
+        "keepalives": 1,
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
@@ -41,13 +43,22 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         "-c statement_timeout=30s",
         # The prepared statements of the hot path touch few rows by key: planning them anew costs more than running them.
         "-c plan_cache_mode=force_generic_plan",
+        # The same from the other side: locks of a client that vanished are free after about 10 s, and what a client no longer waits
+        # for is not carried on.
+        "-c tcp_keepalives_idle=5",
+        "-c tcp_keepalives_interval=2",
+        "-c tcp_keepalives_count=3",
+        "-c tcp_user_timeout=10s",
+        "-c client_connection_check_interval=5s",
     ]
     if role:
         server_options.append(f"-c role={role}")
         options["options"] = " ".join(server_options)
+        # Above statement_timeout: PostgreSQL itself ends what takes too long, as long as it is able to say so.
+        options["answer_within_seconds"] = 35.0
     return {
         **_login,
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "tenants.postgresql",
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": options,

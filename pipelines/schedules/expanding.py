@@ -18,8 +18,6 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError
-
 from pipelines import data_sources
 from pipelines.exceptions import PipelineError
 from pipelines.models import ScheduleExecution, ScheduleJob
@@ -27,6 +25,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import ending, executions, expansion, targets
 from pipelines.schedules.expansion import ExpansionError, Plan, Planned
+from tenants import outages
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ MOST_TRIES = 5
 def expand(tenant_id: UUID, execution_id: UUID) -> None:
     """Record the jobs of an execution and start them. Does nothing while somebody else is at it. Idempotent.
 
-    Whatever is wrong with the execution makes it fail, and is told there. Raises `OperationalError` when PostgreSQL does not answer.
+    Whatever is wrong with the execution makes it fail, and is told there. Raises the error with which PostgreSQL is away.
     """
     try:
         execution = _take_up(tenant_id, execution_id)
@@ -54,9 +53,9 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
         _give_up(tenant_id, execution_id, error.as_errors())
     except PipelineError as error:
         _give_up(tenant_id, execution_id, [{"message": str(error), "code": error.code}])
-    except (OperationalError, InterfaceError):
-        raise  # Nothing is wrong with the execution: it is taken up again.
     except Exception as error:
+        if outages.may_pass(error):
+            raise  # Nothing is wrong with the execution: it is taken up again.
         logger.exception(
             "Expansion failed", extra={"action": "expansion_failed", "execution": str(execution_id)}
         )

@@ -90,6 +90,11 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _answer(INTERNAL, request)
 
 
+def unavailable(request: HttpRequest, error: BaseException) -> HttpResponse:
+    """A server is away, wherever that was noticed: 503 with Retry-After, for programs."""
+    return _answer(problem_of(error), request)
+
+
 def _answer(problem: Problem, request: HttpRequest) -> HttpResponse:
     return HttpResponse(
         dumps(body_of(problem, request)),

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-import redis
 from django.core.exceptions import (
     BadRequest,
     PermissionDenied,
@@ -22,10 +21,11 @@ from django.core.exceptions import (
     SuspiciousOperation,
     ValidationError,
 )
-from django.db import DataError, IntegrityError, InterfaceError, OperationalError
+from django.db import DataError, IntegrityError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions as rest
 
+from tenants import outages
 from tenants.api import faults
 from tenants.exceptions import LimiterUnavailable
 
@@ -124,15 +124,14 @@ def _of_django(error: BaseException) -> Problem | None:
 
 
 def _of_servers(error: BaseException) -> Problem | None:
+    if outages.may_pass(error):
+        return Problem(
+            503,
+            "unavailable",
+            "A server that is needed for this does not answer. Try again.",
+            headers={"Retry-After": str(RETRY_SECONDS)},
+        )
     match error:
-        case OperationalError() | InterfaceError() | redis.RedisError():
-            soon = {"Retry-After": str(RETRY_SECONDS)}
-            return Problem(
-                503,
-                "unavailable",
-                "A server that is needed for this does not answer. Try again.",
-                headers=soon,
-            )
         case DataError():
             return Problem(400, "validation_failed", "A value is out of range.")
         case IntegrityError() if isinstance(error.__cause__, psycopg.errors.UniqueViolation):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
-import psycopg
 import structlog
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
@@ -26,6 +25,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
+from tenants import outages
 from tenants.api import auditing, conditional, idempotency, schema  # noqa: F401 - the schema of the door registers itself
 from tenants.api.parsers import refuse_odd_body
 from tenants.api.renderers import dumps
@@ -153,11 +153,7 @@ def tried_again(action: Callable[[], Any]) -> Any:
         try:
             return action()
         except OperationalError as error:
-            if not _asks_for_another_try(error):
+            if not outages.asks_for_repetition(error):
                 raise
             time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
     return action()
-
-
-def _asks_for_another_try(error: OperationalError) -> bool:
-    return isinstance(error.__cause__, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)

@@ -30,8 +30,8 @@ FLOW = {
     "agents": "models configuration routing sessions skills contracts runner adapters job answers well_formed outbound credentials",
     "pipelines": "definition graph models versions submission receivers progression revisions cancellation schedules periods picture",
     "tenants": (
-        "models context row_security checks sql identifiers registration members tokens principals authentication middleware limiter "
-        "channels signals"
+        "models context outages row_security checks sql identifiers registration members tokens principals authentication middleware "
+        "limiter channels signals"
     ),
     "orchestrator": "settings celery urls wsgi processes embedded local demo",
 }

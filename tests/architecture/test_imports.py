@@ -42,6 +42,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
     "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),
     "pymongo": (
         {
+            "tenants.outages",
             "activities.outputs",
             "activities.maintenance",
             "activities.invariants",

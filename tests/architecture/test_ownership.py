@@ -112,6 +112,7 @@ STARTS_THREADS = {
     "activities.leases": "heartbeat and watchdog",
     "activities.workers": "somebody looks after the host",
     "activities.relay": "the relay of this process",
+    "tenants.postgresql.silence": "a server that is silent is tried by one thread, and nobody waits for it",
     "tenants.events.hub": "carries the event streams of this process",
     "orchestrator.celery": "a signal handler must not touch the database, so draining happens beside it",
     "console.probes": "a server that does not answer must not hold a request",

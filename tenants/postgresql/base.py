@@ -1,0 +1,78 @@
+"""The backend that `ENGINE: "tenants.postgresql"` names: Django's own, whose connections do not wait for ever.
+
+Every wait ends: an answer arrives, the server is found to be silent (`tenants.postgresql.silence`), or `answer_within_seconds`, an option
+of the alias, is over. In the last two cases the connection is closed and `OperationalError` is raised, as for one that was lost: nobody
+knows whether the statement was carried out. Aliases without the option, those of migrations, wait as long as the server takes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+from django.db.backends.postgresql import base
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+from psycopg.abc import PQGen
+
+from tenants.postgresql import silence
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """psycopg tells its generators every 0.1 s that nothing has happened: then we look at the time."""
+
+    answer_within_seconds: float | None = None
+    silence: silence.Silence
+
+    def wait(self, gen: PQGen[Any], *arguments: Any, **options: Any) -> Any:
+        return super().wait(
+            gen if self.answer_within_seconds is None else self._bounded(gen), *arguments, **options
+        )
+
+    def _bounded(self, gen: PQGen[Any]) -> PQGen[Any]:
+        began = time.monotonic()
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready:
+                    self._give_up_if_in_vain(time.monotonic() - began)
+                state = gen.send(ready)
+        except StopIteration as ended:
+            return ended.value
+
+    def _give_up_if_in_vain(self, waited: float) -> None:
+        assert self.answer_within_seconds is not None  # noqa: S101 - asked before
+        if waited > silence.NOTICE_SECONDS or self.silence.is_known:
+            self.silence.suspect()
+        if waited > self.answer_within_seconds or (self.silence.is_known and waited > silence.GRACE_SECONDS):
+            self.pgconn.finish()
+            raise psycopg.OperationalError(
+                f"no answer from PostgreSQL for {waited:.1f} s: connection given up"
+            )
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    def get_connection_params(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = super().get_connection_params()
+        parameters.pop("answer_within_seconds", None)
+        return parameters
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
+        if self.pool:
+            return super().get_new_connection(conn_params)
+        bound = self.settings_dict["OPTIONS"].get("answer_within_seconds")
+        self.isolation_level = IsolationLevel.READ_COMMITTED
+        if bound is None:
+            return BoundedConnection.connect(**conn_params)
+        heard = silence.of(conn_params)
+        if heard.is_known:
+            heard.suspect()
+            raise psycopg.OperationalError("PostgreSQL is silent: no connection is tried")
+        try:
+            connection = BoundedConnection.connect(**conn_params)
+        except psycopg.errors.ConnectionTimeout:
+            heard.declare()
+            raise
+        connection.answer_within_seconds, connection.silence = bound, heard
+        return connection

@@ -1,0 +1,94 @@
+"""A stretch of network between a test and a server, which can fall silent: what is sent is taken and goes nowhere, and nobody is told."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+CHUNK = 65_536
+
+
+class Proxy:
+    """Passes bytes on between whoever connects to `port` and the server, while `flows` is set."""
+
+    def __init__(self, server: tuple[str, int]) -> None:
+        self._server = server
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port: int = self._listening.getsockname()[1]
+        self._flows, self._ended = threading.Event(), threading.Event()
+        self._flows.set()
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        threading.Thread(target=self._run, name="proxy", daemon=True).start()
+
+    def fall_silent(self) -> None:
+        """Connections stay, new ones are taken, and not a byte passes any more."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        """What was sent meanwhile arrives now, as after a pause of a switch."""
+        self._flows.set()
+
+    def cut(self) -> None:
+        """End all connections there are."""
+        for one in list(self._pairs):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._flows.set()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listening, selectors.EVENT_READ)
+            while not self._ended.is_set():
+                self._flows.wait()
+                for key, _ in selector.select(0.02):
+                    if not self._flows.is_set():
+                        break
+                    if key.fileobj is self._listening:
+                        self._connect(selector)
+                    else:
+                        self._pass_on(key.fileobj, selector)  # type: ignore[arg-type]
+        for one in (*self._pairs, self._listening):
+            one.close()
+
+    def _connect(self, selector: selectors.BaseSelector) -> None:
+        near, _ = self._listening.accept()
+        try:
+            far = socket.create_connection(self._server)
+        except OSError:
+            near.close()
+            return
+        for one, other in ((near, far), (far, near)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._pairs[one] = other
+            selector.register(one, selectors.EVENT_READ)
+
+    def _pass_on(self, one: socket.socket, selector: selectors.BaseSelector) -> None:
+        other = self._pairs.get(one)
+        if other is None:
+            return  # its other half has ended a moment ago
+        try:
+            data = one.recv(CHUNK)
+            if data:
+                other.sendall(data)
+                return
+        except OSError:
+            pass
+        for end in (one, other):
+            self._pairs.pop(end, None)
+            selector.unregister(end)
+            end.close()
+
+
+@contextmanager
+def proxy_to(host: str, port: int) -> Iterator[Proxy]:
+    made = Proxy((host, port))
+    try:
+        yield made
+    finally:
+        made.close()

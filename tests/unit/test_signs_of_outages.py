@@ -1,0 +1,123 @@
+"""What counts as a server that is away, and what as a mistake."""
+
+from __future__ import annotations
+
+import django.db
+import psycopg
+import pymongo.errors
+import pytest
+import redis
+from psycopg import errors
+
+from tenants import outages
+
+AWAY_BY_POSTGRESQL = (
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+    errors.ReadOnlySqlTransaction,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.TooManyConnections,
+    errors.DiskFull,
+    errors.OutOfMemory,
+    errors.ConnectionFailure,
+    errors.SqlclientUnableToEstablishSqlconnection,
+    errors.IoError,
+)
+MISTAKES = (
+    errors.UndefinedTable,
+    errors.UniqueViolation,
+    errors.InsufficientPrivilege,
+    errors.InFailedSqlTransaction,
+    errors.InternalError_,
+    errors.StatementTooComplex,
+)
+
+
+def _through_django(kind: type[psycopg.Error]) -> django.db.Error:
+    """As Django gives an error of psycopg to its callers."""
+    theirs = kind("said by the server")
+    ours = next(
+        getattr(django.db, name)
+        for name in (
+            "OperationalError", "InternalError", "ProgrammingError", "IntegrityError", "DataError", "NotSupportedError",
+        )
+        if isinstance(theirs, getattr(psycopg, name))
+    )  # fmt: skip
+    error: django.db.Error = ours(str(theirs))
+    error.__cause__ = theirs
+    return error
+
+
+@pytest.mark.parametrize("kind", AWAY_BY_POSTGRESQL)
+def test_postgresql_says_in_many_ways_that_it_is_away(kind: type[psycopg.Error]) -> None:
+    assert outages.is_away(kind("said by the server"))
+    assert outages.is_away(_through_django(kind))
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_is_no_outage(kind: type[psycopg.Error]) -> None:
+    assert not outages.may_pass(kind("said by the server"))
+    assert not outages.may_pass(_through_django(kind))
+
+
+@pytest.mark.parametrize("kind", [psycopg.OperationalError, psycopg.InterfaceError])
+def test_a_connection_that_cannot_be_made_or_is_lost_is_an_outage(kind: type[psycopg.Error]) -> None:
+    assert outages.is_away(kind("server closed the connection unexpectedly"))
+
+
+def test_what_django_says_of_itself_is_told_apart_by_its_class() -> None:
+    assert outages.is_away(django.db.InterfaceError("connection already closed"))
+    assert not outages.is_away(django.db.ProgrammingError("the last operation didn't produce a result"))
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable]
+)
+def test_transactions_that_met_are_no_outage_but_may_pass(kind: type[psycopg.Error]) -> None:
+    error = _through_django(kind)
+
+    assert outages.is_contention(error)
+    assert outages.may_pass(error)
+    assert not outages.is_away(error)
+
+
+def test_only_what_takes_no_time_is_repeated_at_once() -> None:
+    assert outages.asks_for_repetition(_through_django(errors.DeadlockDetected))
+    assert not outages.asks_for_repetition(_through_django(errors.LockNotAvailable))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ConnectionError("refused"),
+        redis.TimeoutError("silent"),
+        redis.BusyLoadingError("loading"),
+        redis.ReadOnlyError("a replica"),
+        redis.OutOfMemoryError("full"),
+        redis.exceptions.MasterDownError("without its master"),
+        pymongo.errors.AutoReconnect("cut"),
+        pymongo.errors.NetworkTimeout("silent"),
+        pymongo.errors.ServerSelectionTimeoutError("down"),
+        pymongo.errors.NotPrimaryError("after an election"),
+        pymongo.errors.ExecutionTimeout("too slow"),
+        pymongo.errors.WaitQueueTimeoutError("no connection is free"),
+    ],
+)
+def test_redis_and_mongodb_go_away_too(error: Exception) -> None:
+    assert outages.is_away(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.DataError("a value that cannot be sent"),
+        pymongo.errors.DuplicateKeyError("there already"),
+        pymongo.errors.InvalidDocument("no document"),
+        OSError("a file"),
+        ValueError("anything else"),
+    ],
+)
+def test_what_they_refuse_for_its_own_sake_is_no_outage(error: Exception) -> None:
+    assert not outages.may_pass(error)
