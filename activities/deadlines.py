@@ -44,8 +44,8 @@ class _Due(NamedTuple):
 def pass_due(now: datetime | None = None) -> int:
     """Let everything happen whose time has come, for as long as a turn lasts; how many. Any number of processes may do so at once.
 
-    One that cannot happen holds up what comes after it for the same question, and nothing else. Raises `OperationalError` when
-    PostgreSQL does not answer.
+    One that cannot happen holds up what comes after it for the same question, and nothing else. Raises the error with
+    which PostgreSQL is away.
     """
     now = now or datetime.now(UTC)
     passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS

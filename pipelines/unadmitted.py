@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 
 from pipelines import progression, versions
 from pipelines.graph import StepState
 from pipelines.models import StepRun
 from pipelines.models.run import RunState, StepReason
+from tenants import outages
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ def admit_waiting(*, within: float = TURN_SECONDS) -> int:
             continue
         try:
             still = admit(tenant_id, run_id)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
+        except Exception as error:
+            if outages.may_pass(error):
+                raise
             facts = {"action": "step_not_admitted", "tenant": str(tenant_id), "run": str(run_id)}
             logger.exception("A step that waits for room could not be looked at", extra=facts)
             continue

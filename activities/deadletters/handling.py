@@ -51,7 +51,7 @@ class _Unhandled(NamedTuple):
 def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     """Tell people of every dead letter that they were not told of yet, for at most `within` seconds; how many.
 
-    One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises `OperationalError` when
+    One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises what says so when
     PostgreSQL does not answer.
     """
     with connections[SYSTEM].cursor() as cursor:
