@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.reviews import EXPIRED
 from activities.states import BANDS, LinkKind, Status
-from tenants import outages
+from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def pass_due(now: datetime | None = None) -> int:
     One that cannot happen holds up what comes after it for the same question, and nothing else. Raises the error with
     which PostgreSQL is away.
     """
-    now = now or datetime.now(UTC)
+    now = now or clock.now()
     passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
     for due in _due(now):
         if due.activity_id not in stuck:

@@ -10,7 +10,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -46,7 +46,7 @@ from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.skills import Knowledge
-from tenants import outages, tracing
+from tenants import clock, outages, tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
@@ -295,7 +295,7 @@ def _request(claimed: _Claimed) -> AgentRequest:
     timeout = row.timeout_seconds or role.timeout_seconds
     attempt = Attempt(
         token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
-        deadline=datetime.now(UTC) + timedelta(seconds=timeout),
+        deadline=clock.now() + timedelta(seconds=timeout),
     )  # fmt: skip
     return parking.with_history(requests.build(row, attempt, material), row)
 

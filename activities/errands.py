@@ -24,8 +24,8 @@ REPEAT_SECONDS = (
     3.0  # between hints of one errand: time enough for a worker to take one up and to get through some rows
 )
 EXPIRY = timedelta(
-    seconds=60
-)  # a hint this old says nothing; well above what clocks of two machines differ by
+    days=1
+)  # a hint this old says nothing; workers compare by their own clocks, so it is well above what these may differ by
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from django.db.models import (
@@ -26,6 +26,7 @@ from activities.admission.exchange import LEVEL_MS, band_of
 from activities.models import Activity, Wake
 from activities.selectors import BAND_NAMES
 from activities.states import BANDS, Status, WakeState
+from tenants import clock
 
 SHOWN = 20
 
@@ -58,7 +59,7 @@ def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
     )
     rows = ready.annotate(band=_BAND, turn=_TURN).order_by("band", "turn", "pk")
     shown = ("pk", "name", "priority", "created_at", "group_key", "attempts")
-    now = datetime.now(UTC)
+    now = clock.now()
     return [
         Waiter(
             place, row.pk, row.name, BAND_NAMES[band_of(row.priority) - 1], row.priority,

@@ -6,11 +6,12 @@ again when the bucket has a token for it, so nobody waits for it in the meantime
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from activities.admission import Grant
 from activities.models import Wake
 from agents import configuration
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Bucket
@@ -32,7 +33,7 @@ def may_start(grant: Grant) -> bool:
             return True
     except LimiterUnavailable:
         wait = UNKNOWN_SECONDS
-    due_at = datetime.now(UTC) + timedelta(seconds=wait)
+    due_at = clock.now() + timedelta(seconds=wait)
     with tenant_scope(grant.tenant_id):
         pending = Wake.objects.for_tenant(grant.tenant_id).filter(
             activity_id=grant.activity_id, state="pending", due_at=None

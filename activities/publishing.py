@@ -10,7 +10,7 @@ import base64
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -22,7 +22,7 @@ from django.conf import settings
 
 from activities.admission import Grant
 from agents.routing import RUN_TASK, queue_of
-from tenants import tracing
+from tenants import clock, tracing
 
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -49,7 +49,7 @@ def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: 
     A hint that nobody has taken from the queue says so already, so without a worker there never is more than one: then False.
     """
     client = _redis_broker(os.getpid())
-    expires = datetime.now(UTC) + expires_after
+    expires = clock.now() + expires_after
     if client is None:
         current_app.send_task(
             task,

@@ -10,12 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import close_old_connections
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 
 from activities import (
     approvals,
@@ -42,7 +43,7 @@ from activities.run_tokens import RunToken
 from agents import configuration
 from agents.contracts import Completed
 from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
-from tenants import outages
+from tenants import clock, outages
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ def _moment(text: str | None) -> datetime | None:
 
 def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
     """Once a day for each role: a provider that refuses one activity mostly refuses all."""
-    since = refusals.since or datetime.now(UTC)
+    since = refusals.since or clock.now()
     raise_alert(
         activity.tenant_id,
         AlertKind.RATE_LIMITED,
@@ -210,7 +211,7 @@ def accepted(run: RunToken) -> None:
         moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
             pk=run.run_id, fence=run.fence, status="running", accepted_at=None
         )
-        if not moved.update(accepted_at=datetime.now(UTC), worker_id=None):
+        if not moved.update(accepted_at=Now(), worker_id=None):
             # Its callback may have come before its own 202.
             raise RunSuperseded(run.run_id)
 
@@ -266,7 +267,7 @@ def _again(
 ) -> transitions.Moved:
     moved = transitions.hand_back(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
-        error=dict(told or as_dict(error)), cause="retry", due_at=datetime.now(UTC) + delay, attempts=attempts, actor=actor,
+        error=dict(told or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
     _give_back(moved)
     spending.ended(run, moved)

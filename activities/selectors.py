@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -43,6 +43,7 @@ from activities.models import (
 )
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
 from agents.models import Agent, AgentConfig
+from tenants import clock
 from tenants import redis as connections
 from tenants.models import Tenant
 
@@ -183,7 +184,7 @@ def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
             queue.delayed += row["count"]
             continue
         queue.waiting[row["band"]] += row["count"]
-        waited = max(0.0, (datetime.now(UTC) - row["oldest"]).total_seconds())
+        waited = max(0.0, (clock.now() - row["oldest"]).total_seconds())
         queue.oldest_wait_seconds = max(round(waited, 3), queue.oldest_wait_seconds or 0.0)
     running = Activity.objects.for_tenant(tenant_id).filter(
         assignee_type="agent", status__in=RUNNING, agent_role__in=found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ from activities.decision_rules import DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
 from agents import configuration
-from tenants import provenance, wide_json
+from tenants import clock, provenance, wide_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -178,7 +178,7 @@ def _row(tenant_id: UUID, item: NewActivity) -> dict[str, Any]:
 def _with_due_time(item: NewActivity) -> NewActivity:
     if item.human_role is None or item.decision_rules is None or item.due_at is not None:
         return item
-    return replace(item, due_at=DecisionRules.read(item.decision_rules).due_at(datetime.now(UTC)))
+    return replace(item, due_at=DecisionRules.read(item.decision_rules).due_at(clock.now()))
 
 
 def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
@@ -196,7 +196,7 @@ def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapp
 
 
 def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
-    now = datetime.now(UTC)
+    now = clock.now()
     offers = [
         Offer(
             item.id,

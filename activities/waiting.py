@@ -22,6 +22,7 @@ from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.states import LinkKind, Status, WakeState
 from agents.models import Agent, AgentConfig
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait, Tenant
 from tenants.money import calendar
@@ -168,7 +169,7 @@ def _known(
 def _delayed(
     activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
 ) -> Waiting:
-    seconds = max(0.0, (due_at - datetime.now(UTC)).total_seconds())
+    seconds = max(0.0, (due_at - clock.now()).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
     said = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
     if cause == "rate":
@@ -192,7 +193,7 @@ def _delayed(
 def _without_money(wait: BudgetWait) -> Waiting:
     budget = wait.budget
     until = calendar.end_of(budget.period, budget.period_start)
-    seconds = None if until is None else max(0.0, round((until - datetime.now(UTC)).total_seconds(), 1))
+    seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
     later = (
         "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins anew"
     )
@@ -258,7 +259,7 @@ def _held_back(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> d
 
 
 def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
-    now = datetime.now(UTC)
+    now = clock.now()
     return {
         activity.pk: Wake(due_at=activity.not_before, cause="wake")
         for activity in activities

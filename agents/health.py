@@ -17,12 +17,12 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from agents import deployments, outbound
 from agents.exceptions import AgentError
 from agents.models import Adapter, Agent, AgentVersionDeployment, Health
 from agents.signals import health_changed
+from tenants import clock
 from tenants.context import SYSTEM, system_scope
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class _Claim:
 
 
 def _claimed(due: QuerySet[Agent]) -> list[_Claim]:
-    until = timezone.now() + timedelta(seconds=settings.ORCHESTRATOR_HEALTH_INTERVAL_SECONDS)
+    until = clock.now() + timedelta(seconds=settings.ORCHESTRATOR_HEALTH_INTERVAL_SECONDS)
     with transaction.atomic(using=SYSTEM):
         agents = list(due.order_by("role").select_for_update(skip_locked=True, of=("self",))[:TURN])
         Agent.objects.filter(role__in=[agent.role for agent in agents]).update(health_due_at=until)
@@ -144,7 +144,7 @@ def _record(claim: _Claim, finding: Finding) -> None:
         changes = {"health": now, "health_failures": failures, "health_detail": finding.detail}
         if failures and now != Health.UNHEALTHY:
             soon = timedelta(seconds=settings.ORCHESTRATOR_HEALTH_RETRY_SECONDS)
-            changes["health_due_at"] = timezone.now() + soon
+            changes["health_due_at"] = clock.now() + soon
         Agent.objects.filter(role=agent.role).update(health_checked_at=Now(), **changes)
         if now != before and Health.UNHEALTHY in (now, before):
             agent.refresh_from_db()

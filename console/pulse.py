@@ -17,6 +17,7 @@ from activities.models import ActivityRun
 from activities.states import RunStatus
 from console.agents.lately import ENDED
 from console.usage.standing import BudgetLine, budgets_of
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
 from tenants.money import ledger
@@ -47,7 +48,7 @@ class Pulse:
 
 def pulse_of(tenant_id: UUID, *, now: datetime | None = None) -> Pulse | None:
     """For a tenant; None when PostgreSQL does not answer, which the page says elsewhere."""
-    moment = now or datetime.now(UTC)
+    moment = now or clock.now()
     try:
         with tenant_scope(tenant_id):
             ended, failed = _by_hour(tenant_id, moment)

@@ -7,7 +7,7 @@ happen at the time, and whatever changes the item ends it. What has a due time i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from activities.models import Activity, SnoozedItem
 from console.as_shown import item_as_shown
 from console.facts import OPEN
 from console.refusals import Refused
+from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.models import Membership
 from tenants.principals import Principal
@@ -48,7 +49,7 @@ def put_aside(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> 
         if item.status not in OPEN:
             raise Refused("Nobody is asked for this any more.")
         member = _member(who)
-        if item.due_at is not None and datetime.now(UTC) < item.due_at < until:
+        if item.due_at is not None and clock.now() < item.due_at < until:
             until = item.due_at
         _rows(who, member).filter(until__lte=Now()).delete()
         _keep(SnoozedItem(activity=item, membership=member, until=until, version=item.version))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -34,6 +33,7 @@ from console.pages import ACTING, LOOKING, Desk, choose, page, shown
 from console.pulse import pulse_of
 from console.refreshed import parts_wanted
 from console.refusals import Refused
+from tenants import clock
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -146,7 +146,7 @@ def _aside(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
     """Put an item aside for this person, and on to the next one."""
     try:
         shown, zone = put_aside.version_shown(request.POST), _zone(desk)
-        wanted = until(request.POST["aside"], request.POST.get("own", ""), datetime.now(UTC), zone)
+        wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
         row, back_at = put_aside.put_aside(desk.who, item_id, shown=shown, until=wanted)
     except Refused as refusal:
         return _page(request, desk, item(desk.who, item_id), refusal=refusal)
@@ -182,7 +182,7 @@ def _page(
         "sent": request.POST if refusal else {},
         "results": results,
         "zone": (zone := _zone(desk)),
-        "choices": choices(datetime.now(UTC), zone) if opened and not desk.who.break_glass_id else (),
+        "choices": choices(clock.now(), zone) if opened and not desk.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
     return shown(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from console.durations import in_words
+from tenants import clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Timing:
 
     @classmethod
     def of(cls, item: Any) -> Timing:
-        now, due_at = datetime.now(UTC), item.due_at
+        now, due_at = clock.now(), item.due_at
         return cls(
             since=item.created_at,
             waited=in_words((now - item.created_at).total_seconds()),

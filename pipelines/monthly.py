@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
 from pipelines.months import day_of_monthly_job
 from pipelines.periods import start_new_periods
+from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
 from tenants.sql import Statement
@@ -44,7 +45,7 @@ _ARRANGE = Statement.load(Path(__file__).parent / "sql", "arrange_monthly_jobs")
 
 def run(tenant_id: UUID) -> int:
     """The job of one tenant; how many periods begin."""
-    return len(start_new_periods(tenant_id, today=day_of_monthly_job(datetime.now(UTC))))
+    return len(start_new_periods(tenant_id, today=day_of_monthly_job(clock.now())))
 
 
 def run_missed() -> int:
@@ -119,7 +120,7 @@ def _create(name: str, arguments: str, before: PeriodicTask | None) -> None:
         crontab=_first_of_month(),
         enabled=before.enabled if before else True,
         # Without a last run, beat would reckon from the last change of this row, and a month that it slept through would be lost.
-        last_run_at=before.last_run_at if before and before.last_run_at else datetime.now(UTC),
+        last_run_at=before.last_run_at if before and before.last_run_at else clock.now(),
         description="Starts the new month of every active deliverable. Made by the system, for each active tenant.",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db.models import Max, Min, Q, QuerySet
@@ -22,6 +22,7 @@ from pipelines.graph import SETTLED, StepState
 from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState
 from pipelines.versions import Compiled
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def waiting() -> QuerySet[StepRun]:
 
 def fail_overdue(*, now: datetime | None = None) -> int:
     """Fail what has waited too long; how many steps that were. `now` stands for the time that it is."""
-    now = now or datetime.now(UTC)
+    now = now or clock.now()
     with system_scope():
         due = StepRun.objects.filter(waits_until__lte=now).order_by("waits_until")
         rows = list(due.values_list("tenant_id", "run_id", "step")[:AT_ONCE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from pipelines.graph import Advance, StepState
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -126,7 +127,7 @@ def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
 def _until(plan: Compiled) -> dict[str, datetime]:
     """When the steps behind the first ones have waited too long."""
     first = [step for step in plan.graph.roots() if step not in plan.conditional]
-    now = datetime.now(UTC)
+    now = clock.now()
     times = starting.waiting_times(plan, first)
     return {step: now + timedelta(seconds=seconds) for step, seconds in times.items()}
 

@@ -12,9 +12,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
 
-from tenants import audit
+from tenants import audit, clock
 from tenants.audit import origin
 from tenants.audit.redaction import one_line
 from tenants.audit.rows import BreakGlass
@@ -46,7 +45,7 @@ def open_for(user: User, slug: str, reason: str) -> BreakGlass:
         tenant = Tenant.objects.filter(slug=slug).first() if slug else None
         if slug and tenant is None:
             raise GlassRefused(f"There is no tenant {one_line(slug)!r}.")
-        until = timezone.now() + timedelta(seconds=settings.ORCHESTRATOR_BREAK_GLASS_SECONDS)
+        until = clock.now() + timedelta(seconds=settings.ORCHESTRATOR_BREAK_GLASS_SECONDS)
         glass = BreakGlass.objects.create(
             user_id=user.pk,
             opened_for=tenant.pk if tenant else None,
@@ -71,7 +70,7 @@ def broken_by(user: User) -> list[BreakGlass]:
         return []
     with system_scope(), transaction.atomic(using=SYSTEM):
         rows = list(BreakGlass.objects.filter(user_id=user.pk, ended_at=None).order_by("opened_at"))
-        now = timezone.now()
+        now = clock.now()
         for glass in rows:
             if glass.expires_at <= now:
                 _ended(glass, audit.actor_of(user), "expired")
@@ -79,7 +78,7 @@ def broken_by(user: User) -> list[BreakGlass]:
 
 
 def _ended(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
-    over = BreakGlass.objects.filter(pk=glass.pk, ended_at=None).update(ended_at=timezone.now())
+    over = BreakGlass.objects.filter(pk=glass.pk, ended_at=None).update(ended_at=clock.now())
     if over:
         _note(f"break_glass.{how}", glass, actor, {"reason": glass.reason})
     return bool(over)

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Channel, ChannelStatus
@@ -70,7 +70,7 @@ def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None
 
     An earlier expiry that is over is forgotten. Raises `ChannelNotFound` or `ChannelExpiryPast`.
     """
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is not None and expires_at <= clock.now():
         raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is over.")
     until: Any = expires_at or Case(When(expires_at__gt=Now(), then=F("expires_at")), default=None)
     with tenant_scope(tenant_id):

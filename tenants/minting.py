@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from django.utils import timezone
-
-from tenants import audit, tokens
+from tenants import audit, clock, tokens
 from tenants.audit.redaction import redacted
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
@@ -55,7 +53,7 @@ def make(
     """A token and its secret, which nobody can read again. Raises `MintingForbidden` or `tokens.InvalidScope`."""
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
-        until = timezone.now() + lasting if lasting else None
+        until = clock.now() + lasting if lasting else None
         token, secret = tokens.create(who.tenant_id, role, name, expires_at=until, scopes=scopes)
         made = {
             "name": name,

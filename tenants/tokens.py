@@ -17,9 +17,8 @@ from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models import Q
-from django.utils import timezone
 
-from tenants import remembered
+from tenants import clock, remembered
 from tenants.context import APP, set_tenant, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Role, Tenant
@@ -81,7 +80,7 @@ def revoke(token: ApiToken) -> None:
     """End a token's power, within a second on all processes. Idempotent: the first time stays."""
     with tenant_scope(token.tenant_id):
         ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None).update(
-            revoked_at=timezone.now()
+            revoked_at=clock.now()
         )
         transaction.on_commit(lambda: _known.forget(token.secret_hash), using=APP)
 
@@ -98,7 +97,7 @@ def principal_of(secret: str) -> Principal:
         raise TokenRefused("The token is not valid.")
     digest = hash_of(secret)
     principal, expires_at = _known.recall(digest) or _known.keep(digest, _look_up(digest))
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is not None and expires_at <= clock.now():
         raise TokenRefused(f"The token expired at {expires_at:%Y-%m-%dT%H:%M:%SZ}.")
     return principal
 
@@ -119,7 +118,7 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
 
 
 def _touch(token: ApiToken) -> None:
-    now = timezone.now()
+    now = clock.now()
     if token.last_used_at is not None and token.last_used_at > now - TOUCH_INTERVAL:
         return
     set_tenant(token.tenant_id)

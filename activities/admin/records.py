@@ -8,7 +8,6 @@ from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.decorators import display
@@ -26,6 +25,7 @@ from activities.models import (
     Wake,
     WorkerProcess,
 )
+from tenants import clock
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
 
 MOST_ROLES = 3  # of a worker process that a list names
@@ -187,7 +187,7 @@ class WorkerProcessAdmin(RecordAdmin):
     def state(self, worker: WorkerProcess) -> SafeString:
         if worker.ended_at:
             return badge(worker.end_reason or "ended", "danger" if worker.end_reason == "lost" else "")
-        silent = (timezone.now() - worker.beat_at).total_seconds() > settings.ORCHESTRATOR_LOST_AFTER_SECONDS
+        silent = (clock.now() - worker.beat_at).total_seconds() > settings.ORCHESTRATOR_LOST_AFTER_SECONDS
         return badge("silent", "danger") if silent else badge("beating", "success")
 
     @display(description="Roles")

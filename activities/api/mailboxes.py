@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +39,7 @@ from activities.models.mailbox import ItemKind, ItemState
 from agents.api.digests import Digested
 from agents.api.documentation import IDEMPOTENCY_KEY, operation
 from agents.api.strict import read
+from tenants import clock
 from tenants.api.faults import InvalidRequest
 from tenants.api.views import TenantView
 
@@ -57,7 +58,7 @@ class MailboxPart(TenantView):
         return found
 
     def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
-        found, now = list(found), datetime.now(UTC)
+        found, now = list(found), clock.now()
         figures = reading.figures(self.tenant_id, found)
         return [_shown(mailbox, figures[mailbox.pk], now) for mailbox in found]
 
@@ -185,7 +186,7 @@ class BatchCompleted(BatchPart):
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """May be repeated. 409 `lease_lost` when its items went back before."""
         result = read(CompletedSerializer, request.data).get("result")
-        batch = mailboxes.completed(self.tenant_id, key, batch_id, result=result, now=datetime.now(UTC))
+        batch = mailboxes.completed(self.tenant_id, key, batch_id, result=result, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)
 
 
@@ -201,7 +202,7 @@ class BatchFailed(BatchPart):
         """Its items are due again after about 1, 2, 4, ... seconds, until their attempts are used up. May be repeated."""
         body = read(FailedSerializer, request.data)
         batch = mailboxes.failed(
-            self.tenant_id, key, batch_id, error=error_of(body["error"]), retryable=body.get("retryable", True), now=datetime.now(UTC),
+            self.tenant_id, key, batch_id, error=error_of(body["error"]), retryable=body.get("retryable", True), now=clock.now(),
         )  # fmt: skip
         return Response(MailboxBatchSerializer(batch).data)
 
@@ -217,5 +218,5 @@ class BatchHeartbeat(BatchPart):
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Makes its lease longer, never shorter. 409 `lease_lost`: stop, somebody else has its items."""
         lease = timedelta(seconds=read(BeatSerializer, request.data).get("lease_seconds", 300))
-        batch = mailboxes.extended(self.tenant_id, key, batch_id, lease=lease, now=datetime.now(UTC))
+        batch = mailboxes.extended(self.tenant_id, key, batch_id, lease=lease, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)

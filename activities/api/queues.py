@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from django.db.models import F, QuerySet
@@ -22,6 +21,7 @@ from agents.api.shown import Shown
 from agents.api.strict import read
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
+from tenants import clock
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -129,7 +129,7 @@ class WorkerSerializer(Shown):
         return bool(worker.closed.get(ALL) == DRAINING)
 
     def get_beat_age_seconds(self, worker: WorkerProcess) -> float:
-        return round(max(0.0, (datetime.now(UTC) - worker.beat_at).total_seconds()), 3)
+        return round(max(0.0, (clock.now() - worker.beat_at).total_seconds()), 3)
 
 
 class QueueList(TenantViewSet):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from agents.api.strict import (
     Text,
     Whole,
 )
+from tenants import clock
 
 LONGEST_NAME = 200
 LONGEST_KEY = 200
@@ -139,7 +139,7 @@ def _faults_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     expires_at, not_before = attrs.get("expires_at"), attrs.get("not_before")
-    if expires_at and expires_at <= datetime.now(UTC):
+    if expires_at and expires_at <= clock.now():
         return {"expires_at": ["has passed"]}
     if expires_at and not_before and expires_at <= not_before:
         return {"expires_at": ["must be after not_before"]}

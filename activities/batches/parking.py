@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -61,7 +60,7 @@ def park(run: RunToken, parked: Parked, row: Any) -> None:
             pk=run.run_id, fence=run.fence, status="running", accepted_at=None
         )
         grants = list(runs.values_list("grant", flat=True))
-        if not runs.update(accepted_at=datetime.now(UTC), worker_id=None, parked=not holds_up_group):
+        if not runs.update(accepted_at=Now(), worker_id=None, parked=not holds_up_group):
             raise RunSuperseded(run.run_id)
         if not holds_up_group:
             relay.after_commit(Exchange(releases=[Release(run.activity_id, grant) for grant in grants]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from activities import idleness, invariants, job_records
 from activities.models import Activity
 from activities.models.alert import AlertKind, Severity
 from agents.governor import overview
+from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.identifiers import first_id_at
 from tenants.sql import Statement
@@ -56,7 +57,7 @@ def old_queues() -> list[Noticed]:
     target = settings.ORCHESTRATOR_QUEUE_TARGET_SECONDS
     if not target:
         return []
-    newest = datetime.now(UTC) - timedelta(seconds=target)
+    newest = clock.now() - timedelta(seconds=target)
     rows = _OLD.run({"before": first_id_at(newest), "target": target}, using=SYSTEM)
     by_role: dict[str, list[Any]] = {}
     for row in rows:

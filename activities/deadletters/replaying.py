@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from activities.deadletters import choosing
 from activities.models import Activity, DeadLetter
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
+from tenants import clock
 
 OBSOLETE = "obsolete"
 
@@ -52,7 +53,7 @@ def replay(
 
 def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
     """Set these failed activities going again; those that were. The caller holds their locks."""
-    began = datetime.now(UTC)
+    began = clock.now()
     reopened: list[Any] = []
     for portion in choosing.portions(ids):
         moved = transitions.apply_many(

@@ -6,7 +6,7 @@ A channel that was due several times while nothing ran gets one digest, of the l
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from activities.alerts.raising import tell_channel
 from activities.digests import figures, periods
 from activities.models import Alert, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 
@@ -35,7 +36,7 @@ def due(now: Any = None) -> QuerySet[NotificationChannel]:
 
 def send_due(*, now: datetime | None = None) -> int:
     """Compose what is due; returns how many digests there are to be sent now. Any number of processes may do it at once."""
-    moment = now or datetime.now(UTC)
+    moment = now or clock.now()
     with system_scope():
         rows = due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
         found = list(rows[:AT_ONCE])

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from activities.models import NotificationChannel
 from activities.models.alert import Digest
+from tenants import clock
 
 HOUR = time(7)  # before people begin their day
 DAYS = {Digest.DAILY: 1, Digest.WEEKLY: 7}
@@ -62,5 +63,5 @@ def period_before(digest: str, zone: ZoneInfo, now: datetime) -> Period:
 def plan(channel: NotificationChannel, timezone: str, *, now: datetime | None = None) -> None:
     """Note on the channel, without saving it, when its next digest is due; never, when it wants none."""
     wanted = channel.digest != Digest.OFF
-    after = now or datetime.now(UTC)
+    after = now or clock.now()
     channel.digest_due_at = next_due(channel.digest, zone_of(timezone), after=after) if wanted else None

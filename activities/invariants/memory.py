@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -12,6 +11,7 @@ import orjson
 from activities.invariants import keys
 from activities.invariants.concerned import tenants_of
 from activities.invariants.report import Report
+from tenants import clock
 from tenants.redis import client
 
 KEPT_SECONDS = 86_400  # an older outcome says nothing about now
@@ -23,7 +23,7 @@ def remember(report: Report) -> None:
         violation.invariant: violation.count for violation in report.violations
     }
     concerned = {violation.invariant: tenants_of(violation.sample_ids) for violation in report.violations}
-    outcome = {"at": time.time(), "violations": counts, "tenants": concerned}
+    outcome = {"at": clock.now().timestamp(), "violations": counts, "tenants": concerned}
     client().set(keys.outcome(), orjson.dumps(outcome), ex=KEPT_SECONDS)
 
 

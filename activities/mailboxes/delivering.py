@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from activities.models import Activity, Mailbox, MailboxItem, Wake
 from activities.models.mailbox import ItemState
 from activities.states import LIVE, Status, WakeReason, WakeState
 from activities.submission import NewActivity, submit
+from tenants import clock
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def _due_with(activity: Activity) -> datetime | None:
 
 def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
     window = timedelta(milliseconds=settings.ORCHESTRATOR_MAILBOX_WINDOW_MS)
-    not_before = item.run_after or (datetime.now(UTC) + window if item.is_coalescable and window else None)
+    not_before = item.run_after or (clock.now() + window if item.is_coalescable and window else None)
     (submitted,) = submit(
         [
             NewActivity(

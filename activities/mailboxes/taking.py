@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from activities.exceptions import MailboxNotFound, OtherConsumer
 from activities.mailboxes import ending
 from activities.models import Mailbox, MailboxBatch, MailboxItem
 from activities.models.mailbox import BatchState, ItemState
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -44,16 +45,12 @@ class Wish:
     limit: int
 
 
-def clock() -> datetime:
-    return datetime.now(UTC)
-
-
 def take(
     tenant_id: UUID,
     key: str,
     wish: Wish,
     *,
-    now: Callable[[], datetime] = clock,
+    now: Callable[[], datetime] = clock.now,
     pause: Callable[[float], None] = time.sleep,
 ) -> Taken | None:
     """Take a batch; None when nothing is due. Waits until the window of a young first item is over, before it locks anything.

@@ -11,7 +11,8 @@ import threading
 from dataclasses import dataclass, field
 
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error as DatabaseFault
+from django.db import close_old_connections, connections
 
 from activities.maintenance.leader import Leader, LeadLost, confirm
 from activities.maintenance.scheduler import Scheduler
@@ -56,11 +57,14 @@ class Maintenance:
             try:
                 close_old_connections()
                 self.leader.campaign()
-            except DatabaseError as error:
+            except DatabaseFault as error:
                 logger.warning(
                     "Keeper cannot reach PostgreSQL",
                     extra={"action": "keeper_waits", "reason": str(error).strip()},
                 )
+            except Exception:
+                # Whatever it is: a process that stops to be a candidate would be missed when the others are gone.
+                logger.exception("The lead could not be asked for", extra={"action": "keeper_part_failed"})
         self.leader.resign()
         connections.close_all()
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import redis
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error as DatabaseFault
+from django.db import close_old_connections, connections
 from pymongo.errors import PyMongoError
 
 from activities import job_records
@@ -192,7 +193,7 @@ class Scheduler:
                 "A part of the keeper waits",
                 extra={"action": "keeper_part_waits", "part": job.name, "reason": error},
             )
-        except DatabaseError as reason:
+        except DatabaseFault as reason:
             failed, error = True, _said(reason)
             logger.warning(
                 "A part of the keeper could not use PostgreSQL",

@@ -14,6 +14,7 @@ from activities import cancellation, families
 from activities.exceptions import SubagentNotFound
 from activities.models import Activity, ActivityRun, Subagent
 from activities.states import Status
+from tenants import clock
 from tenants.models import UsageEntry
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = "pending", "running", "completed", "failed", "cancelled"
@@ -98,7 +99,7 @@ def _standing_of(
     ids = [activity.pk for activity in line]
     starts = [begun[activity_id] for activity_id in ids if activity_id in begun]
     last = line[-1]
-    end = last.finished_at or datetime.now(UTC)
+    end = last.finished_at or clock.now()
     seconds = round(max(0.0, (end - min(starts)).total_seconds()), 3) if starts else None
     return Standing(subagent, last, ids, sum(tokens.get(activity_id, 0) for activity_id in ids), seconds)
 

@@ -13,11 +13,11 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
-from django.utils import timezone
 
 from activities.alerts.raising import raise_alert
 from activities.models.alert import AlertKind
 from activities.webhooks.posting import Outcome
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.events.models import OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 
@@ -73,7 +73,7 @@ def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
         _switch_off(claim, endpoint, OffReason.GONE, "The receiver says that it is gone (status 410).")
         return
     days = settings.ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS
-    too_long = endpoint.filter(failing_since__lte=timezone.now() - timedelta(days=days))
+    too_long = endpoint.filter(failing_since__lte=clock.now() - timedelta(days=days))
     _switch_off(
         claim, too_long, OffReason.FAILING, f"Nothing was delivered for {days:g} days. {outcome.error}"
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.utils import timezone
-
 from agents import credentials, webhook_signing
+from tenants import clock
 from tenants.events.models import WebhookEndpoint
 
 OVERLAP = timedelta(hours=24)  # in which the receiver may take up the new secret
@@ -21,7 +20,7 @@ def renew(endpoint: WebhookEndpoint) -> str:
     )
     kept = {"secrets": " ".join((new, *previous))}
     endpoint.secret_sealed = credentials.seal(kept, context=context_of(endpoint.tenant_id, endpoint.pk))
-    endpoint.previous_until = timezone.now() + OVERLAP if previous else None
+    endpoint.previous_until = clock.now() + OVERLAP if previous else None
     return new
 
 
@@ -30,7 +29,7 @@ def in_force(
 ) -> tuple[str, ...]:
     """The secrets that sign now, newest first. Raises `agents.exceptions.ConfigurationError` when the key that sealed them is gone."""
     secrets = _opened(tenant_id, endpoint_id, sealed)
-    return secrets if previous_until is not None and previous_until > timezone.now() else secrets[:1]
+    return secrets if previous_until is not None and previous_until > clock.now() else secrets[:1]
 
 
 def context_of(tenant_id: UUID, endpoint_id: UUID) -> str:

@@ -7,7 +7,7 @@ whose batches these are, with the same settings.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -18,6 +18,7 @@ from agents.adapters.model_options import ModelOptions
 from agents.contracts import AgentRequest, AgentResult, Parked, RunLink
 from agents.exceptions import ConfigurationError
 from agents.governor.providers import in_real_time, provider_of
+from tenants import clock
 
 LOWEST = 20  # the numerically largest priority there is
 
@@ -32,7 +33,7 @@ class BatchAdapter:
         if not model:
             raise ConfigurationError(f"The role {request.agent_role} has no model.")
         leave_at = _leave_at(request)
-        if request.at_once or request.priority < _batched_from(request) or leave_at <= datetime.now(UTC):
+        if request.at_once or request.priority < _batched_from(request) or leave_at <= clock.now():
             return _at_once(request, link)
         messages = [{"role": "user", "content": request.prompt}]
         body = body_of(request, options, system=dialogue.system_of(request, options), messages=messages)

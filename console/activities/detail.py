@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from activities.states import LinkKind
 from console.activities import chart
 from console.activities.segments import Segment, segments
 from console.wording import band, cost_in, did, named
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
@@ -38,7 +39,7 @@ class Attempt:
     @property
     def lasted(self) -> Any:
         ended = self.moment.facts["ended_at"]
-        return (ended or datetime.now(UTC)) - self.moment.at
+        return (ended or clock.now()) - self.moment.at
 
     @property
     def cost(self) -> Decimal:
@@ -97,9 +98,7 @@ class Detail:
     @property
     def segments(self) -> list[Segment]:
         reason_now = self.reason.detail if self.reason.code else ""
-        return segments(
-            self.moments, by_person=self.is_for_people, now=datetime.now(UTC), reason_now=reason_now
-        )
+        return segments(self.moments, by_person=self.is_for_people, now=clock.now(), reason_now=reason_now)
 
     @property
     def picture(self) -> SafeString:

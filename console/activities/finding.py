@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
 from activities.models import Activity
 from console.activities.query_language import Condition
+from tenants import clock
 
 
 def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activity]:
@@ -28,7 +28,7 @@ def _words(condition: Condition) -> Q:
 
 
 def _age(condition: Condition) -> Q:
-    moment = timezone.now() - condition.value
+    moment = clock.now() - condition.value
     return Q(created_at__gt=moment) if condition.operator == "<" else Q(created_at__lt=moment)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from console.activities.finding import found_by
 from console.activities.query_language import QueryFault, parse
 from console.places import Place, page_of
 from console.wording import band
+from tenants import clock
 from tenants.context import tenant_scope
 
 PAGE = 50
@@ -51,7 +52,7 @@ class Row:
     @property
     def lasted(self) -> timedelta | None:
         begun = self.activity.started_at
-        return (self.activity.finished_at or datetime.now(UTC)) - begun if begun else None
+        return (self.activity.finished_at or clock.now()) - begun if begun else None
 
 
 @dataclass(frozen=True, slots=True)

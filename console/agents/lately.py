@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from statistics import median, quantiles
 from uuid import UUID
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
+from tenants import clock
 from tenants.identifiers import first_id_at
 
 WITHIN = timedelta(hours=24)
@@ -72,7 +73,7 @@ class Runs:
 
 def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
     """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
-    since = (now or datetime.now(UTC)) - WITHIN
+    since = (now or clock.now()) - WITHIN
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id_at(since), status__in=ENDED)
     if role is not None:
         rows = rows.filter(activity__agent_role=role)

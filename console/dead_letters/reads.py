@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Max, Min, Q, QuerySet
-from django.utils import timezone
 
 from activities import deadletters
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
+from tenants import clock
 from tenants.context import tenant_scope
 
 MOST_GROUPS = 100
@@ -127,7 +127,7 @@ def alike(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
 def _history(rows: QuerySet[Any]) -> list[Dealing]:
     """Everything that one person closed in one go has the same time: that of the transaction."""
     status = "activity__status__in"
-    lately = rows.filter(created_at__gte=timezone.now() - HISTORY_OF, closed_at__isnull=False)
+    lately = rows.filter(created_at__gte=clock.now() - HISTORY_OF, closed_at__isnull=False)
     dealt = lately.order_by().values("closed_at", "closed_by", "state").annotate(
         count=Count("pk"),
         well=Count("pk", filter=Q(**{status: SUCCEEDED})),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from django.http import HttpRequest
 from console import api_door, telling
 from console.durations import in_words
 from console.refusals import Refused
+from tenants import clock
 from tenants.principals import Principal
 
 COUNTS = {"count_replay": "replay", "count_dismiss": "dismiss"}
@@ -39,7 +39,7 @@ class Counted:
 
 def count(request: HttpRequest, who: Principal, fingerprint: str) -> Counted:
     """What the deed would do now. Raises `Refused`."""
-    deed, before = COUNTS[request.POST["deed"]], datetime.now(UTC).isoformat()
+    deed, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
     answer = _ask(request, who, fingerprint, deed, before=before, dry_run=True)
     return Counted(
         deed=deed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from activities.models import HeldAnswer
 from activities.models.held_answer import LONGEST_REFUSAL
 from console import decisions
 from console.refusals import Refused, refused_when_busy
-from tenants import members, outages
+from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.principals import Principal
@@ -36,7 +36,7 @@ OUR_FAULT = "Something went wrong on our side. Nothing was done."
 def give_due(now: datetime | None = None) -> int:
     """Let answers take effect whose time has come; how many did or were refused. Any number of processes may do it at once."""
     with system_scope():
-        rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or datetime.now(UTC))
+        rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
         due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
     return sum(_give(held) for held in due)
 

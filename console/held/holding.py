@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from console import decisions
 from console.as_shown import item_as_shown
 from console.decisions import Result
 from console.refusals import Refused, refused_when_busy
+from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal
 
@@ -40,7 +41,7 @@ class Held:
     @property
     def seconds(self) -> int:
         """From now until it takes effect."""
-        return max(0, round((self.due_at - datetime.now(UTC)).total_seconds()))
+        return max(0, round((self.due_at - clock.now()).total_seconds()))
 
 
 def is_held() -> bool:
@@ -56,7 +57,7 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
         deed = decisions.checked(principal, item, answer)
         held = HeldAnswer(
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=deed.name,
-            words=deed.done, said=answer.said, due_at=datetime.now(UTC) + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
+            words=deed.done, said=answer.said, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _forget_refused(principal, item_id)
         _keep(held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -21,6 +21,7 @@ from pipelines.models import PipelineRun
 from pipelines.models.run import RunState, StepReason, StepState
 from pipelines.picture import Counts, StepPicture
 from pipelines.selectors import BranchShown, StepShown
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
@@ -53,7 +54,7 @@ class Step:
 
     @property
     def lasted(self) -> timedelta | None:
-        return (self.ended or datetime.now(UTC)) - self.begun if self.begun else None
+        return (self.ended or clock.now()) - self.begun if self.begun else None
 
     @property
     def branches(self) -> Sequence[BranchShown]:
@@ -82,7 +83,7 @@ class Detail:
 
     @property
     def lasted(self) -> timedelta:
-        return (self.run.finished_at or datetime.now(UTC)) - self.run.started_at
+        return (self.run.finished_at or clock.now()) - self.run.started_at
 
 
 def detail(who: Principal, run_id: UUID) -> Detail:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from django.http import Http404
@@ -16,6 +16,7 @@ from pipelines import selectors
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState
 from pipelines.selectors import StepShown
+from tenants import clock
 from tenants.context import tenant_scope
 
 PAGE = 50
@@ -40,7 +41,7 @@ class Row:
 
     @property
     def lasted(self) -> timedelta:
-        return (self.run.finished_at or datetime.now(UTC)) - self.run.started_at
+        return (self.run.finished_at or clock.now()) - self.run.started_at
 
     @property
     def shares(self) -> list[tuple[str, int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -17,6 +17,7 @@ from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.firing import FiringState
 from pipelines.schedules import forecast, plans
 from pipelines.timing import Timing, TimingError
+from tenants import clock
 from tenants.context import tenant_scope
 
 MOST_LISTED = 200
@@ -78,7 +79,7 @@ class One:
 
 def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime | None = None) -> Listing:
     """The schedules by name, with those that are switched off unless `shown` says "on" or "off" alone."""
-    moment = now or datetime.now(UTC)
+    moment = now or clock.now()
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
         if search:

@@ -9,7 +9,6 @@ from uuid import UUID
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils import timezone
 
 from console import telling
 from console.api_forms import WordsField
@@ -17,7 +16,7 @@ from console.for_admins import for_admins
 from console.pages import ACTING, LOOKING, Desk, page, shown
 from console.refusals import Refused
 from console.settings.tabs import tabs
-from tenants import minting
+from tenants import clock, minting
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.tokens import InvalidScope
@@ -64,7 +63,7 @@ def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
         found = minting.tokens_of(desk.tenant_id)
     context: dict[str, Any] = {
         "tokens": found,
-        "now": timezone.now(),
+        "now": clock.now(),
         "form": TokenForm() if made else form,
         "made": made,
         "refusal": refusal,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from django.utils.http import urlencode
+
+from tenants import clock
 
 USUAL_DAYS = 30
 MOST_DAYS = 366
@@ -36,7 +38,7 @@ class Wanted:
     @classmethod
     def read(cls, query: Mapping[str, Any]) -> Wanted:
         """From an address. What is no day is told of, and the last 30 days are shown instead."""
-        today = datetime.now(UTC).date()
+        today = clock.now().date()
         words = {
             name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in ("role", "pipeline")
         }

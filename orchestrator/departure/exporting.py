@@ -13,12 +13,12 @@ from uuid import UUID
 
 import orjson
 from django.db import connections, transaction
-from django.utils import timezone
 from psycopg import sql
 
 from activities import outputs
 from agents.command_line import transcripts
 from orchestrator.departure import archive, catalogue
+from tenants import clock
 from tenants.context import APP, set_tenant
 from tenants.models import Tenant
 
@@ -39,7 +39,7 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
     with archive.writing(path) as made:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
-            taken_at = timezone.now()
+            taken_at = clock.now()
             for number, (table, columns) in enumerate(held.items(), 1):
                 count = made.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
                 tell(f"{number:>3}/{len(held)}  {table}: {count}")

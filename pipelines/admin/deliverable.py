@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
@@ -17,6 +16,7 @@ from pipelines.admin.deliverable_form import DeliverableForm
 from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
+from tenants import clock
 from tenants.admin.bases import NOTHING, KeptAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
@@ -85,7 +85,7 @@ class DeliverableAdmin(DeedsAdmin, KeptAdmin):
 
     @admin.action(description="Start the running month", permissions=["change"])
     def start_selected(self, request: HttpRequest, queryset: QuerySet[Deliverable]) -> HttpResponse | None:
-        today, actor = datetime.now(UTC).date(), actor_of(request)
+        today, actor = clock.now().date(), actor_of(request)
         return self.perform(
             request, queryset, START,
             lambda row, notes: periods.start_period(row.tenant_id, row.pk, today=today, actor=actor),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -24,6 +23,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import forecast, plans, running, saving
 from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, ScheduleExists
+from tenants import clock
 from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
 
@@ -143,7 +143,7 @@ class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
         if not schedule.enabled or schedule.next_run_at is None:
             return NOTHING
         try:
-            moments = forecast.coming(schedule, count=LISTED_TIMES, now=datetime.now(UTC))
+            moments = forecast.coming(schedule, count=LISTED_TIMES, now=clock.now())
         except (timing.TimingError, ValueError):
             return NOTHING
         zone = ZoneInfo(schedule.timezone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from pipelines.api.periods import PERIODS, PeriodSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
+from tenants import clock
 from tenants.api.versions import Versioned
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -172,7 +172,7 @@ class DeliverableViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
     def start_period(self, request: Request, pk: UUID) -> Response:
         """201 when it was started now, 200 with the period when there is one. Months are those of UTC."""
         read(EmptySerializer, request.data)
-        today = datetime.now(UTC).date()
+        today = clock.now().date()
         period, is_new = periods.start_period(self.tenant_id, pk, today=today, actor=self.principal.actor)
         return Response(
             PeriodSerializer(period).data,

@@ -26,6 +26,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions, targets
+from tenants import clock
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob]) -> int
     """
     if not waiting:
         return 0
-    begins = datetime.now(UTC) + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
+    begins = clock.now() + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
     for job in waiting:
         job.due_at = begins if job.error is None else job.due_at
     try:
@@ -115,7 +116,7 @@ def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob]) -> int
 def fail(waiting: Iterable[ScheduleJob], error: PipelineError) -> None:
     """Note on jobs that cannot be started why not, unsaved."""
     for job in waiting:
-        job.state, job.ended_at = JobState.FAILED, datetime.now(UTC)
+        job.state, job.ended_at = JobState.FAILED, clock.now()
         job.error = {"code": error.code, "message": str(error)}
 
 
@@ -132,7 +133,7 @@ def _end(execution: ScheduleExecution) -> None:
     if execution.status != ExecutionStatus.CANCELLED:
         execution.errors = _errors(execution)
         execution.status = _status_of(execution)
-    execution.finished_at = datetime.now(UTC)
+    execution.finished_at = clock.now()
     execution.save(
         update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "errors", "status", "finished_at"]
     )
@@ -170,7 +171,7 @@ def as_error(error: dict[str, Any], at: datetime | None = None) -> dict[str, Any
     return {
         "message": str(error.get("message", ""))[:LONGEST_ERROR],
         "code": error.get("code", "failed"),
-        "timestamp": (at or datetime.now(UTC)).astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "timestamp": (at or clock.now()).astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
 
 
@@ -218,7 +219,7 @@ def _begin(waiting: ScheduleExecution) -> bool:
     ):
         return False
     begun = rows.filter(pk=waiting.pk, status=ExecutionStatus.QUEUED).update(
-        status=ExecutionStatus.RUNNING, started_at=datetime.now(UTC)
+        status=ExecutionStatus.RUNNING, started_at=clock.now()
     )
     if begun and waiting.schedule_id is not None and waiting.nominal_at is not None:
         Firing.objects.for_tenant(waiting.tenant_id).filter(

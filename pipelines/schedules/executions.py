@@ -7,7 +7,7 @@ once, and has finished when the last of its jobs has been ended; a crash in betw
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import targets
+from tenants import clock
 from tenants.context import current_tenant, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def new(
         status=status,
         definition=targets.definition_of(schedule),
         created_by=created_by,
-        started_at=datetime.now(UTC),
+        started_at=clock.now(),
     )
 
 
@@ -119,8 +120,8 @@ def call_off(execution: ScheduleExecution, *, actor: str, reason: str) -> None:
     tenant_id, never_began = execution.tenant_id, execution.status == ExecutionStatus.QUEUED
     execution.status = ExecutionStatus.CANCELLED
     execution.metadata = {**execution.metadata, "cancelled": {"by": actor, "reason": reason}}
-    execution.expanded_at = execution.expanded_at or datetime.now(UTC)
-    execution.finished_at = datetime.now(UTC) if never_began else None
+    execution.expanded_at = execution.expanded_at or clock.now()
+    execution.finished_at = clock.now() if never_began else None
     execution.save(update_fields=["status", "metadata", "expanded_at", "finished_at"])
     ScheduleJob.objects.for_tenant(tenant_id).filter(
         execution_id=execution.pk, state=JobState.WAITING

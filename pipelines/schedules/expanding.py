@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from hashlib import blake2b
 from itertools import islice
@@ -25,7 +25,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import ending, executions, expansion, targets
 from pipelines.schedules.expansion import ExpansionError, Plan, Planned
-from tenants import outages
+from tenants import clock, outages
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
         if pairs:
             targets.submit_each(pairs)
             ScheduleJob.objects.bulk_create(job for _, job in pairs)
-            now, done = datetime.now(UTC), [execution.pk for execution, _ in pairs]
+            now, done = clock.now(), [execution.pk for execution, _ in pairs]
             single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done)
             single.update(
                 jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
@@ -127,7 +127,7 @@ def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
             _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
             _expanded(execution, plan)
         else:
-            execution.touched_at = datetime.now(UTC)
+            execution.touched_at = clock.now()
             execution.save(update_fields=["touched_at", "metadata"])
     return execution
 
@@ -135,7 +135,7 @@ def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
 def _is_to_be_expanded(execution: ScheduleExecution) -> bool:
     if execution.status != ExecutionStatus.RUNNING or execution.expanded_at is not None:
         return False
-    return execution.touched_at is None or execution.touched_at < datetime.now(UTC) - PATIENCE
+    return execution.touched_at is None or execution.touched_at < clock.now() - PATIENCE
 
 
 def _count_try(execution: ScheduleExecution) -> None:
@@ -228,7 +228,7 @@ def _record(
     execution.jobs_created = recorded + len(rows)
     execution.jobs_enqueued += sum(1 for row in rows if row.activity_id or row.pipeline_run_id)
     execution.jobs_failed += sum(1 for row in rows if row.state == JobState.FAILED)
-    execution.touched_at = datetime.now(UTC)
+    execution.touched_at = clock.now()
 
 
 def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> ScheduleJob:
@@ -244,7 +244,7 @@ def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> Sch
 
 
 def _expanded(execution: ScheduleExecution, plan: Plan) -> None:
-    execution.expanded_at = datetime.now(UTC)
+    execution.expanded_at = clock.now()
     execution.metadata = {**execution.metadata, **plan.figures(execution.jobs_created)}
     execution.save(
         update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
@@ -259,7 +259,7 @@ def _give_up(tenant_id: UUID, execution_id: UUID, errors: Iterable[Mapping[str, 
             return
         noted = [*execution.errors, *(ending.as_error(dict(error)) for error in errors)]
         execution.errors = noted[: ending.MOST_ERRORS]
-        execution.expanded_at = datetime.now(UTC)
+        execution.expanded_at = clock.now()
         execution.save(update_fields=["errors", "expanded_at"])
     _settle(tenant_id, execution_id)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -30,6 +30,7 @@ from agents.models import PlatformConfig
 from pipelines.models import Schedule
 from pipelines.schedules.looking import look
 from pipelines.schedules.recording import record
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | N
             "Schedule not fired",
             extra={"action": "schedule_not_fired", "schedule": str(ids[0]), "tenant": str(tenant_id)},
         )
-        _back_off(tenant_id, ids[0], now or datetime.now(UTC), error)
+        _back_off(tenant_id, ids[0], now or clock.now(), error)
         return []
 
 
@@ -123,7 +124,7 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
     settings = scheduler_settings.current()
     if not settings.enabled:
         return []
-    now = now or datetime.now(UTC)
+    now = now or clock.now()
     earliest = now - timedelta(milliseconds=settings.check_interval_ms) - MARGIN
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).filter(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from pipelines.models.schedule import Repeat
 from pipelines.schedules import checking, expansion, given, plans, targets
 from pipelines.schedules.errors import InvalidSchedule
 from pipelines.timing import Timing
+from tenants import clock
 from tenants.context import tenant_scope
 
 MOST = 100  # times that may be asked for
@@ -72,7 +73,7 @@ def of_members(
     the name, the target and the parameters are among the `errors`. Raises `InvalidSchedule` for others, since without times there
     is nothing to foretell.
     """
-    now = datetime.now(UTC)
+    now = clock.now()
     with tenant_scope(tenant_id):
         checked = checking.check(tenant_id, members)
         if checked.faults or checked.timing is None:
@@ -91,7 +92,7 @@ def of_members(
 
 def coming(schedule: Schedule, *, count: int, now: datetime | None = None) -> list[datetime]:
     """The next nominal times of a schedule's row, whether it is enabled or not."""
-    begin = _beginning(schedule, now or datetime.now(UTC))
+    begin = _beginning(schedule, now or clock.now())
     return list(timing.times(plans.timing_of(schedule), after=begin, limit=count))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.schedule import Overlap
 from pipelines.schedules import executions, expanding
 from pipelines.schedules.errors import ScheduleNotFound
+from tenants import clock
 from tenants.context import current_tenant, tenant_scope
 
 
@@ -35,7 +35,7 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
         execution = executions.begin(
             schedule, nominal_at=None, status=_status_beside_others(schedule), created_by=actor
         )
-        rows.update(last_run_at=datetime.now(UTC))
+        rows.update(last_run_at=clock.now())
     if is_outermost and execution.status == ExecutionStatus.RUNNING:
         expanding.expand(tenant_id, execution.pk)
         with tenant_scope(tenant_id):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
 from pipelines.schedules import beat, checking, given, plans
 from pipelines.schedules.errors import ScheduleChanged, ScheduleExists, ScheduleNotFound
+from tenants import clock
 from tenants.context import current_alias, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
@@ -36,7 +37,7 @@ def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = 
         checked = checking.check(tenant_id, members)
         checked.raise_if_any()
         schedule = Schedule(id=uuid7(), tenant_id=tenant_id, created_by=actor, **checked.columns)
-        _plan_anew(schedule, now or datetime.now(UTC), is_new_time=True)
+        _plan_anew(schedule, now or clock.now(), is_new_time=True)
         _store(schedule, made=True)
         _tell("schedule_created", schedule, actor)
         return schedule
@@ -71,7 +72,7 @@ def change(
         times_changed = any(before[name] != checked.columns[name] for name in TIMING_COLUMNS)
         if times_changed or schedule.enabled != before["enabled"]:
             is_new_time = before["start_at"] != schedule.start_at or before["repeat"] != schedule.repeat
-            _plan_anew(schedule, now or datetime.now(UTC), is_new_time=is_new_time)
+            _plan_anew(schedule, now or clock.now(), is_new_time=is_new_time)
         _store(schedule)
         _tell("schedule_changed", schedule, actor)
         return schedule
@@ -101,7 +102,7 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     if schedule.enabled == enabled:
         return schedule
     schedule.enabled = enabled
-    _plan_anew(schedule, now or datetime.now(UTC), is_new_time=False)
+    _plan_anew(schedule, now or clock.now(), is_new_time=False)
     _store(schedule)
     _tell("schedule_enabled" if enabled else "schedule_disabled", schedule, actor)
     return schedule

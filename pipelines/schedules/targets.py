@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule_job import JobState
 from pipelines.submission import NewRun, WhenFull, start_runs
+from tenants import clock
 from tenants.identifiers import uuid7
 
 ACTOR = "schedule"
@@ -105,7 +106,7 @@ def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[Sc
     for job in jobs:
         faults = input_schemas.faults(execution.tenant_id, role, job.params)
         if faults:
-            job.state, job.error, job.ended_at = JobState.FAILED, _refusal(faults), datetime.now(UTC)
+            job.state, job.error, job.ended_at = JobState.FAILED, _refusal(faults), clock.now()
         else:
             valid.append(job)
     return valid
@@ -166,4 +167,4 @@ def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> No
 
 def _begin(job: ScheduleJob) -> datetime | None:
     """None for what may begin at once."""
-    return job.due_at if job.due_at > datetime.now(UTC) else None
+    return job.due_at if job.due_at > clock.now() else None

@@ -11,7 +11,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from unfold.decorators import action
 from unfold.widgets import (
@@ -21,7 +20,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from tenants import sight, tokens
+from tenants import clock, sight, tokens
 from tenants.admin.bases import KeptAdmin
 from tenants.admin.permissions import found, is_superuser, may_write
 from tenants.exceptions import TenantError
@@ -64,7 +63,7 @@ class TokenForm(forms.Form):
             tenant,
             values["role"],
             values["name"],
-            expires_at=timezone.now() + timedelta(days=values["days"]) if values["days"] else None,
+            expires_at=clock.now() + timedelta(days=values["days"]) if values["days"] else None,
             scopes=values["scopes"].split(),
             platform=values.get("platform", False),
         )

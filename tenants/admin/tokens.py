@@ -5,11 +5,10 @@ from __future__ import annotations
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
-from tenants import tokens
+from tenants import clock, tokens
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge
 from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.exceptions import TenantError
@@ -42,7 +41,7 @@ class ApiTokenAdmin(DeedsAdmin, RecordAdmin):
     def state(self, token: ApiToken) -> SafeString:
         if token.revoked_at:
             return badge("revoked", "danger")
-        expired = token.expires_at and token.expires_at <= timezone.now()
+        expired = token.expires_at and token.expires_at <= clock.now()
         return badge("expired", "warning") if expired else badge("active", "success")
 
     @admin.action(description="Revoke", permissions=["view"])

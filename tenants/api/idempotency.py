@@ -26,9 +26,9 @@ import orjson
 from django.db import connections
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
-from django.utils import timezone
 from rest_framework.request import Request
 
+from tenants import clock
 from tenants.api.faults import InvalidRequest
 from tenants.context import APP, tenant_scope
 from tenants.exceptions import TenantError
@@ -163,10 +163,10 @@ def _mark(principal: Principal, digest: str, asked: str) -> IdempotentRequest | 
             if earlier is None:
                 _write(principal, digest, asked, IN_PROGRESS, {}, b"")
             return earlier
-        if earlier.request_digest != asked or earlier.created_at > timezone.now() - MARK_KEPT:
+        if earlier.request_digest != asked or earlier.created_at > clock.now() - MARK_KEPT:
             _refuse_other(earlier, asked)
             raise StillInProgress(_AT_WORK)
-        rows.update(created_at=timezone.now())
+        rows.update(created_at=clock.now())
         return None
 
 

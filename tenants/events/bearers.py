@@ -13,8 +13,8 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
 from django.db.models import Q
-from django.utils import timezone
 
+from tenants import clock
 from tenants.audit.rows import BreakGlass
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
@@ -42,7 +42,7 @@ def still_welcome(bearers: Iterable[Bearer]) -> set[Bearer]:
 def _of_tokens(bearers: Collection[Bearer]) -> set[Bearer]:
     if not bearers:
         return set()
-    valid = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    valid = Q(expires_at=None) | Q(expires_at__gt=clock.now())
     rows = ApiToken.objects.filter(
         valid, pk__in={b.principal.token_id for b in bearers}, revoked_at=None, tenant__is_active=True
     )
@@ -62,9 +62,9 @@ def _of_people(bearers: Collection[Bearer]) -> set[Bearer]:
         get_user_model().objects.filter(pk__in=people, is_active=True).values_list("pk", "is_superuser")
     )
     sessions = set(
-        Session.objects.filter(
-            pk__in={b.session for b in bearers}, expire_date__gt=timezone.now()
-        ).values_list("pk", flat=True)
+        Session.objects.filter(pk__in={b.session for b in bearers}, expire_date__gt=clock.now()).values_list(
+            "pk", flat=True
+        )
     )
     tenants = _active_tenants(b.principal.tenant_id for b in bearers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
@@ -91,7 +91,7 @@ def _broken_glass(ids: Iterable[UUID | None]) -> set[UUID]:
     asked = {glass for glass in ids if glass is not None}
     if not asked:
         return set()
-    rows = BreakGlass.objects.filter(pk__in=asked, ended_at=None, expires_at__gt=timezone.now())
+    rows = BreakGlass.objects.filter(pk__in=asked, ended_at=None, expires_at__gt=clock.now())
     return set(rows.values_list("pk", flat=True))
 
 

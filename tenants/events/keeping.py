@@ -8,8 +8,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connections
-from django.utils import timezone
 
+from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.events import log
 from tenants.events.models import Event, WebhookDelivery, WebhookDeliveryState
@@ -43,7 +43,7 @@ def number_all(within: float = 0.5) -> int:
 
 def purge() -> int:
     """Delete events and ended deliveries that are too old, of all tenants, a batch at a time; returns how many events."""
-    before = timezone.now() - timedelta(days=settings.ORCHESTRATOR_EVENT_DAYS)
+    before = clock.now() - timedelta(days=settings.ORCHESTRATOR_EVENT_DAYS)
     deleted = 0
     with system_scope():
         # Their ids are given in the order of time, more or less, so the oldest are found without an index of their own.

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from django.db.models import DateField, F, Q, QuerySet, Sum
 from django.db.models.functions import Now, TruncDate, TruncMonth
-from django.utils import timezone
 
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Budget, BudgetPeriod, Reservation
@@ -45,7 +45,7 @@ def create(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
         budget.period_start = calendar.start_of(budget.period, calendar.today())
         budget.spent = ledger.counted_by(budget, since=budget.period_start)
         budget.overshoot = max(Decimal(0), budget.spent - budget.cap)
-        budget.recount_at = timezone.now() + RECOUNT_AFTER
+        budget.recount_at = clock.now() + RECOUNT_AFTER
         budget.save(force_insert=True)
         return budget
 
@@ -70,7 +70,7 @@ def delete(tenant_id: UUID, budget_id: UUID) -> None:
     with tenant_scope(tenant_id):
         budget = locked(tenant_id, budget_id)
         Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id).delete()
-        budget.reserved, budget.recount_at, budget.deleted_at = Decimal(0), None, timezone.now()
+        budget.reserved, budget.recount_at, budget.deleted_at = Decimal(0), None, clock.now()
         budget.version += 1
         budget.save()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
+from tenants import clock
 from tenants.models import BudgetPeriod
 
 #: When a total begins: before everything.
@@ -11,7 +12,7 @@ BEGINNING = date(1970, 1, 1)
 
 
 def today() -> date:
-    return datetime.now(UTC).date()
+    return clock.now().date()
 
 
 def start_of(period: str, day: date) -> date:

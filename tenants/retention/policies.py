@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db.models import F
-from django.utils import timezone
 
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -43,7 +43,7 @@ def own_of(tenant_id: UUID) -> dict[str, int | None]:
 
 def before(days: float | None, *, now: datetime | None = None) -> datetime | None:
     """Rows older than this may go; None when none may."""
-    return None if days is None else (now or timezone.now()) - timedelta(days=days)
+    return None if days is None else (now or clock.now()) - timedelta(days=days)
 
 
 def replace(tenant_id: UUID, wanted: Mapping[str, object], *, actor: str) -> None:

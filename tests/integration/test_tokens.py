@@ -129,7 +129,7 @@ def test_an_expired_token_is_refused_even_while_it_is_remembered(tenant, monkeyp
     _, secret = tokens.create(tenant, Role.ADMIN, "laptop", expires_at=expires_at)
     tokens.principal_of(secret)
 
-    monkeypatch.setattr(tokens.timezone, "now", lambda: expires_at)
+    monkeypatch.setattr(tokens.clock, "now", lambda: expires_at)
 
     with pytest.raises(tokens.TokenRefused, match="expired at"):
         tokens.principal_of(secret)

@@ -17,6 +17,7 @@ from django.utils.dateparse import parse_datetime
 
 from activities import invariants
 from activities.invariants import LIVENESS, SAFETY, Report, Violation
+from tenants import clock
 
 SHOWN = 5  # ids per line; --json has more
 UNREACHABLE = 2  # exit status: nothing was checked
@@ -107,7 +108,7 @@ def _document(report: Report) -> dict[str, Any]:
 def _moment(text: str) -> datetime:
     """A time, or how long ago it was."""
     if ago := re.fullmatch(r"(\d{1,6})([smhd])", text):
-        return timezone.now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        return clock.now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
         found = parse_datetime(text)
     except ValueError:

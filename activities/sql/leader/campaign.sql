@@ -1,6 +1,6 @@
 -- Renews the lease of the process that leads, or takes over one that has run out. Everything by PostgreSQL's clock.
 -- Parameters  holder, epoch (of the lease that the process believes to hold; 0: none), host, pid, seconds
--- Returns     epoch and now; nothing while another process leads
+-- Returns     epoch, null while another process leads; now
 -- Guarantee   the epoch is raised whenever the lease changes hands, so two processes never hold the same one. A lease that ends later
 --             than any that can have been written by this clock is from a clock that was wrong, and counts as one that has run out.
 WITH held AS (
@@ -18,4 +18,4 @@ WITH held AS (
     WHERE NOT EXISTS (SELECT FROM activities_leaderlease) ON CONFLICT DO NOTHING
     RETURNING epoch
 )
-SELECT epoch, clock_timestamp() AS now FROM (SELECT epoch FROM held UNION ALL SELECT epoch FROM made) leads
+SELECT (SELECT epoch FROM held UNION ALL SELECT epoch FROM made) AS epoch, clock_timestamp() AS now

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from pipelines import monthly
 from pipelines.periods import start_new_periods
-from tenants import registration
+from tenants import clock, registration
 from tenants.exceptions import TenantError
 
 ACTOR = "command:start_periods"
@@ -28,7 +27,7 @@ class Command(BaseCommand):
             tenants = [registration.find(tenant)] if tenant is not None else monthly.active_tenants()
         except TenantError as error:
             raise CommandError(str(error)) from error
-        today = datetime.now(UTC).date()
+        today = clock.now().date()
         for each in tenants:
             started = start_new_periods(each.pk, today=today, actor=ACTOR)
             self.stdout.write(f"{each.slug}: {len(started)} started")

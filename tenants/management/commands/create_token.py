@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import timezone
 
-from tenants import audit, registration, tokens
+from tenants import audit, clock, registration, tokens
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Role
@@ -51,7 +50,7 @@ class Command(BaseCommand):
                     owner,
                     role,
                     name[:100],
-                    expires_at=timezone.now() + timedelta(days=days) if days else None,
+                    expires_at=clock.now() + timedelta(days=days) if days else None,
                     scopes=options["scope"],
                     platform=options["platform"],
                 )

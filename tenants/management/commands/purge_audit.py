@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import timezone
 
-from tenants import registration
+from tenants import clock, registration
 from tenants.audit import actors
 from tenants.audit.purging import chains, purge
 from tenants.exceptions import TenantError
@@ -30,7 +29,7 @@ class Command(BaseCommand):
             wanted = [registration.find(tenant).pk] if tenant else chains()
         except TenantError as error:
             raise CommandError(str(error)) from error
-        before = timezone.now() - timedelta(days=older_than_days)
+        before = clock.now() - timedelta(days=older_than_days)
         for chain in wanted:
             deleted = purge(chain, before, actor=actors.of_command("purge_audit"))
             self.stdout.write(f"{chain}: {deleted} entries deleted")

@@ -1,0 +1,69 @@
+"""The clock: what time it is in PostgreSQL, for everything that is compared with a stored time.
+
+Processes run on many machines, and a machine whose clock is wrong must change nothing: fail no run early, decide no gate, fire no
+schedule ahead. So nobody asks their own machine. The time is PostgreSQL's as it was told last, carried on by the monotonic clock of this
+process; it is asked for again every `RENEW_SECONDS`, so that it costs the hot path nothing. Workers and beats learn it from the
+renewal of the leader's lease each second. Statements use `now()` and `clock_timestamp()` themselves where they can.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+
+from django.db import Error as DatabaseFault
+from django.db import OperationalError, connections
+
+from tenants.context import current_alias
+
+RENEW_SECONDS = 60.0
+#: An answer that took longer says too little about now. It is asked for again soon, and until then the last one counts.
+SLOW_SECONDS, AGAIN_SECONDS = 1.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    at: datetime
+    monotonic: float  # of this process, at that moment
+    until: float  # then it is asked for again
+
+
+_told: _Told | None = None
+
+
+def now() -> datetime:
+    """In UTC. Raises `django.db.Error` when it was never told and PostgreSQL does not answer; later it goes on by itself."""
+    told = _told
+    if told is None or time.monotonic() > told.until:
+        told = _ask(told)
+    return told.at + timedelta(seconds=time.monotonic() - told.monotonic)
+
+
+def today() -> date:
+    return now().date()
+
+
+def tell(at: datetime, *, asked: float) -> None:
+    """Note what an answer of PostgreSQL said of `clock_timestamp()`; `asked` is the monotonic time before the question."""
+    global _told
+    answered = time.monotonic()
+    if answered - asked < SLOW_SECONDS or _told is None:
+        _told = _Told(at.astimezone(UTC), (asked + answered) / 2, answered + RENEW_SECONDS)
+
+
+def _ask(known: _Told | None) -> _Told:
+    global _told
+    asked = time.monotonic()
+    try:
+        with connections[current_alias()].cursor() as cursor:
+            cursor.execute("SELECT clock_timestamp()")
+            tell(cursor.fetchone()[0], asked=asked)
+    except DatabaseFault:
+        if known is None:
+            raise
+    if known is not None and _told is known:
+        _told = replace(known, until=time.monotonic() + AGAIN_SECONDS)
+    if _told is None:
+        raise OperationalError("PostgreSQL has not said what time it is")
+    return _told
