@@ -29,6 +29,7 @@ from tenants.money import calendar
 from tenants.remembered import Remembered
 
 QUEUED = "It is ready and will start when its turn comes."
+REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
 
 #: What must happen before an activity goes on that is in a status which something else must end.
 _ON_OTHERS = {
@@ -302,6 +303,8 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:
 def _asked(activity: Activity) -> Waiting:
     try:
         standing = admission.inspect(activity.pk)
+    except admission.Closed:
+        return Waiting("queued", REBUILT)
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
     found = of_standing(standing, role=activity.agent_role or "")
@@ -329,6 +332,8 @@ def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
         return Waiting(
             "queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0
         )
+    if standing["state"] == "closed":
+        return Waiting("queued", REBUILT)
     if standing["state"] != "waiting":
         return Waiting("queued", "It is about to be offered to the workers.")
     at, position = str(standing["at"]), int(standing["position"])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import orjson
+import redis
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
@@ -32,7 +33,13 @@ SETTLE_SECONDS = 1.0
 
 def is_open() -> bool:
     """Whether admission is in force. Raises `redis.RedisError` when there is no answer."""
-    return keys.is_current(client().get(keys.pointer()))
+    try:
+        return keys.is_current(client().get(keys.pointer()))
+    except redis.exceptions.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        scripts.put_out_of_force(f"pointer: {error}")
+        return False
 
 
 def rebuild(*, epoch: int = 0, confirm: Callable[[], None] = lambda: None) -> str:
@@ -137,7 +144,11 @@ class SlotAudit:
     suspects: set[tuple[UUID, str]] = field(default_factory=set)
 
     def compare(self) -> tuple[Exchange, list[Grant]]:
-        """Slots to give back, and grants to publish again because no worker has taken them up. Raises `scripts.Closed`."""
+        """Slots to give back, and grants to publish again because no worker has taken them up.
+
+        Raises `scripts.Closed`, also when what Redis keeps does not fit together.
+        """
+        scripts.check_structure()
         # Redis first: a slot read here whose run commits before the next line is seen as live, not as an orphan.
         slots = scripts.audit(withdraw_orphans=True)
         with system_scope():

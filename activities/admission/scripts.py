@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +15,14 @@ from activities.admission import keys
 from tenants import tracing
 from tenants.redis import client
 
+logger = logging.getLogger(__name__)
+
 _FACTS = {"db.system.name": "redis", "db.operation.name": "EVALSHA"}
 FOLDER = Path(__file__).parent / "lua"
 
 
 class Closed(Exception):
-    """Redis was wiped and is not rebuilt yet: nothing may be granted, nothing is known about slots."""
+    """Redis was wiped, or what it keeps does not fit together, and it is not rebuilt yet: nothing is granted, no slot is known."""
 
 
 @cache
@@ -34,13 +37,49 @@ def _sha(name: str) -> str:
 
 
 def run(name: str, *arguments: str | bytes | int) -> Any:
-    """Run one script by its digest, sending its text only when the server does not have it."""
+    """Run one script by its digest, sending its text only when the server does not have it.
+
+    Raises `Closed` when the script could not read what it found: that is out of force now, and the leader builds it anew.
+    """
     connection = client()
     with tracing.part(f"redis {name}", tracing.CLIENT, **_FACTS):
         try:
-            return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
-        except redis.exceptions.NoScriptError:
-            return connection.eval(_source(name), 1, keys.pointer(), *arguments)
+            try:
+                return connection.evalsha(_sha(name), 1, keys.pointer(), *arguments)
+            except redis.exceptions.NoScriptError:
+                return connection.eval(_source(name), 1, keys.pointer(), *arguments)
+        except redis.exceptions.ResponseError as error:
+            if not _is_about_data(error):
+                raise
+            put_out_of_force(f"{name}: {error}")
+            raise Closed from error
+
+
+def _is_about_data(error: redis.exceptions.ResponseError) -> bool:
+    """Whether a key has the wrong type or a value makes no sense: not that the server is full, read-only, busy or refuses."""
+    code = str(error).partition(" ")[0]
+    return type(error) is redis.exceptions.ResponseError and (code == "WRONGTYPE" or not code.isupper())
+
+
+def put_out_of_force(reason: str) -> None:
+    """Nothing is granted from now on until the leader has built admission anew from PostgreSQL."""
+    logger.error("Admission is broken", extra={"action": "admission_broken", "reason": reason})
+    client().delete(keys.pointer())
+
+
+def check_structure() -> None:
+    """Raises `Closed` when what Redis keeps does not fit together; it is out of force then."""
+    place = b"0"
+    while True:
+        place = run("structure", place)
+        if place.startswith(b"broken"):
+            logger.error(
+                "Admission is broken", extra={"action": "admission_broken", "reason": place.decode()}
+            )
+        if not place.isdigit():
+            raise Closed
+        if place == b"0":
+            return
 
 
 def start(activity_id: UUID, grant: str) -> bool:

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from activities import admission
 from activities.admission import Exchange, Grant, exchange, keys, scripts
@@ -161,6 +161,10 @@ class Admission(RuleBasedStateMachine):
     def audit(self) -> None:
         admission.audit(withdraw_orphans=False)
         self.model.audit()
+
+    @invariant()
+    def fits_together(self) -> None:
+        scripts.check_structure()
 
 
 @pytest.fixture

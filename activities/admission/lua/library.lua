@@ -296,13 +296,23 @@ end
 -- ready:<role>:<band> holds the tenants by virtual time; the member begins with the score of the tenant's first lane, so that of two
 -- tenants who stand level the one that came first is first.
 
+-- The member that the place has there; "" while it has none, nil when nothing waits in it.
+local function member_of(tenant, role, band)
+    local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
+    if #head == 0 then
+        return nil
+    elseif head[2] == "inf" or full_of_its_own(tenant, role) then
+        return ""
+    end
+    return string.format("%015.0f|%s", tonumber(head[2]), tenant)
+end
+
 local function reindex()
     for _, place in pairs(dirty) do
         local tenant, role, band = place[1], place[2], place[3]
         local name, mine = role .. "|" .. band, places_of(tenant)
-        local before = mine[name]
-        local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
-        if #head == 0 then
+        local before, member = mine[name], member_of(tenant, role, band)
+        if not member then
             if before then
                 redis.call("HDEL", key("places:" .. tenant), name)
                 mine[name] = nil
@@ -314,10 +324,6 @@ local function reindex()
                 redis.call("SREM", key("tenants"), tenant)
             end
         else
-            local member = ""
-            if head[2] ~= "inf" and not full_of_its_own(tenant, role) then
-                member = string.format("%015.0f|%s", tonumber(head[2]), tenant)
-            end
             if before and before ~= "" and before ~= member then
                 redis.call("ZREM", ready_of(role, band), before)
             end

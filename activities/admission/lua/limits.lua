@@ -7,7 +7,8 @@
 
 if ARGV[1] ~= "" then
     use(ARGV[1])
-    redis.call("SETNX", key("grants"), 0)
+    redis.call("SETNX", key("grants"), 0) -- these two are in every generation, also before anything waits
+    redis.call("HSETNX", key("floors"), "", 0)
 elseif not open() then
     return -1
 end

@@ -1,0 +1,146 @@
+-- Checks that what admission keeps in Redis fits together, and puts it out of force where it does not, so that it is built anew.
+-- KEYS[1]  the pointer
+-- ARGV[1]  where to go on among the lanes; "0" for the first call, which also looks at everything else
+-- Returns  "closed", "broken: " and what is wrong, or the next ARGV[1], "0" at the end
+
+if not open() then
+    return CLOSED
+end
+
+local function size(command, name)
+    return redis.call(command, key(name))
+end
+
+-- The sum of a hash of counts; nil when one of them is no number.
+local function sum_of(name)
+    local sum = 0
+    for _, value in ipairs(redis.call("HVALS", key(name))) do
+        sum = sum and tonumber(value) and sum + tonumber(value)
+    end
+    return sum
+end
+
+local function differ(name, expected)
+    local found = redis.call("HGETALL", key(name))
+    local fields = 0
+    for _ in pairs(expected) do
+        fields = fields + 1
+    end
+    for i = 1, #found, 2 do
+        if expected[found[i]] ~= tonumber(found[i + 1]) then
+            return true
+        end
+    end
+    return #found ~= fields * 2
+end
+
+local function wrong_values()
+    if redis.call("EXISTS", key("grants"), key("floors")) < 2 or not tonumber(redis.call("GET", key("grants"))) then
+        return "grants, floors"
+    end
+    redis.call("GET", key("digest"))
+    for _, name in ipairs({ "caps", "weights", "durations", "since_aged", "floors" }) do
+        if not sum_of(name) then
+            return name
+        end
+    end
+    local pools = redis.call("HVALS", key("pools"))
+    for _, pool in ipairs(pools) do
+        if pool_of(pool) ~= pool then
+            return "pools"
+        end
+    end
+    return nil
+end
+
+local function wrong_slots()
+    local used, held, unstarted = {}, {}, 0
+    local function add(to, name)
+        to[name] = (to[name] or 0) + 1
+    end
+    for _, id in ipairs(redis.call("HKEYS", key("slots"))) do
+        local slot = read_slot(id)
+        local parts = lane_parts(slot.lane)
+        for _, scope in ipairs(scopes_of(parts)) do
+            add(used, scope)
+        end
+        if slot.pool ~= "" then
+            add(used, "seat:" .. slot.pool)
+        end
+        add(held, parts.role)
+        if slot.started == 0 then
+            unstarted = unstarted + 1
+            if not redis.call("ZSCORE", key("unstarted"), id) then
+                return "unstarted"
+            end
+        end
+    end
+    return (differ("used", used) and "used") or (differ("held", held) and "held")
+        or (size("ZCARD", "unstarted") ~= unstarted and "unstarted") or nil
+end
+
+local function wrong_places()
+    local entries = size("HLEN", "entries")
+    if sum_of("waiting") ~= entries or sum_of("backlog") ~= entries then
+        return "waiting, backlog"
+    end
+    local found, lanes, parked, indexed = 0, 0, 0, {}
+    for _, tenant in ipairs(redis.call("SMEMBERS", key("tenants"))) do
+        for place, member in pairs(places_of(tenant)) do
+            local role, band = place_parts(place)
+            local index = lanes_of(tenant, role, band)
+            if member ~= member_of(tenant, role, band) then
+                return "places:" .. tenant
+            end
+            if member ~= "" then
+                local time = redis.call("ZSCORE", ready_of(role, band), member)
+                if not time or tonumber(time) ~= virtual_time(domain_of(role), tenant, band) then
+                    return "ready:" .. place
+                end
+                indexed[place] = (indexed[place] or 0) + 1
+            end
+            found = found + 1
+            lanes = lanes + redis.call("ZCARD", index)
+            parked = parked + redis.call("ZCOUNT", index, "+inf", "+inf")
+        end
+    end
+    for place, count_of_place in pairs(indexed) do
+        local role, band = place_parts(place)
+        if redis.call("ZCARD", ready_of(role, band)) ~= count_of_place then
+            return "ready:" .. place
+        end
+    end
+    for _, scope in ipairs(redis.call("SMEMBERS", key("parked"))) do
+        parked = parked - size("SCARD", "parked:" .. scope)
+    end
+    if found ~= size("HLEN", "backlog") or lanes ~= size("HLEN", "lanes") or parked ~= 0 then
+        return "tenants, lanes, parked"
+    end
+    return nil
+end
+
+local function wrong_lanes(some)
+    for i = 1, #some, 2 do
+        local lane, at = some[i], some[i + 1]
+        local parts, head = lane_parts(lane), head_score(lane)
+        if not head then
+            return "queue:" .. lane
+        end
+        local score = redis.call("ZSCORE", lanes_of(parts.tenant, parts.role, parts.band), lane)
+        if score ~= (at == "" and head or "inf") then
+            return "lanes of " .. lane
+        end
+        if at ~= "" and redis.call("SISMEMBER", key("parked:" .. at), lane) == 0 then
+            return "parked:" .. at
+        end
+    end
+    return nil
+end
+
+local page = redis.call("HSCAN", key("lanes"), ARGV[1], "COUNT", 1000)
+local wrong = ARGV[1] == "0" and (wrong_values() or wrong_slots() or wrong_places()) or wrong_lanes(page[2])
+if wrong then
+    redis.call("DEL", POINTER)
+    return "broken: " .. wrong
+end
+return page[1]

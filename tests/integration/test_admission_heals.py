@@ -1,0 +1,181 @@
+"""Whatever happens to one of its keys, admission notices within an audit, builds itself anew, and all work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+
+from activities import relay, waiting
+from activities.admission import Closed, keys, rebuilding, scripts
+from activities.maintenance import system_jobs
+from activities.models import Activity
+from agents.contracts import Accepted
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine
+from tests.upkeep import leading
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+ROUNDS = 4  # one finds what is wrong, the next one builds anew
+OF_ADMISSION = [
+    job
+    for job in system_jobs.JOBS
+    if job.name in ("admission", "limits", "stragglers", "slots", "forgotten work")
+]
+FAMILIES = (
+    "entries", "queue:*", "lanes", "lanes:*", "parked", "parked:*", "ready:*", "places:*", "tenants", "waiting", "backlog",
+    "slots", "used", "held", "unstarted", "caps", "weights", "pools", "digest", "times:*", "floors", "durations", "since_aged",
+    "grants", "epoch",
+)  # fmt: skip
+
+
+class Undisputed(system_jobs.Term):
+    """A term whose lead nobody else wants."""
+
+    def confirm(self) -> None:
+        pass
+
+
+def deleted(key: bytes) -> None:
+    client().delete(key)
+
+
+def of_another_type(key: bytes) -> None:
+    as_list = client().type(key) == b"string"
+    client().delete(key)
+    client().rpush(key, "junk") if as_list else client().set(key, "junk")
+
+
+def senseless(key: bytes) -> None:
+    kind = client().type(key)
+    if kind == b"hash":
+        client().hset(key, mapping=dict.fromkeys(client().hkeys(key), "junk"))
+    elif kind == b"zset":
+        client().zadd(key, {"junk": -1})
+    elif kind == b"set":
+        client().sadd(key, "junk")
+    else:
+        client().set(key, "junk")
+
+
+@pytest.fixture(autouse=True)
+def _settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    settings.ORCHESTRATOR_AGEING_SECONDS = 0.0
+    settings.ORCHESTRATOR_MAX_CONCURRENCY = 5
+
+
+def keep_busy(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+    """A generation that has every kind of key: limits of all scopes are full and something waits at each of them."""
+    engine.submit(tenant, "qa", 3)
+    engine.submit(tenant, "dev", 2, group_key="repo")
+    engine.submit(other_tenant, "seo", 4)
+    engine.submit(other_tenant, "seo", priority=1)
+    engine.submit(other_tenant, "seo", 2)
+    engine.deliver()
+
+
+def damaged(family: str, damage: Callable[[bytes], None]) -> int:
+    root = keys.generation(client().get(keys.pointer()).decode())
+    found = list(client().scan_iter(root + family))
+    for key in found:
+        damage(key)
+    return len(found)
+
+
+def all_is_done(engine: Engine) -> bool:
+    """After some rounds of what the leader does for admission; each is at most five seconds of an installation."""
+    term = Undisputed(epoch=1)
+    for _ in range(ROUNDS):
+        for job in OF_ADMISSION:
+            with suppress(Closed):
+                if job.when(term):
+                    job.work(term)
+        relay.flush()
+        engine.drain()
+        with system_scope():
+            if not Activity.objects.exclude(status="done").exists():
+                return True
+    return False
+
+
+@pytest.fixture
+def two_tenants(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> tuple[Tenant, Tenant]:
+    with tenant_scope(other_tenant.pk):
+        Tenant.objects.filter(pk=other_tenant.pk).update(weight=2)
+    for each in (tenant, other_tenant):
+        engine.serve(each, max_concurrency=10)
+    engine.serve(tenant, "qa", max_concurrency=1)
+    return tenant, other_tenant
+
+
+@pytest.mark.parametrize("damage", [deleted, of_another_type, senseless])
+def test_work_goes_on_after_any_of_its_keys_was_lost_or_spoiled(
+    engine: Engine, two_tenants: tuple[Tenant, Tenant], damage: Callable[[bytes], None]
+) -> None:
+    for family in FAMILIES:
+        keep_busy(engine, *two_tenants)
+        assert damaged(family, damage) > 0, family
+
+        assert all_is_done(engine), family
+
+
+@pytest.mark.parametrize("damage", [deleted, of_another_type, senseless])
+def test_work_goes_on_after_the_pointer_was_lost_or_spoiled(
+    engine: Engine, two_tenants: tuple[Tenant, Tenant], damage: Callable[[bytes], None]
+) -> None:
+    keep_busy(engine, *two_tenants)
+
+    damage(keys.pointer().encode())
+
+    assert all_is_done(engine)
+
+
+def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
+    engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant, "qa", max_concurrency=2)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(tenant, "qa", 5)
+    engine.drain()
+
+    damaged("slots", deleted)
+    for _ in range(ROUNDS):
+        leading().tick()
+        relay.flush()
+        engine.drain()
+
+    assert len(engine.agent.calls) == 2
+
+
+def test_meanwhile_why_says_so(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant, "qa", max_concurrency=1)
+    ids = engine.submit(tenant, "qa", 2)
+    damaged("slots", of_another_type)
+
+    told = waiting.why(tenant.pk, ids[1])
+
+    assert (told.code, told.detail) == ("queued", waiting.REBUILT)
+
+
+def test_a_server_that_refuses_puts_nothing_out_of_force(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def evalsha(self, *_: Any) -> None:
+            raise redis.exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots")
+
+    before = client().get(keys.pointer())
+    monkeypatch.setattr(scripts, "client", Refusing)
+
+    with pytest.raises(redis.exceptions.ResponseError):
+        scripts.start(UUID(int=1), "grant")
+
+    assert client().get(keys.pointer()) == before
