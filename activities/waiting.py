@@ -367,5 +367,5 @@ def _full(standing: Mapping[str, Any], role: str) -> str | None:
 
 
 def _estimate(position: int, duration: float, at_once: int) -> float:
-    """Those before it, and itself, in rounds of as many as run at once. Work of other tenants is not counted."""
+    """Those before it, and itself, in rounds of as many as run at once, each as long as the tenant's own work of the role takes."""
     return round(position * float(duration) / max(1, int(at_once)), 1)

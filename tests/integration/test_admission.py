@@ -418,3 +418,33 @@ def test_a_generation_of_another_layout_counts_as_none(desk: Desk) -> None:
 
     with pytest.raises(Closed):
         desk.grants(offer())
+
+
+def position(waiting: Offer) -> int:
+    found: int = admission.inspect(waiting.activity_id)["position"]
+    return found
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_the_position_counts_who_is_before_it_in_the_true_order(desk: Desk, scope: str) -> None:
+    desk.cap(scope, 1)
+    old = [offer(A, waited=waited) for waited in (102, 101, 100)]
+    grouped = [offer(A, group="repo", waited=waited) for waited in (52, 51)]
+    last, urgent = offer(A), offer(A, priority=1)
+    desk.grants(old[0])
+
+    desk.grants(*old[1:], *grouped, last, urgent)
+
+    told = [position(each) for each in (urgent, old[1], old[2], grouped[1], last)]
+    assert told == [1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("scope", ["role:qa", "global", "seat:qa"])
+def test_the_position_counts_the_turns_of_other_tenants(desk: Desk, scope: str) -> None:
+    desk.cap(scope, 0)
+    mine = [offer(B, waited=1), offer(B)]
+    desk.grants(*offers(50, A, waited=100), *mine, offer(C, priority=1))
+
+    assert [position(each) for each in mine] == [3, 5]  # C, A, B, A, B
+    desk.cap(scope, 5)
+    assert [grant.tenant_id for grant in desk.grants()] == [C, A, B, A, B]

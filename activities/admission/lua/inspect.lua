@@ -5,6 +5,10 @@
 --          {"state": "held", "started": bool, "grant": g},
 --          {"state": "waiting", "at": "ready", "worker:<role>" or the scope that has no room, "cap": n, "used": n, "position": n,
 --           "seats": n, "taken": n, "duration": seconds}
+--          `position`: 1 and how many are before it as things stand, of those who wait for the same: for a limit of its tenant that is
+--          work of the tenant, otherwise that of others too, by band and by whose turn it is. Ageing is not foreseen.
+
+local LOOKED_AT = 200 -- lanes of a place, or tenants: of more than that, each of the rest counts as one
 
 if not open() then
     return cjson.encode({ state = "closed" })
@@ -19,11 +23,114 @@ if not entry then
 end
 local lane = split(entry, "|", 2)[2]
 local parts = lane_parts(lane)
+local tenant, band = parts.tenant, parts.band
+local score = redis.call("ZSCORE", key("queue:" .. lane), ARGV[1])
+
+local function backlog(whose, role, of_band)
+    return number("backlog", whose .. "|" .. role .. "|" .. of_band, "0")
+end
+
+-- Work of the tenant in this band and role that has a lower score.
+local function before_in_place(role)
+    local index, before = lanes_of(tenant, role, band), 0
+    local lanes = redis.call("ZRANGE", index, 0, LOOKED_AT - 1)
+    for _, other in ipairs(lanes) do
+        before = before + redis.call("ZCOUNT", key("queue:" .. other), "-inf", "(" .. score)
+    end
+    if #lanes == LOOKED_AT then
+        local rest = redis.call("ZCOUNT", index, "-inf", "(" .. score)
+        before = before + math.max(0, rest - LOOKED_AT)
+    end
+    return before
+end
+
+-- Work of the tenant that is before it in these roles: of its band, and of lower ones.
+local function own_before(roles)
+    local same, lower = 0, 0
+    for _, role in ipairs(roles) do
+        same = same + before_in_place(role)
+        for of_band = 1, band - 1 do
+            lower = lower + backlog(tenant, role, of_band)
+        end
+    end
+    return same, lower
+end
+
+local function seconds_charged(whose, role)
+    return math.max(expected_seconds(whose, role), 0.001) / number("weights", whose, "1")
+end
+
+-- Work of others: all of lower bands, and of its own band what is granted until the tenant's virtual time has come to its turn.
+local function others_before(roles, own_in_band)
+    local before = 0
+    for _, role in ipairs(roles) do
+        for of_band = 1, band - 1 do
+            before = before + number("waiting", role .. "|" .. of_band, "0") - backlog(tenant, role, of_band)
+        end
+        local turn_comes = virtual_time(domain_of(role), tenant, band) + own_in_band * seconds_charged(tenant, parts.role)
+        local ready = redis.call("ZRANGEBYSCORE", ready_of(role, band), "-inf", turn_comes, "WITHSCORES", "LIMIT", 0, LOOKED_AT)
+        for i = 1, #ready, 2 do
+            local other = split(ready[i], "|", 2)[2]
+            if other ~= tenant then
+                local ahead = (turn_comes - tonumber(ready[i + 1])) / seconds_charged(other, role)
+                local turns = math.ceil(ahead - 1e-6)
+                -- Where both come to stand level, the one whose work came first is first.
+                if math.abs(turns - ahead) < 1e-6 and tonumber(string.sub(ready[i], 1, 15)) < tonumber(score) then
+                    turns = turns + 1
+                end
+                before = before + math.min(turns, backlog(other, role, band))
+            end
+        end
+        if #ready == LOOKED_AT * 2 then
+            before = before + redis.call("ZCOUNT", ready_of(role, band), "-inf", turn_comes) - LOOKED_AT
+        end
+    end
+    return before
+end
+
+local function roles_where(matches)
+    local roles, seen = {}, {}
+    for _, place in ipairs(redis.call("HKEYS", key("waiting"))) do
+        local role = place_parts(place)
+        if not seen[role] and matches(role) then
+            seen[role] = true
+            roles[#roles + 1] = role
+        end
+    end
+    return roles
+end
+
+-- How many are before it among those who wait for the same scope; nil for no scope but its turn.
+local function before(scope)
+    local kind = scope and string.match(scope, "^%a+") or "seats"
+    local pool, domain = pool_of(parts.role), domain_of(parts.role)
+    if kind == "group" then
+        local found = redis.call("ZCOUNT", key("queue:" .. lane), "-inf", "(" .. score)
+        for of_band = 1, band - 1 do
+            found = found + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
+        end
+        return found
+    elseif kind == "pair" then
+        local same, lower = own_before({ parts.role })
+        return same + lower
+    elseif kind == "tenant" then
+        local same, lower = own_before(roles_where(function(role)
+            return backlog(tenant, role, 1) + backlog(tenant, role, 2) + backlog(tenant, role, 3) + backlog(tenant, role, 4) > 0
+        end))
+        return same + lower
+    end
+    local roles = kind == "role" and { parts.role } or roles_where(function(role)
+        return kind == "global" and domain_of(role) == domain or pool_of(role) == pool
+    end)
+    local same, lower = own_before(roles)
+    return same + lower + others_before(roles, same)
+end
+
 local pool = pool_of(parts.role)
 local scope = pool and first_full(scopes_of(parts), parts.tenant, parts.role)
 local answer = {
     state = "waiting", at = pool and (scope or "ready") or "worker:" .. parts.role,
-    position = redis.call("ZRANK", key("queue:" .. lane), ARGV[1]) + 1,
+    position = before(scope) + 1,
     duration = number("durations", parts.tenant .. "|" .. parts.role, "1"),
     seats = pool and seats_of(pool) or 0,
     taken = pool and used_of("seat:" .. pool) or 0,
