@@ -32,6 +32,7 @@ import django  # noqa: E402
 
 django.setup()
 
+from django.contrib.auth.models import User  # noqa: E402
 from django.db import connections  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
@@ -40,7 +41,7 @@ from tenants import clock, lockout, registration, tokens  # noqa: E402
 from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import OWNER, tenant_scope  # noqa: E402
 from tenants.events import seats  # noqa: E402
-from tenants.models import Tenant  # noqa: E402
+from tenants.models import Membership, Tenant  # noqa: E402
 from tests import cleaning  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
@@ -133,15 +134,25 @@ def other_tenant(make_tenant: Callable[..., Tenant]) -> Tenant:
     return make_tenant("globex")
 
 
+def member(tenant: Tenant, name: str, role: str) -> int:
+    """The id of a user of this name, who is made a member of the tenant if they are none."""
+    user, _ = User.objects.get_or_create(username=name)
+    with tenant_scope(tenant.pk):
+        Membership.objects.get_or_create(tenant=tenant, user=user, defaults={"role": role})
+    return int(user.pk)
+
+
 @pytest.fixture
 def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClient]:
     """`api(role="admin", tenant=tenant, **token)`: a client with a real bearer token, speaking JSON.
 
-    Without a tenant it speaks for the fixture `tenant`.
+    Without a tenant it speaks for the fixture `tenant`. `person="ann"`: she stands behind the token, and is made a member of the tenant.
     """
 
     def client_of(role: str = "admin", tenant: Tenant | None = None, **token: Any) -> APIClient:
         owner = tenant or request.getfixturevalue("tenant")
+        if person := token.pop("person", ""):
+            token["user_id"] = member(owner, person, role)
         _, secret = tokens.create(owner, role, token.pop("name", f"{role} of {owner.slug}"), **token)
         client = APIClient()
         client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")

@@ -36,7 +36,9 @@ class DecisionRules:
     quorum: int = 1
     voters: int | None = None
     options: Sequence[str] = ()
-    asked_by: str = ""  # identity of who asked, if that is a person or a program with a token
+    asked_by: str = (
+        ""  # identity of who asked: a person, a token that nobody stands behind, or an agent's run
+    )
     self_approval: bool = True
 
     @classmethod
@@ -66,6 +68,11 @@ class DecisionRules:
     def is_voted_on(self) -> bool:
         """Whether one voice alone does not decide."""
         return self.quorum > 1 or (self.voters or 1) > 1
+
+    @property
+    def needs_people(self) -> bool:
+        """Whether it matters which person decides: each has one vote, or whoever asked has none, in whatever form they come."""
+        return self.is_voted_on or (not self.self_approval and self.asked_by.startswith(("user:", "token:")))
 
     def due_at(self, asked_at: datetime) -> datetime | None:
         return None if self.due_seconds is None else asked_at + timedelta(seconds=self.due_seconds)
@@ -103,6 +110,10 @@ class Voter:
     identity: str = ""
     human_roles: Sequence[str] = field(default_factory=tuple)
     decides_all: bool = True
+
+    @property
+    def is_person(self) -> bool:
+        return self.identity.startswith("user:")
 
     def may_decide(self, human_role: str | None) -> bool:
         """Whether an item asked of `human_role` is theirs to decide."""

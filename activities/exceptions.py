@@ -136,6 +136,12 @@ class DecisionForbidden(ActivityError):
     status = 403
 
 
+class PersonRequired(DecisionForbidden):
+    """People decide this, each with one voice, and nobody stands behind the caller's token."""
+
+    code = "person_required"
+
+
 class MailboxError(ActivityError):
     """A mailbox cannot do what was asked."""
 

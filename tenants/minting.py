@@ -50,11 +50,16 @@ def tokens_of(tenant_id: UUID) -> list[ApiToken]:
 def make(
     who: Principal, name: str, role: Role, *, lasting: timedelta | None = None, scopes: Sequence[str] = ()
 ) -> tuple[ApiToken, str]:
-    """A token and its secret, which nobody can read again. Raises `MintingForbidden` or `tokens.InvalidScope`."""
+    """A token and its secret, which nobody can read again; the person who makes it stands behind it.
+
+    Raises `MintingForbidden` or `tokens.InvalidScope`.
+    """
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
         until = clock.now() + lasting if lasting else None
-        token, secret = tokens.create(who.tenant_id, role, name, expires_at=until, scopes=scopes)
+        token, secret = tokens.create(
+            who.tenant_id, role, name, expires_at=until, scopes=scopes, user_id=who.user_id or who.person_id
+        )
         made = {
             "name": name,
             "role": str(role),

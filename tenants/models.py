@@ -110,6 +110,18 @@ class ApiToken(TenantOwned):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=100)
+    # The database empties it when the account is closed.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        null=True,
+        blank=True,
+        editable=False,
+        db_constraint=False,
+        db_index=False,
+        help_text="Who stands behind it. Empty: nobody, so that it has no vote.",
+    )
     role = models.CharField(max_length=16, choices=Role.choices)
     prefix = models.CharField(
         max_length=16, editable=False, help_text="First characters, to recognise the token."

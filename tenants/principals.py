@@ -20,7 +20,8 @@ class Principal:
     human_roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()  # empty: everything that the role may do
     token_id: UUID | None = None
-    user_id: int | None = None
+    user_id: int | None = None  # of a person who signed in
+    person_id: int | None = None  # of the member who stands behind a token, if one does
     is_platform_admin: bool = False  # may change the registry that all tenants share
     break_glass_id: UUID | None = None  # through which a superuser who is no member acts
 
@@ -28,9 +29,15 @@ class Principal:
     is_active: ClassVar[bool] = True
 
     @property
-    def identity(self) -> str:
-        """What tells two callers of one tenant apart; unlike `actor`, nobody can choose it."""
+    def credential(self) -> str:
+        """What was presented: a token, or the session of a person. Unlike `actor`, nobody can choose it."""
         return f"token:{self.token_id}" if self.token_id else f"user:{self.user_id}"
+
+    @property
+    def identity(self) -> str:
+        """Who asks and decides: the person, whatever they came with; a token that nobody stands behind is itself alone."""
+        person = self.user_id or self.person_id
+        return f"user:{person}" if person else self.credential
 
     def __str__(self) -> str:
         return self.actor

@@ -21,7 +21,7 @@ from django.db.models import Q
 from tenants import clock, remembered
 from tenants.context import APP, set_tenant, tenant_scope
 from tenants.exceptions import TenantError
-from tenants.models import ApiToken, Role, Tenant
+from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.principals import Principal
 
 SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leaked token
@@ -53,8 +53,10 @@ def create(
     expires_at: datetime | None = None,
     scopes: Sequence[str] = (),
     platform: bool = False,
+    user_id: int | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a token and return it with its secret, which nobody can read again."""
+    """Make a token and return it with its secret, which nobody can read again. `user_id` is who stands behind it: what it asks and decides
+    is asked and decided by them, for as long as they are a member of the tenant."""
     for scope in scopes:
         if not SCOPE_SHAPE.fullmatch(scope):
             raise InvalidScope(
@@ -72,6 +74,7 @@ def create(
             scopes=list(scopes),
             expires_at=expires_at,
             platform=platform,
+            user_id=user_id,
         )
     return token, secret
 
@@ -114,7 +117,18 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
         if not token.tenant.is_active:
             raise TokenRefused("The token's tenant is not active.")
         _touch(token)
-    return _principal(token), token.expires_at
+        principal = _principal(token, _member_behind(token))
+    return principal, token.expires_at
+
+
+def _member_behind(token: ApiToken) -> Membership | None:
+    """The membership of the person who stands behind a token. None for who is no member any more."""
+    if token.user_id is None:
+        return None
+    set_tenant(token.tenant_id)
+    rows = Membership.objects.using(APP).for_tenant(token.tenant_id)
+    found: Membership | None = rows.filter(user_id=token.user_id, user__is_active=True).first()
+    return found
 
 
 def _touch(token: ApiToken) -> None:
@@ -126,12 +140,14 @@ def _touch(token: ApiToken) -> None:
     ApiToken.objects.using(APP).for_tenant(token.tenant_id).filter(due, pk=token.pk).update(last_used_at=now)
 
 
-def _principal(token: ApiToken) -> Principal:
+def _principal(token: ApiToken, member: Membership | None) -> Principal:
     return Principal(
         tenant_id=token.tenant_id,
         tenant=token.tenant.slug,
         role=Role(token.role),
         actor=f"token:{token.name}",
+        human_roles=tuple(member.human_roles) if member else (),
+        person_id=member.user_id if member else None,
         scopes=tuple(token.scopes),
         token_id=token.pk,
         is_platform_admin=token.platform,

@@ -19,6 +19,7 @@ from activities.exceptions import (
     ActivityNotFound,
     AlreadyDecided,
     DecisionForbidden,
+    PersonRequired,
     SubmissionInvalid,
     TransitionRefused,
 )
@@ -45,8 +46,8 @@ def approve(
     Where several must agree it is a vote. `output`, a validated body, is approved in the place of the result that a gate asks about.
 
     Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing waits for a decision, `DecisionForbidden`
-    when it is not the caller's to decide, `SubmissionInvalid` for an option that was not offered and for an output that there is nothing
-    to put in the place of, `ActivityNotFound`.
+    when it is not the caller's to decide, `PersonRequired`, `SubmissionInvalid` for an option that was not offered and for an
+    output that there is nothing to put in the place of, `ActivityNotFound`.
     """
     return decide(
         tenant_id,
@@ -125,8 +126,14 @@ def _refuse_stranger(asked: Activity, by: Voter) -> None:
         raise DecisionForbidden(
             f"This is for the human role {asked.human_role} to decide; yours are {', '.join(by.human_roles)}."
         )
-    if not DecisionRules.read(asked.decision_rules).may_vote(by.identity):
+    rules = DecisionRules.read(asked.decision_rules)
+    if not rules.may_vote(by.identity):
         raise DecisionForbidden("You asked for this decision, so somebody else must make it.")
+    if rules.needs_people and not by.is_person:
+        raise PersonRequired(
+            "People decide this, and nobody stands behind this token. Sign in, or use a token of your own: make one in the console, or "
+            "with `manage.py create_token --user NAME`."
+        )
 
 
 def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> None:

@@ -1,4 +1,7 @@
-"""Votes, where several people must agree. Counted under the lock of the item, so two last votes at once see each other."""
+"""Votes, where several people must agree: one each, whatever they come with.
+
+Counted under the lock of the item, so two last votes at once see each other.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,17 @@ class Ballot:
 def cast(
     item: Activity, rules: DecisionRules, decision: str, by: Voter, *, notes: str, chosen_option: str | None
 ) -> Ballot | None:
-    """Count the caller's vote about a locked item; the outcome once it is certain. Raises `AlreadyVoted` for a second vote."""
+    """Count a person's vote about a locked item; the outcome once it is certain. Raises `AlreadyVoted` for a second vote."""
     vote, is_new = Vote.objects.get_or_create(
-        tenant_id=item.tenant_id, activity_id=item.pk, voter=by.identity or by.actor,
+        tenant_id=item.tenant_id, activity_id=item.pk, voter=by.identity,
         defaults={"actor": by.actor, "decision": decision, "chosen_option": chosen_option, "notes": notes},
     )  # fmt: skip
     if not is_new:
         raise AlreadyVoted(item.pk, decision, item.status, vote)
     if item.status == Status.CREATED:
         transitions.apply(item.pk, "take_up", actor=by.actor, started_at=transitions.NOW)
-    given = list(Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk).order_by("at", "pk"))
+    of_people = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk, voter__startswith="user:")
+    given = list(of_people.order_by("at", "pk"))
     return _counted(given, rules)
 
 

@@ -57,7 +57,8 @@ class TokenForm(forms.Form):
         if not by_superuser:  # what all tenants share is not for the admins of one
             del self.fields["platform"]
 
-    def make(self, tenant: Tenant) -> tuple[ApiToken, str]:
+    def make(self, tenant: Tenant, *, user_id: int | None) -> tuple[ApiToken, str]:
+        """A token that this person stands behind."""
         values = self.cleaned_data
         return tokens.create(
             tenant,
@@ -66,6 +67,7 @@ class TokenForm(forms.Form):
             expires_at=clock.now() + timedelta(days=values["days"]) if values["days"] else None,
             scopes=values["scopes"].split(),
             platform=values.get("platform", False),
+            user_id=user_id,
         )
 
 
@@ -147,7 +149,7 @@ class TenantAdmin(KeptAdmin):
         }
         if form.is_valid():
             try:
-                token, secret = form.make(tenant)
+                token, secret = form.make(tenant, user_id=request.user.pk)
             except TenantError as error:
                 form.add_error("scopes", str(error))
             else:

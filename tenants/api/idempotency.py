@@ -132,7 +132,7 @@ def key_of(text: str) -> str:
 
 
 def _digest_of_key(request: Request, principal: Principal, key: str) -> str:
-    return hashlib.sha256("\n".join((principal.identity, request.path, key)).encode()).hexdigest()
+    return hashlib.sha256("\n".join((principal.credential, request.path, key)).encode()).hexdigest()
 
 
 def _digest_of_request(request: Request) -> str:

@@ -64,7 +64,7 @@ def bucket_of_tenant(principal: Principal) -> Bucket:
 
 
 def bucket_of_caller(principal: Principal) -> Bucket:
-    name = f"api:{principal.tenant_id}:{principal.identity}"
+    name = f"api:{principal.tenant_id}:{principal.credential}"
     return _bucket(name, settings.ORCHESTRATOR_API_CALLER_RATE, settings.ORCHESTRATOR_API_CALLER_BURST)
 
 

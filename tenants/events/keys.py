@@ -16,7 +16,7 @@ def of_tenant(tenant_id: UUID) -> str:
 
 def of_caller(principal: Principal) -> str:
     """The seats of one token or person."""
-    return f"{of_tenant(principal.tenant_id)}:{principal.identity}"
+    return f"{of_tenant(principal.tenant_id)}:{principal.credential}"
 
 
 def of_displaced(tenant_id: UUID) -> str:

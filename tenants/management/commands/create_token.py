@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenants import audit, clock, registration, tokens
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
-from tenants.models import Role
+from tenants.models import Membership, Role, Tenant
 
 LONGEST_DAYS = 3650  # beyond ten years a date would sooner or later overflow
 
@@ -27,6 +27,11 @@ class Command(BaseCommand):
         parser.add_argument("--role", required=True, choices=[role.value for role in Role], help=roles)
         parser.add_argument(
             "--name", default="command line", help="what to recognise the token by (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--user",
+            metavar="NAME",
+            help="the member who stands behind it, so that it votes for them; nobody, if left out",
         )
         parser.add_argument("--expires-in-days", type=_days, metavar="N", help="never, if left out")
         parser.add_argument(
@@ -46,6 +51,7 @@ class Command(BaseCommand):
         try:
             owner = registration.find(tenant)
             with tenant_scope(owner.pk):
+                person = _member(owner, options["user"], Role(role)) if options["user"] else None
                 token, secret = tokens.create(
                     owner,
                     role,
@@ -53,12 +59,14 @@ class Command(BaseCommand):
                     expires_at=clock.now() + timedelta(days=days) if days else None,
                     scopes=options["scope"],
                     platform=options["platform"],
+                    user_id=person.user_id if person else None,
                 )
                 made = {
                     "role": role,
                     "prefix": token.prefix,
                     "platform": token.platform,
                     "scopes": token.scopes,
+                    "user": options["user"],
                 }
                 audit.record_command(
                     "create_token", tenant_id=owner.pk, about=("tokens", token.pk), detail=made
@@ -69,6 +77,17 @@ class Command(BaseCommand):
             "Keep this token: it is not shown again. Send it as `Authorization: Bearer <token>`."
         )
         self.stdout.write(secret)
+
+
+def _member(tenant: Tenant, name: str, role: Role) -> Membership:
+    """Raises `CommandError` for who is no member, and for a token that would do more than its person."""
+    rows = Membership.objects.for_tenant(tenant.pk).filter(user__username=name, user__is_active=True)
+    member: Membership | None = rows.first()
+    if member is None:
+        raise CommandError(f"{name} is no member of {tenant.slug}: add them first.")
+    if not Role(member.role).includes(role):
+        raise CommandError(f"{name} is {member.role} in {tenant.slug}; their token cannot be {role.value}.")
+    return member
 
 
 def _days(text: str) -> int:

@@ -114,7 +114,7 @@ def test_every_way_to_decide_does_the_same(api: Any, engine: Engine, acme: Tenan
 
 
 def test_one_voice_of_several_leaves_it_pending_and_is_shown(api: Any, engine: Engine, acme: Tenant) -> None:
-    asker, ann = api("operator", name="Asker"), api("reviewer", name="Ann")
+    asker, ann = api("operator", name="Asker"), api("reviewer", name="Ann", person="Ann")
     approval = asked(asker, quorum=2, voters=3)
 
     first = ann.post(of(approval, "decide"), {"decision": "approved", "notes": "yes"})
@@ -125,17 +125,17 @@ def test_one_voice_of_several_leaves_it_pending_and_is_shown(api: Any, engine: E
     again = problem(ann.post(of(approval, "decide"), {"decision": "rejected"}), 409, "already_voted")
     assert (again["decided_by"], again["decision"]) == ("token:Ann", "approve")
     problem(asker.post(of(approval, "decide"), {"decision": "approved"}), 403, "forbidden")
-    last = api("reviewer", name="Bob").post(of(approval, "decide"), {"decision": "approved"})
+    last = api("reviewer", person="Bob").post(of(approval, "decide"), {"decision": "approved"})
     assert last.json()["status"] == "approved"
 
 
 def test_a_decision_is_bound_to_what_was_shown_votes_included(api: Any, engine: Engine, acme: Tenant) -> None:
     approval = asked(api("operator"), quorum=3)
-    api("reviewer", name="a").post(of(approval, "decide"), {"decision": "approved"})
+    api("reviewer", person="a").post(of(approval, "decide"), {"decision": "approved"})
     seen = api("reviewer").get(of(approval))["ETag"]
-    api("reviewer", name="b").post(of(approval, "decide"), {"decision": "approved"})
+    api("reviewer", person="b").post(of(approval, "decide"), {"decision": "approved"})
 
-    third = api("reviewer", name="c")
+    third = api("reviewer", person="c")
     stale = third.post(of(approval, "decide"), {"decision": "approved"}, headers={"If-Match": seen})
 
     problem(stale, 412, "precondition_failed")

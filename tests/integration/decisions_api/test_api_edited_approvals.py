@@ -163,7 +163,9 @@ def test_where_several_decide_nobody_edits(api: Any, engine: Engine, acme: Tenan
     engine.drain()
 
     refused = problem(
-        api("reviewer").post(of(waiting, "approve"), {"output": EDITED}), 400, "validation_failed"
+        api("reviewer", person="ann").post(of(waiting, "approve"), {"output": EDITED}),
+        400,
+        "validation_failed",
     )
 
     assert "several people decide" in refused["errors"][0]["message"]
