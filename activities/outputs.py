@@ -37,6 +37,9 @@ _FACTS = {"db.system.name": "mongodb", "db.collection.name": "outputs"}
 COPIED_AT_ONCE = 200
 # The next step reads its input from the spool while it is there, in the statement that claims it.
 KEPT_AT_HAND = timedelta(seconds=15)
+READ_SECONDS = (
+    5.0  # The whole of a read, tries and answers included: somebody waits for it, and a server may be frozen.
+)
 TIMEOUT_MS = 2_000  # Server selection. A reader waits at most this long for a MongoDB that is away.
 
 
@@ -103,7 +106,7 @@ def at_hand(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, Stored
 
 def _in_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
     try:
-        with tracing.part("mongodb find", tracing.CLIENT, **_FACTS):
+        with tracing.part("mongodb find", tracing.CLIENT, **_FACTS), pymongo.timeout(READ_SECONDS):
             documents = list(collection().find({"_id": {"$in": ids}, "tenant_id": str(tenant_id)}))
     except PyMongoError as error:
         raise OutputUnavailable("The store of outputs does not answer; try again in a moment.") from error

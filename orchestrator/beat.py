@@ -10,15 +10,34 @@ import logging
 from typing import Any
 
 import structlog
+from django.db import close_old_connections
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from orchestrator.ticks import TICKS, is_tick
+from tenants import outages
 
 logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0  # after a look that an outage has kept from happening
 
 
 class PatientScheduler(DatabaseScheduler):
     """Every enabled task is looked at, whatever the hour. Only ticks of ours are sent."""
+
+    def tick(self, *arguments: Any, **options: Any) -> float:
+        """As long as PostgreSQL is away nothing is due. Celery would end beat, and nothing is gained by starting it again."""
+        try:
+            wait: float = super().tick(*arguments, **options)
+        except Exception as error:
+            if not outages.may_pass(error):
+                raise
+            facts = {"action": "beat_waits", "reason": type(error).__name__}
+            logger.warning("Beat waits for PostgreSQL", extra=facts)
+            close_old_connections()
+            # What was being read may be half read, and that it has changed is not told twice.
+            self._initial_read, self._heap = True, None
+            return AGAIN_SECONDS
+        return wait
 
     def enabled_models_qs(self) -> Any:
         return self.Model.objects.enabled().filter(task__in=TICKS)

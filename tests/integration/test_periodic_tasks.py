@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import InterfaceError, OperationalError
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from orchestrator import ticks
@@ -83,3 +84,37 @@ def test_the_check_names_each_and_passes_without_them() -> None:
         call_command("check", databases=["default"], tags=["database"])
 
     assert [each.pk for each in ticks.foreign()] == [row.pk]
+
+
+def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _row("ours", beat.CHECK_TASK)
+    monkeypatch.setattr("celery.beat.Scheduler.apply_entry", Mock())
+    scheduler = PatientScheduler(app=app, lazy=True)
+    outages = iter([InterfaceError("connection already closed"), OperationalError("connection refused")])
+    read = PatientScheduler.all_as_schedule
+
+    def away_at_first(self: PatientScheduler) -> Any:
+        for error in outages:
+            raise error
+        return read(self)
+
+    monkeypatch.setattr(PatientScheduler, "all_as_schedule", away_at_first)
+
+    assert [scheduler.tick() for _ in range(2)] == [1.0, 1.0]
+    scheduler.tick()
+    assert scheduler._initial_read is False
+    assert "ours" in scheduler.schedule
+
+
+def test_a_mistake_in_a_tick_still_ends_beat(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = PatientScheduler(app=app, lazy=True)
+
+    def broken(self: PatientScheduler) -> Any:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(PatientScheduler, "all_as_schedule", broken)
+
+    with pytest.raises(ValueError, match="a mistake"):
+        scheduler.tick()
