@@ -25,7 +25,16 @@ from tests.chaos import evidence as evidences
 from tests.chaos.agent import Agent
 from tests.chaos.evidence import Evidence, Recovery
 from tests.chaos.faults import KINDS, Fault, Place, available, described
-from tests.chaos.installation import ROOT, TIMES, HarnessTrouble, Installation, checked_invariants, running
+from tests.chaos.installation import (
+    ROOT,
+    TIMES,
+    WEBS,
+    WORKERS,
+    HarnessTrouble,
+    Installation,
+    checked_invariants,
+    running,
+)
 from tests.chaos.workload import (
     CANARY,
     CANARY_ROLE,
@@ -202,9 +211,11 @@ def _wave(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(180)
+        thread.join(400)
         if thread.is_alive():
             _trouble(f"a fault of {[planned.kind for planned in wave]} did not end")
+    for name in (*WORKERS, *WEBS):  # also those that ended by themselves and were started again
+        place.installation.await_ready(name)
     healed = time.time()
     seconds = _await_canary(workload, healed, RECOVERY_SECONDS)
     kinds = [planned.kind for planned in wave]

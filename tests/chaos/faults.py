@@ -79,9 +79,8 @@ def kind(cls: type[Fault]) -> type[Fault]:
 class OfProcess(Fault):
     def heal(self) -> None:
         self.at.start(self.target)
-        if self.target in WEBS:
-            # So that a later fault never takes the last web process while the other is still starting.
-            self.at.await_web(self.target)
+        # So that a later fault never takes the last process of a kind while the others are still starting.
+        self.at.await_ready(self.target)
 
 
 @kind
@@ -146,6 +145,8 @@ class WorkersKilled(Fault):
     def heal(self) -> None:
         for name in WORKERS:
             self.at.start(name)
+        for name in WORKERS:
+            self.at.await_ready(name)
 
 
 @kind
@@ -164,6 +165,7 @@ class WorkersRolled(Fault):
         for name in WORKERS:
             self.at.terminate(name)
             self.at.start(name)
+            self.at.await_ready(name)
 
 
 class OfLeader(Fault):
@@ -197,6 +199,7 @@ class LeaderKilled(OfLeader):
 
     def heal(self) -> None:
         self.at.start(self.target)
+        self.at.await_ready(self.target)
 
 
 @kind
@@ -210,6 +213,7 @@ class LeaderFrozen(OfLeader):
         self.at.kill(self.target, signal.SIGCONT)
         time.sleep(1.0)
         self.at.start(self.target)
+        self.at.await_ready(self.target)
 
 
 @kind
@@ -289,6 +293,7 @@ class ClockOff(Fault):
     def heal(self) -> None:
         self.at.kill(self.target)
         self.at.start(self.target)
+        self.at.await_ready(self.target)
 
 
 # Links.

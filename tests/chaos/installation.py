@@ -76,6 +76,7 @@ class Installation:
         self._servers_lock = threading.Lock()
         self._stopped = threading.Event()
         self._specs: dict[str, ProcessSpec] = {}
+        self._log_starts: dict[str, int] = {}
         self._direct: dict[str, str] = {}
         self.supervisor: Supervisor
         self.web = ""
@@ -146,7 +147,12 @@ class Installation:
             spec = ProcessSpec(name, spec.argv, {**spec.env, **env}, spec.stop_seconds)
         with self._lock:
             if not self._stopped.is_set() and not self.supervisor.is_running(name):
-                self.supervisor.start(spec)
+                self._launch(spec)
+
+    def _launch(self, spec: ProcessSpec) -> None:
+        log = self.home.log(spec.name)
+        self._log_starts[spec.name] = log.stat().st_size if log.exists() else 0
+        self.supervisor.start(spec)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         with self._lock:
@@ -164,13 +170,26 @@ class Installation:
             time.sleep(0.1)
         return True
 
-    def await_web(self, name: str, seconds: float = 60.0) -> None:
-        """Return once the web process takes connections, or after the bound."""
+    def await_ready(self, name: str, seconds: float = 90.0) -> None:
+        """Return once a web process takes connections, or a worker messages; or after the bound. Others are ready at once.
+
+        What a process needs to start, on a busy machine, is so no part of the time that recovery takes.
+        """
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._stopped.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._web_ports[name]), 1):
-                return
+        while not self._stopped.is_set() and time.monotonic() < deadline and not self._is_ready(name):
             time.sleep(0.1)
+
+    def _is_ready(self, name: str) -> bool:
+        if name in WEBS:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._web_ports[name]), 1):
+                return True
+            return False
+        if name in WORKERS:
+            with suppress(OSError), self.home.log(name).open("rb") as log:
+                log.seek(self._log_starts.get(name, 0))
+                return b"@chaos ready" in log.read()
+            return False
+        return True
 
     def leader(self) -> str | None:
         """The process that does the upkeep, by its lease, or by its lock where there is no lease. None when nobody leads."""
@@ -280,7 +299,7 @@ class Installation:
                 for ended in self.supervisor.ended():
                     self.restarts.append((time.time(), ended.name, ended.exit_code))
                     self.tell(f"{ended.name} ended by itself with {ended.exit_code} and is started again")
-                    self.supervisor.start(self._specs[ended.name])
+                    self._launch(self._specs[ended.name])
 
 
 @contextmanager
