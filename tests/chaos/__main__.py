@@ -51,7 +51,8 @@ from tests.chaos.workload import (
 )  # fmt: skip
 
 DRAIN_SHARE, LEAST_DRAIN = 0.3, 30.0  # of the minutes, kept for what follows the last fault
-REST_SECONDS = 90.0  # the bound for everything to come to rest
+REST_SECONDS = 240.0  # the bound for everything to come to rest; a machine that others load takes its time
+STANDSTILL_SECONDS = 60.0  # without one more that has ended
 RECOVERY_SECONDS = 45.0  # after a wave; beyond, the next one comes all the same
 TOKEN_ROLES = ("admin", "operator", "reviewer", "viewer")
 
@@ -175,7 +176,12 @@ def _run(
     resting = time.monotonic()
     workload.quieten()
     _end_schedules(workload)
-    while (left := evidences.unsettled(workload)) and time.monotonic() - resting < REST_SECONDS:
+    least, progress = sys.maxsize, time.monotonic()
+    while left := evidences.unsettled(workload):
+        if len(left) < least:
+            least, progress = len(left), time.monotonic()
+        if time.monotonic() - progress > STANDSTILL_SECONDS or time.monotonic() - resting > REST_SECONDS:
+            break
         tell.note(unsettled=left)
         time.sleep(1.0)
     ticker.stop()

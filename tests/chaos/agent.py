@@ -89,6 +89,8 @@ class Agent:
         self.mood: str | None = None
         self.stopped = threading.Event()
         self._turns: Counter[str] = Counter()
+        self._wakes: Counter[str] = Counter()
+        self._serials: dict[str, int] = {}
         self._counting = threading.Lock()
         self.client = httpx2.Client(timeout=10, trust_env=False, limits=httpx2.Limits(max_connections=64))
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -107,11 +109,14 @@ class Agent:
         self._server.shutdown()
         self._server.server_close()
 
-    def turn_of(self, wake: str) -> int:
-        """1 for the first call for this wake."""
+    def turn_of(self, wake: str, mark: str) -> tuple[int, int]:
+        """Which call for this wake it is, from 1, and which wake of this mark: all that a schedule starts has the same mark."""
         with self._counting:
+            if wake not in self._serials:
+                self._wakes[mark] += 1
+                self._serials[wake] = self._wakes[mark]
             self._turns[wake] += 1
-            return self._turns[wake]
+            return self._turns[wake], self._serials[wake]
 
     def manner_of(self, body: dict[str, Any], mark: str, turn: int) -> tuple[str, random.Random]:
         chance = random.Random(f"{self.seed}:{mark}:{body.get('pipeline_step')}:{turn}:{body['wake_reason']}")
@@ -152,7 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
         mark = str(asked.get("mark", ""))
         agent = self.server.agent
         wake = self.headers["Idempotency-Key"] or ""
-        manner, chance = agent.manner_of(body, mark, agent.turn_of(wake))
+        turn, serial = agent.turn_of(wake, mark)
+        manner, chance = agent.manner_of(body, f"{mark}:{serial}", turn)
         record = CallRecord(
             activity=body["job_id"],
             run=body["execution_id"],
