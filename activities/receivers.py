@@ -73,7 +73,10 @@ def _answer_parent(ended: Any) -> None:
     ):
         return
     actor = getattr(ended, "decided_by", None) or "engine"
-    wakes.wake(parent, reason, payload=_told(ended, origin), actor=actor)
+    if origin.kind == LinkKind.REVIEW:
+        wakes.tell([parent], reason, payload=_told(ended, origin), actor=actor)
+    else:
+        wakes.wake(parent, reason, payload=_told(ended, origin), actor=actor)
 
 
 #: Why a parent wakes when this ends. A review's answer decides it itself.

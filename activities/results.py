@@ -70,7 +70,7 @@ def completed(
         if moved.status == "awaiting_approval":
             approvals.open_gate(moved)
         elif moved.again:
-            wakes.offer(moved)
+            wakes.go_on(moved)
         _give_back(moved)
         spending.ended(run, moved, result.usage)
     return moved
@@ -183,7 +183,7 @@ def stalled(run: RunToken, *, heard: int | None = None) -> transitions.Moved:
             error=error, cause="stall", attempts=-1, stalls=1, actor="recovery",
         )  # fmt: skip
         _give_back(moved)
-        wakes.offer(moved)
+        wakes.go_on(moved)
         spending.ended(run, moved)
     return moved
 
@@ -199,6 +199,7 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
             error=as_dict(BudgetSpent(str(refusal))), cause=budget_waits.CAUSE, due_at=budget_waits.NEVER, attempts=-1, actor="engine",
         )  # fmt: skip
+        wakes.go_on(moved, later=True)
         if moved.accepted_at is not None:
             _give_back(moved)
         spending.ended(run, moved)
@@ -269,6 +270,7 @@ def _again(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
         error=dict(told or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
+    wakes.go_on(moved, later=True)
     _give_back(moved)
     spending.ended(run, moved)
     return moved
@@ -282,7 +284,7 @@ def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Mov
     )  # fmt: skip
     conversations.disown(run, moved)
     _give_back(moved)
-    wakes.offer(moved)
+    wakes.go_on(moved)
     spending.ended(run, moved)
     return moved
 

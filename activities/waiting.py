@@ -21,6 +21,7 @@ from activities.exceptions import ActivityNotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.states import LinkKind, Status, WakeState
+from activities.wakes import LATER
 from agents.models import Agent, AgentConfig
 from tenants import clock
 from tenants.context import tenant_scope
@@ -137,7 +138,7 @@ def _known(
     activity: Activity,
     delays: Mapping[UUID, Wake],
     pauses: Mapping[str, str],
-    awaited: Mapping[UUID, Activity],
+    awaited: Mapping[UUID, Sequence[Activity]],
     held: Mapping[UUID, Mapping[str, Any]],
     waits: Mapping[UUID, BudgetWait],
 ) -> Waiting | None:
@@ -150,7 +151,7 @@ def _known(
             "human", "It has failed for good: an operator tries it again or cancels it.", holder="operator"
         )
     if status in _ON_OTHERS:
-        return on_counterpart(activity, awaited.get(activity.pk))
+        return on_counterparts(activity, awaited.get(activity.pk, ()))
     if activity.assignee_type == "human":
         detail = "It waits to be taken up." if status == Status.CREATED else "Somebody is at work on it."
         return Waiting(
@@ -212,37 +213,59 @@ def _person(activity: Activity) -> str:
     return f"{activity.human_role}{due}"
 
 
-def on_counterpart(activity: Activity, awaited: Activity | None) -> Waiting:
-    """Who must act before an activity in one of the waiting statuses goes on; `awaited` is what it waits for, if that is known."""
+def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
+    """Who must act before an activity in one of the waiting statuses goes on; `awaited` is all that it waits for, as far as that is known.
+
+    It goes on when the last of them is done, so the holder names each of them.
+    """
     status = Status(activity.status)
-    if awaited is None:
-        return Waiting("dependency" if status == Status.AWAITING_SUBTASK else "human", _ON_OTHERS[status])
-    if awaited.assignee_type == "agent":
-        return Waiting("dependency", _ON_OTHERS[status], holder=f"{awaited.name} ({awaited.status})")
-    if status == Status.AWAITING_SUBTASK:
-        return Waiting("human", "Somebody does the subtask.", holder=f"{awaited.name}: {_person(awaited)}")
-    if awaited.link_kind == LinkKind.APPROVAL:
+    asked = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
+    own = next((item for item in awaited if item.link_kind != LinkKind.APPROVAL), None)
+    code, detail, holders = "human", _ON_OTHERS[status], []
+    if own is not None and own.assignee_type == "agent":
+        code, holders = "dependency", [f"{own.name} ({own.status})"]
+    elif own is not None and status == Status.AWAITING_SUBTASK:
+        detail, holders = "Somebody does the subtask.", [f"{own.name}: {_person(own)}"]
+    elif own is not None:
+        holders = [_person(own) if not asked else f"{own.name}: {_person(own)}"]
+    elif status == Status.AWAITING_SUBTASK:
+        code = "dependency"
+    elif asked and status == Status.AWAITING_REVIEW:
         held = activity.started_at is None
         detail = (
             "It does not start before somebody has decided." if held else "Somebody decides what was asked."
         )
-        return Waiting("human", detail, holder=f"{awaited.name}: {_person(awaited)}")
-    return Waiting("human", _ON_OTHERS[status], holder=_person(awaited))
+    if len(awaited) > 1:
+        detail = f"{detail} It goes on when all {len(awaited)} that it waits for are done."
+    holders += [f"{item.name}: {_person(item)}" for item in asked]
+    return Waiting(code, detail, holder="; ".join(holders) or None)
 
 
 def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
-    """The earliest wake of those whose every wake is put off."""
+    """Of those that may not start yet, the wake that says until when: the last one, news for later only where nothing else is."""
     ids = [activity.pk for activity in activities if _may_start(activity)]
-    earliest: dict[UUID, Wake] = {}
     if not ids:
-        return earliest
+        return {}
     tenant_id = activities[0].tenant_id
     pending = Wake.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=WakeState.PENDING)
-    for wake in pending.only("activity_id", "due_at", "cause"):
-        known = earliest.setdefault(wake.activity_id, wake)
-        if known.due_at is not None and (wake.due_at is None or wake.due_at < known.due_at):
-            earliest[wake.activity_id] = wake
-    return {activity_id: wake for activity_id, wake in earliest.items() if wake.due_at is not None}
+    found: dict[UUID, list[Wake]] = {}
+    for wake in pending.only("activity_id", "due_at", "cause").order_by("pk"):
+        found.setdefault(wake.activity_id, []).append(wake)
+    return {
+        activity_id: wake for activity_id, of_it in found.items() if (wake := _puts_off(of_it)) is not None
+    }
+
+
+def _puts_off(pending: Sequence[Wake]) -> Wake | None:
+    reasons = [wake for wake in pending if wake.cause != LATER]
+    last = max((wake for wake in reasons if wake.due_at is not None), key=_due, default=None)
+    if last is not None or reasons:
+        return last
+    return min(pending, key=_due) if all(wake.due_at is not None for wake in pending) else None
+
+
+def _due(wake: Wake) -> datetime:
+    return wake.due_at or datetime.max.replace(tzinfo=UTC)
 
 
 def _held_back(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> dict[UUID, Mapping[str, Any]]:

@@ -3,6 +3,10 @@
 A wake is recorded in the transaction that gives the reason. Equal pending wakes merge; wakes that arrive during a run wait and
 lead to exactly one further run that carries them all. A wake of a terminal activity is refused by its status at the claim.
 
+Reasons to run and reasons to wait are two things. Whatever comes, a run begins when the last reason to wait is over, and carries all that
+has come: wakes are put off as long as one of their activity is (`sql/record_wakes.sql`, and the claim has the last word), and an activity
+that an open question holds goes to `awaiting_review` before it would start.
+
 An activity that is woken again and again and gets nowhere is stopped: people are asked instead of another run being paid for.
 """
 
@@ -20,12 +24,12 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
-from activities import burial, relay, transitions
+from activities import burial, counterparts, relay, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
-from activities.models import ActivityRun
+from activities.models import ActivityRun, Wake
 from activities.models.dead_letter import BurialReason
-from activities.states import Status, WakeReason
+from activities.states import Status, WakeReason, WakeState
 from tenants import provenance, wide_json
 from tenants.context import APP
 from tenants.identifiers import uuid7
@@ -45,6 +49,14 @@ WAITS_IN = {
     WakeReason.REVIEW_APPROVED: Status.AWAITING_REVIEW,
     WakeReason.REVIEW_FEEDBACK: Status.AWAITING_REVIEW,
 }
+#: From these an agent's activity comes to a run, or to one more, that hears what people have answered.
+WILL_RUN = frozenset(
+    {Status.CREATED, Status.ASSIGNED, Status.IN_PROGRESS, Status.BLOCKED, Status.AWAITING_SUBTASK, Status.AWAITING_REVIEW}
+)  # fmt: skip
+#: From these it does when an operator tries it again.
+MAY_RUN = frozenset({Status.FAILED, Status.NEEDS_REVIEW})
+#: The cause of a wake that is news for later: it holds up nothing else.
+LATER = "later"
 
 #: A subtask that ended like this is progress; whatever else wakes is not.
 GOOD_ENDS = (Status.DONE, Status.APPROVED)
@@ -87,7 +99,7 @@ def record(
     (wake,) = _record(
         activity.tenant_id, [_Reason.of(activity.id, reason, payload or {}, due_at)], cause=cause
     )
-    if due_at is None:
+    if wake.due_at is None:
         offer(activity)
     wake_id: UUID = wake.id
     return wake_id
@@ -96,17 +108,23 @@ def record(
 def add(
     activity: Any, wake_id: UUID, reason: str, *, payload: Mapping[str, Any], due_at: datetime | None = None
 ) -> None:
-    """Record one wake more, with this id, of an activity that is live and locked. One that runs has one run more afterwards."""
-    _record(activity.tenant_id, [_Reason.of(activity.id, reason, payload, due_at, id=wake_id)], cause="wake")
-    if due_at is None and activity.status == Status.CREATED:
+    """Record one wake more, with this id, of an activity that is live and locked. One that runs has one run more afterwards.
+
+    With `due_at` it is news for later, which holds up nothing else.
+    """
+    cause = "wake" if due_at is None else LATER
+    (wake,) = _record(
+        activity.tenant_id, [_Reason.of(activity.id, reason, payload, due_at, id=wake_id)], cause=cause
+    )
+    if wake.due_at is None and activity.status == Status.CREATED:
         offer(activity)
 
 
 def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
     """Record for each activity, `created` anew, the wakes that its failure consumed: an agent hears again all that it has not acted on.
 
-    With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Must run inside
-    `tenant_scope`.
+    With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Those that an open
+    question holds wait for its answer. Must run inside `tenant_scope`.
     """
     if not moved:
         return
@@ -126,8 +144,9 @@ def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = 
         if activity.id not in known
     ]
     _record(tenant_id, reasons, cause=cause)
+    held = _hold(tenant_id, [activity.id for activity in moved])
     if not due:
-        relay.after_commit(Exchange(offers=[Offer.of(activity) for activity in moved]))
+        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id not in held]))
 
 
 def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[Any]:
@@ -161,7 +180,10 @@ def wake(
 def wake_all(
     activities: Iterable[Any], reason: WakeReason, *, payload: Mapping[str, Any], actor: str, run_id: UUID | None = None
 ) -> set[UUID]:  # fmt: skip
-    """`wake` for many activities of a tenant at once, for the same reason, in as many statements as for one; those that were woken."""
+    """`wake` for many activities of a tenant at once, for the same reason, in as many statements as for one; those that were woken.
+
+    One that an open question holds does not start yet: from now on it waits for the answer.
+    """
     waiting = [
         activity
         for activity in activities
@@ -190,9 +212,60 @@ def wake_all(
         else []
     )
     if moved:
-        _record(moved[0].tenant_id, [_Reason.of(one.id, reason, payload) for one in moved], cause="wake")
-        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved]))
+        tenant_id = moved[0].tenant_id
+        recorded = _record(tenant_id, [_Reason.of(one.id, reason, payload) for one in moved], cause="wake")
+        held = _hold(tenant_id, [one.id for one in moved])
+        due = {wake.activity_id for wake in recorded if wake.due_at is None} - held
+        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in due]))
     return spent | {one.id for one in moved}
+
+
+def tell(
+    activities: Iterable[Any], reason: WakeReason, *, payload: Mapping[str, Any], actor: str
+) -> set[UUID]:
+    """People have answered a question about these activities, all of one tenant: each hears of it in the next run that it has.
+
+    What waits for the answer, and for no other one, is woken. What runs has one run more afterwards; what is blocked, put off or held by
+    another question hears when that is over; what has failed hears when it is tried again. Returns those that will run: the others have
+    ended, are a person's, or run only if an operator wants it. `activities` are rows, locked; the question is closed.
+    """
+    agents = [activity for activity in activities if activity.assignee_type == "agent"]
+    awaiting = [activity for activity in agents if activity.status == Status.AWAITING_REVIEW]
+    still = counterparts.held(awaiting[0].tenant_id, [one.id for one in awaiting]) if awaiting else set()
+    woken = wake_all((one for one in awaiting if one.id not in still), reason, payload=payload, actor=actor)
+    hearing = [one for one in agents if one.id not in woken and one.status in WILL_RUN]
+    failed = [one for one in agents if one.status in MAY_RUN]
+    if not hearing and not failed:
+        return woken
+    reasons = [_Reason.of(one.id, reason, payload) for one in (*hearing, *failed)]
+    recorded = _record(agents[0].tenant_id, reasons, cause="wake")
+    due = {wake.activity_id for wake in recorded if wake.due_at is None}
+    ready = [one for one in hearing if one.status == Status.CREATED and one.id in due]
+    relay.after_commit(Exchange(offers=[Offer.of(one) for one in ready]))
+    if failed:
+        # Kept as what a failure leaves behind; nothing is to start by itself.
+        unheard = Wake.objects.for_tenant(failed[0].tenant_id).filter(
+            activity_id__in=[one.id for one in failed], state=WakeState.PENDING
+        )
+        unheard.update(state=WakeState.CONSUMED)
+    return woken | {one.id for one in hearing}
+
+
+def go_on(moved: Any, *, later: bool = False) -> None:
+    """An activity whose run has just ended is to run again: offer it, unless that is for `later`, or have it wait for the question that
+    holds it. `moved` is a row of `transitions.finish` or `transitions.hand_back`."""
+    if moved.held:
+        _hold(moved.tenant_id, [moved.id])
+    elif not later:
+        offer(moved)
+
+
+def _hold(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
+    """Have those of these activities, `created` just now, that open questions hold wait for the answers; which ones."""
+    held = counterparts.held(tenant_id, activity_ids)
+    if held:
+        transitions.apply_many(sorted(held), "hold", actor="engine", detail={"reason": "questions"})
+    return held
 
 
 def _woke_itself(activity: Any, run_id: UUID | None) -> bool:

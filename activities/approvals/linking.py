@@ -1,18 +1,17 @@
-"""Approvals over many activities: one decision wakes every linked activity that still waits, perhaps in several pipelines.
+"""Approvals over many activities: one decision reaches every linked activity, perhaps in several pipelines.
 
-Linking makes waiting: an activity that has not started is held, the one whose agent asks is put aside. One that runs goes on; if it
-does not wait for an answer by the time of the decision, it is listed as skipped. The decision also answers what a linked activity has
-asked for in a review of its own.
+Linking makes waiting: an activity that is ready is held, the one whose agent asks is put aside. A run that is under way goes on; none
+begins after it before the decision. What several questions hold starts when all are answered, and hears all answers, in their order, at
+once; a no among them is one of the answers, and ends nothing by itself. No answer closes another question. What has ended by the time of
+the decision is listed as skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
-
-from django.db.models import Exists, OuterRef
 
 from activities import families, relay, reviews, transitions, wakes
 from activities.admission import Exchange
@@ -78,15 +77,23 @@ def link(
     actor: str,
     may_hold: Iterable[UUID],
 ) -> None:
-    """Link locked activities to an approval; those of `may_hold` that have not started wait from now on. In the caller's transaction."""
+    """Link locked activities to an approval: no run of those of `may_hold` begins from now on before it is closed.
+
+    The others are listed, and nothing more: they neither wait nor hear of it. In the caller's transaction.
+    """
+    allowed = set(may_hold)
     ApprovalLink.objects.bulk_create(
         [
             ApprovalLink(tenant_id=tenant_id, approval_id=approval_id, activity_id=activity.pk)
+            if activity.pk in allowed
+            else ApprovalLink(
+                tenant_id=tenant_id, approval_id=approval_id, activity_id=activity.pk,
+                state=LinkState.SKIPPED, reason="It is not for who asks to have it wait.",
+            )
             for activity in activities
         ],
         ignore_conflicts=True,
-    )
-    allowed = set(may_hold)
+    )  # fmt: skip
     held = [
         activity.pk
         for activity in activities
@@ -129,7 +136,6 @@ def _concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
     if approvals := [activity.pk for activity in asked if activity.link_kind == LinkKind.APPROVAL]:
         linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
         ids |= linked
-        ids.update(rows.filter(parent_id__in=linked, link_kind=LinkKind.REVIEW).values_list("pk", flat=True))
     if agents := [activity.pk for activity in asked if activity.assignee_type == "agent"]:
         # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
@@ -138,7 +144,7 @@ def _concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
 
 
 def settle_links(item: Any) -> None:
-    """The approval, a row of Activity, has been decided or withdrawn: wake what waits for it, note what did not any more."""
+    """The approval, a row of Activity, has been decided or withdrawn: tell all that it is about, note what will not hear of it."""
     links = {
         link.activity_id: link
         for link in ApprovalLink.objects.for_tenant(item.tenant_id).filter(
@@ -148,21 +154,27 @@ def settle_links(item: Any) -> None:
     if not links:
         return
     linked = families.lock(item.tenant_id, links)
-    elsewhere = _wait_for_another_answer(item, linked)
-    woken = wakes.wake_all(
-        [activity for activity in linked.values() if activity.pk not in elsewhere],
-        reviews.reason_of(item),
-        payload=_told(item),
-        actor=item.decided_by or "engine",
-    )
     for activity_id, link in links.items():
-        link.state = LinkState.WOKEN if activity_id in woken else LinkState.SKIPPED
-        if link.state == LinkState.SKIPPED:
-            link.reason = elsewhere.get(
-                activity_id, f"It was {linked[activity_id].status} and did not wait for this."
-            )
+        link.reason = _why_not_told(linked[activity_id])
+        link.state = LinkState.SKIPPED if link.reason else LinkState.WOKEN
+    # First, so that what only this question has held is held no more.
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
-    _drop_reviews(item.tenant_id, woken, item)
+    wakes.tell(
+        linked.values(), reviews.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
+    )
+
+
+def _why_not_told(activity: Activity) -> str:
+    """What keeps an activity from hearing of a decision by itself; empty when nothing does."""
+    if activity.assignee_type != "agent":
+        return "It is for a person, and nothing starts by itself."
+    if activity.status in wakes.WILL_RUN:
+        return ""
+    if activity.status in wakes.MAY_RUN:
+        return "It has failed. If it is tried again, it starts with the answer."
+    if activity.status == Status.AWAITING_APPROVAL:
+        return "Its agent was done, and the result waited for an approval of its own."
+    return f"It was {activity.status} and did not wait for this."
 
 
 def _told(item: Any) -> dict[str, Any]:
@@ -175,41 +187,15 @@ def _told(item: Any) -> dict[str, Any]:
     return {**told, "reviewer_feedback": "\n\n".join(part for part in said if part)}
 
 
-def _wait_for_another_answer(item: Any, linked: Iterable[UUID]) -> dict[UUID, str]:
-    """Which of these activities wait for an approval that their own agents asked for later, and why they are not woken."""
-    asked = Activity.objects.for_tenant(item.tenant_id).filter(
-        parent_id__in=list(linked),
-        link_kind=LinkKind.APPROVAL,
-        status__in=(Status.CREATED, Status.IN_PROGRESS),
-    )
-    own = ApprovalLink.objects.for_tenant(item.tenant_id).filter(
-        approval_id=OuterRef("pk"), activity_id=OuterRef("parent_id"), state=LinkState.WAITING
-    )
-    waits = asked.exclude(pk=item.id).filter(Exists(own)).values_list("parent_id", flat=True)
-    return {
-        activity_id: "It waits for another approval that its agent asked for."
-        for activity_id in waits
-        if item.parent_id != activity_id
-    }
-
-
-def _drop_reviews(tenant_id: UUID, woken: Collection[UUID], item: Any) -> None:
-    """The decision has answered whatever these activities had asked for in reviews of their own."""
-    reviews_of = Activity.objects.for_tenant(tenant_id).filter(
-        parent_id__in=woken, link_kind=LinkKind.REVIEW, status__in=(Status.CREATED, Status.IN_PROGRESS)
-    )
-    why = f"Answered by the approval “{item.name}”."
-    transitions.apply_many(
-        list(reviews_of.order_by("pk").values_list("pk", flat=True)),
-        "cancel",
-        actor=item.decided_by or "engine",
-        detail={"reason": why, "approval": str(item.id)},
-        cancel_reason=why,
-    )
-
-
 def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
-    """The activity waits for nothing any more. An approval that nothing waits for is closed: nobody shall be asked in vain."""
+    """The activity waits for nothing any more. An approval that nothing waits for is closed: nobody shall be asked in vain.
+
+    Who has taken its place is told what others have decided about the work, and waits for what they have not.
+    """
+    rows = Activity.objects.for_tenant(tenant_id)
+    heir = rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM).first()
+    if heir is not None:
+        _tell_heir(tenant_id, activity_id, heir)
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
     links = waiting.filter(activity_id=activity_id)
     approvals = list(links.values_list("approval_id", flat=True))
@@ -218,12 +204,23 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     # Before looking at the others: two activities that end at once would each take the other for one that still waits.
     questions = families.lock(tenant_id, approvals)
     links.update(state=LinkState.SKIPPED, reason="It was cancelled or handed on.")
-    rows = Activity.objects.for_tenant(tenant_id)
-    heir = list(rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM))
     for question in questions.values():
         # What others asked about the work is asked about the heir's work.
-        if question.parent_id != activity_id:
-            link(tenant_id, question.pk, heir, actor=actor, may_hold=[row.pk for row in heir])
+        if heir is not None and question.parent_id != activity_id:
+            link(tenant_id, question.pk, [heir], actor=actor, may_hold=[heir.pk])
     waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
     vain = sorted(set(approvals) - waited_for)
     transitions.apply_many(vain, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE)
+
+
+def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
+    """The heir begins anew, so it hears what people have decided about the work; not what the first agent has asked for itself."""
+    if heir.assignee_type != "agent":
+        return
+    woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)
+    answered = Activity.objects.for_tenant(tenant_id).filter(pk__in=woken.values("approval_id"))
+    for item in answered.exclude(parent_id=activity_id).order_by("decided_at", "pk"):
+        ApprovalLink.objects.create(
+            tenant_id=tenant_id, approval_id=item.pk, activity_id=heir.pk, state=LinkState.WOKEN
+        )
+        wakes.tell([heir], reviews.reason_of(item), payload=_told(item), actor=item.decided_by or "engine")

@@ -84,24 +84,19 @@ def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     activity = families.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None
     if activity is None or activity.status not in LIVE:
         return None
-    due_at = item.run_after or _due_with(activity)
-    wakes.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=due_at)
+    _let_pass(activity)
+    wakes.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
     return activity.pk
 
 
-def _due_with(activity: Activity) -> datetime | None:
-    """When those are due that wait for the window, or for another attempt: whoever comes meanwhile goes with them."""
-    waiting = Wake.objects.for_tenant(activity.tenant_id).filter(
-        activity_id=activity.pk, state=WakeState.PENDING, reason=WakeReason.MESSAGE
-    )
-    put_off = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
+def _let_pass(activity: Activity) -> None:
+    """What was said for later holds up nobody who comes meanwhile. The window, a retry and the like do: who comes goes with the others."""
+    for_later = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, run_after__gt=Now()
     )
-    due: list[datetime | None] = list(
-        waiting.exclude(pk__in=put_off.values("pk")).values_list("due_at", flat=True)
-    )
-    times = [at for at in due if at is not None]
-    return min(times) if times and len(times) == len(due) else None
+    Wake.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, state=WakeState.PENDING, pk__in=for_later.values("pk"), cause="wake"
+    ).update(cause=wakes.LATER)
 
 
 def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:

@@ -1,5 +1,7 @@
 -- Claims a created activity for one run: raises the fencing number, takes every wake that is due or waited for money, makes the run. When its
 -- input is at hand the agent can be called at once, so the activity is started in the same statement.
+-- An activity starts when all its reasons to wait are over. Whatever has come, nothing is claimed before the last of its wakes is due; those
+-- excepted that are news for later (cause `later`), which hold nobody up, and those that wait for money, which the run asks for again.
 -- The run is entered in the ledger of usage.
 -- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
 --             claim and start: verb, sources, target
@@ -11,6 +13,7 @@
 --             make the planner read all pending wakes.
 WITH waiting AS MATERIALIZED (
     SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
+           coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
            bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
     FROM activities_wake w WHERE w.activity_id = %(activity)s AND w.state = 'pending'
 ), facts AS MATERIALIZED (
@@ -26,7 +29,7 @@ WITH waiting AS MATERIALIZED (
     FROM waiting
     JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
     LEFT JOIN activities_outputspool s ON s.id = c.input_ref
-    WHERE waiting.reason IS NOT NULL
+    WHERE waiting.reason IS NOT NULL AND NOT waiting.too_early
 ), claimed AS (
     UPDATE activities_activity a
     SET status = CASE WHEN facts.at_hand THEN %(start_target)s ELSE %(claim_target)s END,

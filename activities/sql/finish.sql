@@ -1,8 +1,8 @@
 -- Accepts the result of a run: ends the run, keeps its output, moves the activity on, consumes its wakes.
 -- Parameters  tenant, activity, run, fence, sources, target, verb, actor,
 --             content, data, content_type
--- Returns     one row with the activity as it is now, and whether budgets keep something for the run (`reserved`); none when the run was
---             superseded, cancelled or has ended.
+-- Returns     one row with the activity as it is now, whether it goes on although a question holds it (`held`), and whether budgets keep something
+--             for the run (`reserved`); none when the run was superseded, cancelled or has ended.
 -- Guarantee   a wake that came during the run sends the activity back to created instead, for exactly one run that
 --             carries all such wakes.
 WITH before AS (
@@ -39,5 +39,7 @@ WITH before AS (
     FROM moved
 )
 SELECT moved.*, run."grant", run.accepted_at,
+       CASE WHEN moved.again THEN EXISTS (
+           SELECT FROM approval_linked_activities l WHERE l.activity_id = %(activity)s AND l.state = 'waiting') ELSE false END AS held,
        EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved
 FROM moved, run

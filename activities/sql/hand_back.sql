@@ -1,8 +1,9 @@
--- Ends a run without a result and makes the activity claimable again; its wakes go back to pending.
+-- Ends a run without a result and makes the activity claimable again; its wakes go back to pending. A delay is the activity's: what came
+-- during the run waits for it as well.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
--- Returns     one row with the activity as it is now, and whether budgets keep something for the run (`reserved`); none when the run was
---             superseded, cancelled or has ended.
+-- Returns     one row with the activity as it is now, whether a question holds it (`held`), and whether budgets keep something for the run
+--             (`reserved`); none when the run was superseded, cancelled or has ended.
 -- A wake that has an equal pending one by now is consumed: equal wakes merge.
 WITH before AS (
     SELECT id, status FROM activities_activity
@@ -25,10 +26,15 @@ WITH before AS (
               AND p.reason = w.reason AND p.fingerprint = w.fingerprint) THEN 'consumed' ELSE 'pending' END,
         run_id = NULL, due_at = %(due_at)s, cause = %(cause)s
     WHERE w.activity_id = %(activity)s AND w.state = 'taken' AND w.run_id = %(run)s AND EXISTS (SELECT FROM moved)
+), put_off AS (
+    UPDATE activities_wake w
+    SET due_at = greatest(w.due_at, %(due_at)s), cause = CASE WHEN w.cause = 'later' THEN w.cause ELSE %(cause)s END
+    WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND %(due_at)s::timestamptz IS NOT NULL AND EXISTS (SELECT FROM moved)
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved
 )
 SELECT moved.*, run."grant", run.accepted_at,
+       EXISTS (SELECT FROM approval_linked_activities l WHERE l.activity_id = %(activity)s AND l.state = 'waiting') AS held,
        EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved
 FROM moved, run

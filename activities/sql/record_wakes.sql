@@ -1,9 +1,19 @@
 -- Records wakes, each for one activity. An equal one that is pending already takes the new one in.
+-- A new reason to run does not end a reason to wait: while a wake of the activity is put off (until its date, for a retry, a rate, money), what
+-- comes meanwhile is put off until the last of them is due, and goes with them. News for later (cause `later`) puts nothing else off.
 -- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons, payloads (JSON as text), fingerprints, due (may be null)
--- Returns     id, activity_id, merged (0: it is new)
+-- Returns     id, activity_id, merged (0: it is new), due_at
 INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
-SELECT w.id, %(tenant)s, w.activity_id, w.reason, %(cause)s, w.payload::jsonb, w.fingerprint, 'pending', w.due_at, 0, %(provenance)s::jsonb, clock_timestamp()
+SELECT w.id, %(tenant)s, w.activity_id, w.reason,
+       -- Its budget lets go of what waits for money by this name.
+       CASE WHEN held.cause = 'budget' THEN 'budget' ELSE %(cause)s END, w.payload::jsonb, w.fingerprint, 'pending',
+       greatest(w.due_at, held.until), 0, %(provenance)s::jsonb, clock_timestamp()
 FROM unnest(%(ids)s::uuid[], %(activities)s::uuid[], %(reasons)s::text[], %(payloads)s::text[], %(fingerprints)s::text[],
             %(due)s::timestamptz[]) AS w(id, activity_id, reason, payload, fingerprint, due_at)
+LEFT JOIN LATERAL (
+    SELECT p.due_at AS until, p.cause FROM activities_wake p
+    WHERE p.activity_id = w.activity_id AND p.state = 'pending' AND p.due_at > now() AND p.cause <> 'later'
+    ORDER BY p.due_at DESC LIMIT 1
+) held ON true
 ON CONFLICT (activity_id, reason, fingerprint) WHERE state = 'pending' DO UPDATE SET merged = activities_wake.merged + 1
-RETURNING id, activity_id, merged
+RETURNING id, activity_id, merged, due_at

@@ -17,6 +17,7 @@ class Asks(Ends):
         task.attempt = Attempt(task)
         task.attempts += 1
         task.due = False
+        task.attempt.told, task.news = task.news, []
         self.attempts.append(task.attempt)
         return task.attempt
 
@@ -25,9 +26,10 @@ class Asks(Ends):
         task = attempt.task
         attempt.state, attempt.output = "completed", output
         task.fruitless = 0
-        if task.later:  # another reason came meanwhile: it runs once more
+        if task.due:  # another reason came meanwhile: it runs once more
             self.happens(task, "is handed back")
             task.attempts = 0
+            self.hold_if_asked(task)
         elif task.approval_wanted:
             self.happens(task, "has a draft")
             task.waits_for = self.add(
@@ -51,9 +53,10 @@ class Asks(Ends):
         task = attempt.task
         attempt.state, attempt.error = "failed", kind
         if kind == "limited" or (kind == "again" and task.attempts < task.most_attempts):
-            self.happens(task, "is handed back")
+            self._goes_back(attempt)
             task.attempts -= kind == "limited"
-            task.later = True
+            task.due, task.later = False, True  # whatever came meanwhile waits with it
+            self.hold_if_asked(task)
         else:
             self.fails_for_good(task)
 
@@ -64,10 +67,16 @@ class Asks(Ends):
         if task.stalls >= self.limits.stalls:
             self.fails_for_good(task)
             return
-        self.happens(task, "is handed back")
+        self._goes_back(attempt)
         task.attempts -= 1
         task.stalls += 1
         task.due = True
+        self.hold_if_asked(task)
+
+    def _goes_back(self, attempt: Attempt) -> None:
+        """What it was told is told again."""
+        self.happens(attempt.task, "is handed back")
+        attempt.task.news = [*attempt.told, *attempt.task.news]
 
     def check_live(self, attempt: Attempt) -> None:
         if not attempt.live:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.state_machine.flow import Flow
-from tests.state_machine.life import DEPENDENTS, LIFE, SETTLED, WAITS_FOR, Refused
+from tests.state_machine.life import DEPENDENTS, FAILED, HEARS, LIFE, SETTLED, WAITS_FOR, Refused
 from tests.state_machine.limits import Limits
 from tests.state_machine.tasks import Attempt, Letter, Link, Task
 
@@ -18,6 +18,7 @@ class Ends:
         self.tasks: list[Task] = []
         self.attempts: list[Attempt] = []
         self.flows: list[Flow] = []
+        self.has_money = True
 
     def add(self, task: Task) -> Task:
         self.tasks.append(task)
@@ -37,38 +38,46 @@ class Ends:
     def fails_for_good(self, task: Task) -> None:
         self.happens(task, "fails for good")
         task.due = task.later = False
+        if task.attempt is not None:
+            task.news = [*task.attempt.told, *task.news]
         task.letters.append(Letter())
         self.ended(task)
 
     def link(self, question: Task, about: Sequence[Task], may_hold: Sequence[Task]) -> None:
         for task in about:
-            link = Link(question, task)
+            link = Link(question, task, state="waiting" if task in may_hold else "skipped")
             task.links.append(link)
             question.linked.append(link)
-            if task in may_hold and task.status == "created" and task.agent:
-                self.happens(task, "is held")
+            if task.status == "created" and task.agent:
+                self.hold_if_asked(task)
+
+    def hold_if_asked(self, task: Task) -> None:
+        """What would start does not while a question about it is open."""
+        if task.status == "created" and task.is_asked_about:
+            self.happens(task, "is held")
 
     def _settle_links(self, question: Task) -> None:
         waiting = [link for link in question.linked if link.state == "waiting"]
-        heard = [
-            link
-            for link in waiting
-            if link.task.status == "awaiting_review"
-            and (question.parent is link.task or not self._asks_itself(link.task, question))
-        ]
         for link in waiting:
-            link.state = "woken" if link in heard else "skipped"
-        for link in heard:
-            self.wake(link.task)
-        for review in [
-            child for link in heard for child in link.task.children if child.link == "review" and child.open
-        ]:
-            self.withdraw(review)  # the approval has answered it
+            link.state = "woken" if link.task.agent and link.task.status in HEARS else "skipped"
+        for link in waiting:
+            if link.task.agent and link.task.status in HEARS | FAILED:
+                link.task.news.append(question)
+        for link in waiting:
+            if link.state == "woken":
+                self.tell(link.task)
 
-    def _asks_itself(self, task: Task, question: Task) -> bool:
-        """Whether the task waits for another approval that its own agent has asked for."""
-        others = [link.approval for link in task.waiting_links if link.approval is not question]
-        return any(other.parent is task and other.open for other in others)
+    def tell(self, task: Task) -> None:
+        """People have answered: what waited for that alone goes on, anything else hears of it in its next run."""
+        if task.status == "awaiting_review" and not task.is_asked_about:
+            self.wake(task)
+        else:
+            self.has_reason(task)
+
+    def has_reason(self, task: Task) -> None:
+        """A reason to run, which ends no reason to wait."""
+        if not task.later:
+            task.due = True
 
     def withdraw(self, question: Task) -> None:
         self.happens(question, "is cancelled")
@@ -96,6 +105,8 @@ class Ends:
         """What others ask about the work is asked about the heir's; nobody is asked about nothing."""
         dropped = task.waiting_links
         heirs = [child for child in task.children if child.link == "reassigned_from"]
+        for heir in [heir for heir in heirs if heir.agent]:
+            self._tell_heir(task, heir)
         for link in dropped:
             link.state = "skipped"
         for question in [link.approval for link in dropped]:
@@ -103,6 +114,17 @@ class Ends:
                 self.link(question, heirs, heirs)
             if question.open and not any(link.state == "waiting" for link in question.linked):
                 self.withdraw(question)
+
+    def _tell_heir(self, task: Task, heir: Task) -> None:
+        """It begins anew, so it hears what others have been answered about the work."""
+        for link in [
+            link for link in task.links if link.state == "woken" and link.approval.parent is not task
+        ]:
+            told = Link(link.approval, heir, state="woken")
+            heir.links.append(told)
+            link.approval.linked.append(told)
+            heir.news.append(link.approval)
+            self.tell(heir)
 
     def revise(self, task: Task, *, approval_wanted: bool) -> Task:
         return self.add(
@@ -141,7 +163,12 @@ class Ends:
             return
         if task.status == "rejected" and task.successor:
             return
-        if parent.status == WAITS_FOR[origin.link]:
+        if parent.status != WAITS_FOR[origin.link]:
+            return
+        if origin.link == "review":
+            parent.waits_for = None
+            self.tell(parent)
+        else:
             self.wake(parent, progress=origin.link == "subtask" and task.status in ("done", "approved"))
 
     def wake(self, task: Task, *, progress: bool = False) -> None:
@@ -154,4 +181,5 @@ class Ends:
             return
         self.happens(task, "is woken")
         task.fruitless = 0 if progress else task.fruitless + 1
-        task.due = True
+        self.has_reason(task)
+        self.hold_if_asked(task)

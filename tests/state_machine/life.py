@@ -72,6 +72,8 @@ LIVE = set(LIFE) - SETTLED
 #: A person may still answer.
 OPEN = {"created", "in_progress"}
 FAILED = {"failed", "needs_review"}
+#: An agent's work in one of these comes to a run that hears of an answer.
+HEARS = {"created", "in_progress", "blocked", "awaiting_subtask", "awaiting_review"}
 
 #: What ends which waiting.
 WAITS_FOR = {"subtask": "awaiting_subtask", "resolution": "blocked", "review": "awaiting_review"}

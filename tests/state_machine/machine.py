@@ -122,12 +122,16 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         """The worker claims if there is something to claim; its agent does `during`, then ends as `end` says."""
         self.sound = False
         task = self.task_of(message)
-        expected = task.status == "created" and task.due and self.world.is_granted(message)
+        ready = task.status == "created" and task.due and self.world.is_granted(message)
+        expected = ready and self.model.has_money
         began: list[Attempt] = []
 
         def behave(request: AgentRequest) -> Any:
             attempt = self.model.claimed(task)
             attempt.token = self.world.token_of(request)
+            heard = {wake.get("approval") for wake in request.wakes}
+            missing = [question.id for question in attempt.told if str(question.id) not in heard]
+            assert not missing, f"it was not told of the decisions {missing}"
             began.append(attempt)
             during(attempt)
             return self._answer(attempt, end)
@@ -135,6 +139,8 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.world.deliver(message, behave)
         note(f"    {'claimed' if began else 'nothing to claim'}")
         assert bool(began) == expected, f"claimed: {bool(began)}, expected: {expected}"
+        if ready and not expected:
+            self.model.finds_no_money(task)
 
     def _answer(self, attempt: Attempt, end: str) -> Any:
         """What the agent answers, and what the model makes of that: nothing when the run is over by now."""
@@ -177,11 +183,14 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.happens(lambda: self.model.is_lost(attempt), lambda: self.world.lose(attempt.token))
 
     def _delays_and_losses_end(self) -> None:
+        self.model.money_comes()
         self.model.delays_end()
         for attempt in [attempt for attempt in self.model.attempts if attempt.orphaned and attempt.live]:
             self.model.is_lost(attempt)
 
     def _mend(self) -> None:
+        self.world.pause(None)
+        self.world.money_comes()
         self.world.delays_end()
         self.world.recover()
 

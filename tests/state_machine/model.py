@@ -129,6 +129,7 @@ class Model(Asks):
         self.happens(task, "is tried again")
         task.attempts = task.stalls = task.fruitless = 0
         task.due = True
+        self.hold_if_asked(task)
         if letter := task.letter:
             letter.state = "replayed"
             if letter.escalation is not None and letter.escalation.open:
@@ -166,5 +167,15 @@ class Model(Asks):
                 self.decides(task, outcome, in_time=False)
 
     def delays_end(self) -> None:
-        for task in self.tasks:
+        for task in [task for task in self.tasks if not task.waits_for_money]:
+            task.due, task.later = task.due or task.later, False
+
+    def finds_no_money(self, task: Task) -> None:
+        """It was about to start."""
+        task.due, task.later, task.waits_for_money = False, True, True
+
+    def money_comes(self) -> None:
+        self.has_money = True
+        for task in [task for task in self.tasks if task.waits_for_money]:
+            task.waits_for_money = False
             task.due, task.later = task.due or task.later, False

@@ -107,6 +107,18 @@ class Anything(People):
     def delays_end(self) -> None:
         self.happens(self.model.delays_end, self.world.delays_end)
 
+    @rule(there_is=st.booleans())
+    def money_comes_or_is_gone(self, there_is: bool) -> None:
+        if there_is:
+            self.happens(self.model.money_comes, self.world.money_comes)
+        else:
+            self.model.has_money = False
+            self.world.money_is_gone()
+
+    @rule(role=roles)
+    def a_role_is_paused_or_all_go_on(self, role: str | None) -> None:
+        self.world.pause(role)
+
     # What goes wrong.
 
     @precondition(lambda self: self.model.attempts)

@@ -45,6 +45,8 @@ class Attempt:
     orphaned: bool = False
     accepted: bool = False
     calls: int = 0
+    #: The decisions that it was told of.
+    told: list[Task] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
@@ -89,9 +91,12 @@ class Task:
     #: It may not start yet. Neither may its heir.
     not_before: bool = False
 
-    #: Reasons to run that are due, and those that are not yet.
+    #: There is a reason to run and none to wait; or its time, a retry's or its money's has not come: then all reasons to run wait.
     due: bool = False
     later: bool = False
+    waits_for_money: bool = False
+    #: Decisions that no run has heard of to a good end.
+    news: list[Task] = field(default_factory=list)
 
     id: UUID | None = None
     status: str = "created"
@@ -172,6 +177,12 @@ class Task:
     @property
     def waiting_links(self) -> list[Link]:
         return [link for link in self.links if link.state == "waiting"]
+
+    @property
+    def is_asked_about(self) -> bool:
+        """Whether an open question holds it: an approval about it, or a review that its agent has asked for."""
+        reviews = [child for child in self.children if child.link == "review" and child.open]
+        return bool(self.waiting_links or reviews)
 
     @property
     def tree(self) -> list[Task]:

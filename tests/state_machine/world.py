@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from django.db.models.functions import Now
+
 from activities import (
     approvals,
+    budget_waits,
     deadletters,
     deadlines,
     families,
@@ -29,14 +33,17 @@ from activities import (
 from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.approvals import NewApproval
 from activities.decision_rules import DecisionRules, Later, Voter
-from activities.models import DeadLetter
+from activities.models import DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
+from agents import configuration
 from agents.contracts import AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.models import AgentConfig
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tenants.money import budgets
 from tenants.redis import client
 from tests.engine import Engine
 from tests.state_machine.flow import PIPELINES
@@ -70,11 +77,15 @@ class World:
     tenant: Tenant
     messages: list[Message] = field(default_factory=list)  # taken from their queues, not delivered yet
     delivered: list[Message] = field(default_factory=list)
+    budget: UUID = field(init=False)
     audit: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
 
     def __post_init__(self) -> None:
         patient = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
         self.engine.serve(self.tenant, retry=patient, max_concurrency=100)
+        everything = {"name": "all", "cap": Decimal(1_000_000), "estimate": Decimal("0.01")}
+        self.budget = budgets.create(self.tenant.pk, everything).pk
+        configuration.forget()
         for key, steps in PIPELINES.items():
             versions.save(self.tenant.pk, {"key": key, "name": key, "steps": steps}, actor="test")
 
@@ -172,7 +183,34 @@ class World:
         deadlines.pass_due(datetime.now(UTC) + timedelta(days=1))
 
     def delays_end(self) -> None:
-        self.engine.make_due(self.tenant)
+        """Every time has come; money is another matter."""
+        with tenant_scope(self.tenant.pk):
+            put_off = Wake.objects.filter(state="pending", due_at__isnull=False).exclude(
+                cause=budget_waits.CAUSE
+            )
+            put_off.update(due_at=Now())
+        promotion.promote()
+        relay.flush()
+
+    def money_is_gone(self) -> None:
+        self._cap("0.001")
+
+    def money_comes(self) -> None:
+        self._cap("1000000")
+        budget_waits.look_after()
+        promotion.promote()
+        relay.flush()
+
+    def _cap(self, amount: str) -> None:
+        budgets.change(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
+
+    def pause(self, role: str | None) -> None:
+        """Nothing new of this role is granted; with None whatever was paused goes on."""
+        with tenant_scope(self.tenant.pk):
+            AgentConfig.objects.update(paused=False)
+            AgentConfig.objects.filter(agent_id=role).update(paused=True)
+        limits.refresh()
+        relay.turn_over(Exchange(), go_on=False)
 
     def recover(self) -> None:
         """What the keeper does, twice over, without waiting."""

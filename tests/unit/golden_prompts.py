@@ -141,6 +141,13 @@ CASES: dict[str, dict[str, Any]] = {
         "wakes": [{**REVIEW, "outcome": "expired", "reviewer_feedback": None}],
     },
     "review_approved_with_an_option": {**TASK, "wakes": [APPROVAL]},
+    "new_task_after_an_approval": {**TASK, "wakes": [{"reason": "new_task"}, APPROVAL]},
+    "new_task_after_an_approval_and_a_refusal": {
+        **TASK,
+        "wakes": [{"reason": "new_task"}, APPROVAL, {**APPROVAL, **FEEDBACK}],
+    },
+    "two_approvals": {**TASK, "wakes": [REVIEW, APPROVAL]},
+    "approval_then_unblocked": {**TASK, "wakes": [APPROVAL, UNBLOCKED]},
     "review_feedback": {**ALL, "wakes": [FEEDBACK]},
     "review_feedback_of_an_approval": {
         **TASK,

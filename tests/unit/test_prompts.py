@@ -65,6 +65,20 @@ def test_every_wake_reason_has_a_stored_prompt_and_nothing_else_is_stored() -> N
     assert {reason.value for reason in WakeReason} <= stored
 
 
+@pytest.mark.parametrize(
+    "first", ["new_task", "scheduled", "rejection", "message", "unblocked", "subtask_completed"]
+)
+@pytest.mark.parametrize("answer", ["review_approved", "review_feedback"])
+@pytest.mark.parametrize("outcome", ["approved", "rejected", "expired", "withdrawn"])
+def test_who_begins_or_resumes_is_not_told_to_finish_or_to_revise(
+    first: str, answer: str, outcome: str
+) -> None:
+    for wakes in ([first, answer], [answer, first]):
+        text = built(wakes=[{"reason": reason, "outcome": outcome, "approval": "1"} for reason in wakes])
+
+        assert "complete the task" not in text, wakes
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     content=HOSTILE,

@@ -16,9 +16,8 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, called, heard, links_of, told, wakes_of
+from tests.asking import asked, heard, links_of, told
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import accepted
 from tests.integration.test_alerts import statements
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -64,66 +63,6 @@ def test_what_has_been_granted_already_and_is_then_held_does_not_start(engine: E
     approvals.approve(acme.pk, approval, actor="Ann")
     engine.drain()
     assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "review_approved"]
-
-
-def test_what_runs_goes_on_and_is_listed_as_skipped(engine: Engine, patient: Tenant) -> None:
-    running, agent = accepted(engine, patient)
-    approval = asked(patient, [running])
-
-    assert agent.post("heartbeat").json()["stop"] is False
-    approvals.approve(patient.pk, approval, actor="Ann")
-
-    assert engine.status(patient, running) == "in_progress"
-    assert links_of(patient, approval)[running] == (
-        "skipped",
-        "It was in_progress and did not wait for this.",
-    )
-    assert len(wakes_of(patient, running)) == 1
-
-
-def test_what_waits_for_another_approval_is_not_woken_by_this_one(engine: Engine, patient: Tenant) -> None:
-    activity_id, agent = accepted(engine, patient)
-    approval = asked(patient, [activity_id])
-    own = called(agent, "create_approval", DIRECTION)
-
-    approvals.approve(patient.pk, approval, actor="Ann")
-
-    assert links_of(patient, approval)[activity_id] == (
-        "skipped", "It waits for another approval that its agent asked for."
-    )  # fmt: skip
-    assert engine.status(patient, activity_id) == "awaiting_review"
-    approvals.approve(patient.pk, own, actor="Ann")
-    assert engine.status(patient, activity_id) == "created"
-
-
-def test_the_decision_also_answers_what_a_linked_activity_asked_in_a_review(
-    engine: Engine, patient: Tenant
-) -> None:
-    activity_id, agent = accepted(engine, patient)
-    approval = asked(patient, [activity_id])
-    review = called(agent, "request_human_review", {"question": "Which direction?"})
-
-    approvals.approve(patient.pk, approval, actor="Ann", chosen_option="Honey")
-
-    assert links_of(patient, approval)[activity_id] == ("woken", "")
-    assert engine.status(patient, activity_id) == "created"
-    assert engine.status(patient, review) == "cancelled"
-    with pytest.raises(TransitionRefused, match="Answered by the approval"):
-        approvals.approve(patient.pk, review, actor="Bob")
-
-
-def test_of_two_approvals_about_one_activity_the_first_decision_wakes_it_and_the_second_skips_it(
-    engine: Engine, acme: Tenant
-) -> None:
-    (activity_id,) = engine.submit(acme)
-    first, second = asked(acme, [activity_id]), asked(acme, [activity_id])
-
-    approvals.approve(acme.pk, second, actor="Ann")
-    approvals.reject(acme.pk, first, actor="Ann", notes="no")
-
-    assert links_of(acme, second)[activity_id][0] == "woken"
-    assert links_of(acme, first)[activity_id] == ("skipped", "It was created and did not wait for this.")
-    assert [wake.reason for wake in wakes_of(acme, activity_id)] == ["new_task", "review_approved"]
 
 
 def test_an_approval_that_nothing_waits_for_any_more_is_closed(engine: Engine, acme: Tenant) -> None:

@@ -1,0 +1,536 @@
+"""Work starts when all its reasons to wait are over, its time and every question about it among them, and hears of everything at once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import (
+    approvals,
+    blockers,
+    budget_waits,
+    cancellation,
+    deadlines,
+    promotion,
+    reassignment,
+    recovery,
+    results,
+    waiting,
+)
+from activities.admission import limits
+from activities.invariants import check
+from activities.mailboxes import NewItem, opened, post
+from activities.models import Activity, Deadline
+from agents import configuration
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.models import AgentConfig
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.asking import DIRECTION, asked, called, heard, links_of
+from tests.engine import Engine, at_once
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
+from tests.spending import capped, token_of
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+ACTIVITIES, APPROVALS = "/api/v1/activities/", "/api/v1/approvals/"
+TOMORROW = timedelta(days=1)
+PATIENT = {"strategy": "fixed", "base_seconds": 300.0, "jitter": 0.0}
+FAULT = {"error": {"code": "busy", "message": "503", "retryable": True}}
+
+
+def submitted(client: Any, **fields: Any) -> UUID:
+    answer = client.post(ACTIVITIES, {"name": "Write", "agent_role": "qa", **fields})
+    assert answer.status_code == 201, answer.json()
+    return UUID(answer.json()["id"])
+
+
+def question(client: Any, *about: UUID) -> UUID:
+    body = {**DIRECTION, "activity_ids": [str(one) for one in about]}
+    answer = client.post(APPROVALS, body)
+    assert answer.status_code == 201, answer.json()
+    return UUID(answer.json()["id"])
+
+
+def decided(client: Any, approval: UUID, decision: str = "approved", notes: str = "Go on") -> Any:
+    answer = client.post(f"{APPROVALS}{approval}/decide/", {"decision": decision, "notes": notes})
+    assert answer.status_code == 200, answer.json()
+    return answer.json()
+
+
+def reasons(engine: Engine, activity_id: UUID) -> list[list[str]]:
+    """Of each run, why it was started."""
+    return [[wake["reason"] for wake in wakes] for wakes in heard(engine, activity_id)]
+
+
+def come_to_rest(engine: Engine) -> None:
+    """Whatever is due is offered again, and done."""
+    promotion.promote()
+    recovery.offer_forgotten()
+    engine.drain()
+
+
+def time_passes(engine: Engine, tenant: Tenant) -> None:
+    """Every delay is over, and what that allows is done."""
+    engine.make_due(tenant)
+    come_to_rest(engine)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_too_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
+
+
+# Its time.
+
+
+def test_a_decision_on_work_for_later_is_kept_until_its_time_and_told_in_its_only_run(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    work = submitted(client, not_before=(datetime.now(UTC) + TOMORROW).isoformat())
+    approval = question(client, work)
+
+    settled = decided(client, approval)
+    come_to_rest(engine)
+
+    assert settled["woken"] == [str(work)]
+    assert engine.agent.calls == []
+    assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "created"
+    assert client.get(f"{ACTIVITIES}{work}/why/").json()["code"] == "not_before"
+    time_passes(engine, acme)
+    assert reasons(engine, work) == [["new_task", "review_approved"]]
+    assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "done"
+    assert check(quiesced=True) == []
+
+
+def test_a_month_of_work_in_two_pipelines_under_one_direction_starts_on_its_dates(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    for key in ("posts", "letters"):
+        steps = [
+            {"id": "write", "agent_role": "qa"},
+            {"id": "send", "agent_role": "dev", "depends_on": ["write"]},
+        ]
+        versions.save(acme.pk, {"key": key, "name": key, "steps": steps}, actor="test")
+        start_run(acme.pk, key, NewRun(not_before=datetime.now(UTC) + TOMORROW), actor="test")
+    with tenant_scope(acme.pk):
+        firsts = list(Activity.objects.filter(step="write").values_list("pk", flat=True))
+    approval = question(client, *firsts)
+
+    decided(client, approval)
+    come_to_rest(engine)
+    before = len(engine.agent.calls)
+    time_passes(engine, acme)
+
+    assert (len(firsts), before) == (2, 0)
+    assert [reasons(engine, first) for first in firsts] == [[["new_task", "review_approved"]]] * 2
+    assert len(engine.agent.calls) == 4
+
+
+def failing_first(engine: Engine, fault: Exception) -> None:
+    """The agent fails once, and does everything afterwards."""
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) == 1:
+            raise fault
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+
+
+@pytest.mark.parametrize(
+    "fault", [RetryableAgentError("503", code="busy"), AgentRateLimited("429", retry_after=300.0)]
+)
+def test_a_decision_during_a_retry_delay_is_told_with_the_next_attempt(
+    api: Any, engine: Engine, acme: Tenant, fault: Exception
+) -> None:
+    engine.serve(acme, retry=PATIENT)
+    failing_first(engine, fault)
+    client = api("operator")
+    work = submitted(client)
+    engine.drain()
+    approval = question(client, work)
+    assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "awaiting_review"
+
+    decided(client, approval)
+    come_to_rest(engine)
+
+    assert len(engine.agent.calls) == 1, "the delay is not over"
+    assert client.get(f"{ACTIVITIES}{work}/why/").json()["code"] in ("retry_delay", "provider_limit")
+    time_passes(engine, acme)
+    assert reasons(engine, work) == [["new_task"], ["new_task", "review_approved"]]
+    assert engine.status(acme, work) == "done"
+
+
+def test_what_comes_during_a_run_that_fails_waits_for_the_retry_as_well(
+    engine: Engine, patient: Tenant
+) -> None:
+    engine.serve(patient, retry=PATIENT)
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    approvals.approve(patient.pk, approval, actor="Ann")
+
+    agent.post("fail", FAULT)
+    come_to_rest(engine)
+
+    assert len(engine.agent.calls) == 1
+    time_passes(engine, patient)
+    assert reasons(engine, activity_id) == [["new_task"], ["new_task", "review_approved"]]
+
+
+def test_what_waits_for_money_waits_for_it_after_a_decision_too(engine: Engine, acme: Tenant) -> None:
+    budget = capped(acme, cap="0.01")
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    approval = asked(acme, [activity_id])
+    approvals.approve(acme.pk, approval, actor="Ann")
+    come_to_rest(engine)
+
+    assert engine.agent.calls == []
+    assert waiting.why(acme.pk, activity_id).code == "budget"
+    with tenant_scope(acme.pk):
+        type(budget).objects.filter(pk=budget.pk).update(cap=10)
+    budget_waits.look_after()
+    come_to_rest(engine)
+    assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_a_message_to_a_session_that_waits_for_money_is_heard_when_there_is_some(
+    engine: Engine, acme: Tenant
+) -> None:
+    budget = capped(acme, cap="0.01")
+    with tenant_scope(acme.pk):
+        opened(acme.pk, "chat", agent_role="qa")
+        post(acme.pk, "chat", NewItem(text="one"), actor="test")
+    time_passes(engine, acme)
+    with tenant_scope(acme.pk):
+        post(acme.pk, "chat", NewItem(text="two"), actor="test")
+        type(budget).objects.filter(pk=budget.pk).update(cap=10)
+    budget_waits.look_after()
+    come_to_rest(engine)
+
+    assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [["one", "two"]]
+
+
+def test_a_rate_holds_what_a_decision_lets_go(engine: Engine, acme: Tenant) -> None:
+    engine.serve(acme, "qa", rate={"per_second": 0.01, "capacity": 1})
+    first, second = engine.submit(acme, count=2)
+    approval = asked(acme, [first, second])
+    approvals.approve(acme.pk, approval, actor="Ann")
+
+    engine.drain()
+    come_to_rest(engine)
+
+    assert len(engine.agent.calls) == 1, "one start each 100 s"
+    (waits,) = {first, second} - {call.activity_id for call in engine.agent.calls}
+    later = asked(acme, [waits])
+    approvals.approve(acme.pk, later, actor="Ann")
+    come_to_rest(engine)
+    assert len(engine.agent.calls) == 1
+
+
+@pytest.mark.parametrize("whose", ["role", "tenant"])
+def test_a_pause_holds_what_a_decision_lets_go(engine: Engine, acme: Tenant, whose: str) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(acme, [activity_id])
+    paused(acme, whose, True)
+
+    approvals.approve(acme.pk, approval, actor="Ann")
+    come_to_rest(engine)
+
+    assert (engine.agent.calls, waiting.why(acme.pk, activity_id).code) == ([], "paused")
+    paused(acme, whose, False)
+    come_to_rest(engine)
+    assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
+
+
+def paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
+    with tenant_scope(tenant.pk):
+        if whose == "tenant":
+            type(tenant).objects.filter(pk=tenant.pk).update(paused=is_paused)
+        else:
+            AgentConfig.objects.filter(agent_id="qa").update(paused=is_paused)
+    configuration.forget()
+    limits.refresh()
+
+
+def test_held_work_that_expires_meanwhile_never_starts(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, expires_at=datetime.now(UTC) + TOMORROW)
+    approval = asked(acme, [activity_id])
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+
+    approvals.approve(acme.pk, approval, actor="Ann")
+    come_to_rest(engine)
+    recovery.expire_stale()
+
+    assert engine.agent.calls == []
+    assert engine.get(acme, activity_id).cancel_reason == "expired"
+
+
+# Several questions.
+
+
+def test_work_under_several_approvals_starts_when_all_are_answered_and_hears_all_answers_in_order(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    work = submitted(client)
+    first, second, third = (question(client, work) for _ in range(3))
+    assert client.get(f"{ACTIVITIES}{work}/why/").json()["holder"].count("Which direction?") == 3
+
+    decided(client, second, "rejected", "Not like this")
+    decided(client, first)
+    come_to_rest(engine)
+    assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "awaiting_review"
+    assert engine.agent.calls == []
+    answer = client.post(f"{APPROVALS}{third}/withdraw/", {"reason": "no need"})
+    come_to_rest(engine)
+
+    assert answer.json()["woken"] == [str(work)]
+    assert reasons(engine, work) == [["new_task", "review_feedback", "review_approved", "review_feedback"]]
+    told = [wake.get("outcome") for wake in heard(engine, work)[0]]
+    assert told == [None, "rejected", "approved", "withdrawn"]
+    assert [links_of(acme, one)[work] for one in (first, second, third)] == [("woken", "")] * 3
+    assert engine.status(acme, work) == "done"
+
+
+def test_one_that_nobody_answers_in_time_is_an_answer_of_several(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    timed = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
+    other = asked(acme, [activity_id])
+    with tenant_scope(acme.pk):
+        (due,) = Deadline.objects.filter(activity_id=timed)
+
+    deadlines.pass_due(due.at)
+    come_to_rest(engine)
+    assert (engine.agent.calls, engine.status(acme, other)) == ([], "created")
+    approvals.approve(acme.pk, other, actor="Ann")
+    come_to_rest(engine)
+
+    assert [wake.get("outcome") for wake in heard(engine, activity_id)[0]] == [None, "expired", "approved"]
+
+
+@pytest.mark.parametrize("order", ["review first", "approval first"])
+def test_an_agents_own_review_and_an_operators_approval_are_both_waited_for(
+    engine: Engine, patient: Tenant, order: str
+) -> None:
+    activity_id, agent = accepted(engine, patient)
+    review = called(agent, "request_human_review", {"question": "May I?"})
+    approval = asked(patient, [activity_id])
+    steps = [review, approval] if order == "review first" else [approval, review]
+
+    approvals.approve(patient.pk, steps[0], actor="Ann")
+    come_to_rest(engine)
+    assert engine.status(patient, activity_id) == "awaiting_review"
+    assert engine.status(patient, steps[1]) == "created", "no answer closes another question"
+    why = waiting.why(patient.pk, activity_id)
+    approvals.approve(patient.pk, steps[1], actor="Bob")
+    come_to_rest(engine)
+
+    assert (why.code, why.holder) == (
+        "human",
+        "reviewer" if order != "review first" else "Which direction?: reviewer",
+    )
+    assert [wake["reviewed_by"] for wake in heard(engine, activity_id)[1]] == ["Ann", "Bob"]
+    assert len(heard(engine, activity_id)) == 2
+
+
+def test_an_agents_own_approval_is_not_answered_by_that_of_others(engine: Engine, patient: Tenant) -> None:
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    own = called(agent, "create_approval", DIRECTION)
+
+    approvals.approve(patient.pk, approval, actor="Ann")
+    assert (engine.status(patient, activity_id), engine.status(patient, own)) == (
+        "awaiting_review",
+        "created",
+    )
+    approvals.approve(patient.pk, own, actor="Bob")
+    come_to_rest(engine)
+
+    assert [wake["approval"] for wake in heard(engine, activity_id)[1]] == [str(approval), str(own)]
+
+
+# Decisions that find the work busy with something else.
+
+
+def test_a_decision_while_the_work_is_blocked_is_told_with_the_run_after_it(
+    api: Any, engine: Engine, patient: Tenant
+) -> None:
+    client = api("operator")
+    activity_id, agent = accepted(engine, patient)
+    approval = question(client, activity_id)
+    called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
+
+    settled = decided(client, approval)
+    come_to_rest(engine)
+    assert (settled["woken"], settled["skipped"]) == ([str(activity_id)], [])
+    assert client.get(f"{ACTIVITIES}{activity_id}/").json()["status"] == "blocked"
+    assert len(engine.agent.calls) == 1
+    client.post(f"{ACTIVITIES}{activity_id}/resolve/", {"note": "It is up"})
+    come_to_rest(engine)
+
+    assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "unblocked"]]
+
+
+def test_what_is_unblocked_before_the_decision_waits_for_it(engine: Engine, patient: Tenant) -> None:
+    activity_id, agent = accepted(engine, patient)
+    resolution = called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
+    approval = asked(patient, [activity_id])
+    both = waiting.why(patient.pk, activity_id)
+
+    blockers.resolve(patient.pk, resolution, actor="Ann", note="It is up")
+    come_to_rest(engine)
+    assert (engine.status(patient, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
+    approvals.approve(patient.pk, approval, actor="Ann")
+    come_to_rest(engine)
+
+    assert both.code == "human"
+    assert both.detail == "Somebody removes the blocker. It goes on when all 2 that it waits for are done."
+    assert reasons(engine, activity_id) == [["new_task"], ["unblocked", "review_approved"]]
+
+
+def test_a_decision_during_a_run_leads_to_exactly_one_run_more(
+    api: Any, engine: Engine, patient: Tenant
+) -> None:
+    client = api("operator")
+    activity_id, agent = accepted(engine, patient)
+    first, second = question(client, activity_id), question(client, activity_id)
+    assert agent.post("heartbeat").json()["stop"] is False, "a run that is under way goes on"
+
+    settled = [decided(client, one) for one in (first, second)]
+    agent.post("complete", RESULT)
+    come_to_rest(engine)
+
+    assert [one["woken"] for one in settled] == [[str(activity_id)]] * 2
+    assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "review_approved"]]
+    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    come_to_rest(engine)
+    assert (len(engine.agent.calls), engine.status(patient, activity_id)) == (2, "done")
+    assert check() == []
+
+
+def test_what_ends_for_good_before_the_decision_is_listed_as_skipped(
+    api: Any, engine: Engine, patient: Tenant
+) -> None:
+    client = api("operator")
+    activity_id, agent = accepted(engine, patient)
+    approval = question(client, activity_id)
+    agent.post("complete", RESULT)
+
+    settled = decided(client, approval)
+    come_to_rest(engine)
+
+    assert (settled["woken"], settled["skipped"]) == ([], [str(activity_id)])
+    assert links_of(patient, approval)[activity_id] == ("skipped", "It was done and did not wait for this.")
+    assert len(engine.agent.calls) == 1
+
+
+@pytest.mark.parametrize("again", ["fails", "is lost", "is woken meanwhile"])
+def test_no_run_begins_while_a_question_is_open_however_the_one_before_has_ended(
+    engine: Engine, patient: Tenant, again: str
+) -> None:
+    activity_id, agent = accepted(engine, patient)
+    approval = asked(patient, [activity_id])
+    if again == "fails":
+        agent.post("fail", FAULT)
+    elif again == "is lost":
+        results.stalled(token_of(patient, activity_id))
+    else:
+        earlier = asked(patient, [activity_id])
+        approvals.approve(patient.pk, earlier, actor="Ann")
+        agent.post("complete", RESULT)
+
+    time_passes(engine, patient)
+    assert (engine.status(patient, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
+    approvals.approve(patient.pk, approval, actor="Ann")
+    come_to_rest(engine)
+
+    assert len(engine.agent.calls) == 2
+    assert heard(engine, activity_id)[1][-1]["approval"] == str(approval)
+    assert check() == []
+
+
+def test_what_has_failed_hears_of_a_decision_when_it_is_tried_again(engine: Engine, acme: Tenant) -> None:
+    failing_first(engine, PermanentAgentError("no", code="no"))
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    approval = asked(acme, [activity_id])
+    still_open = asked(acme, [activity_id])
+
+    approvals.approve(acme.pk, approval, actor="Ann")
+    come_to_rest(engine)
+    assert links_of(acme, approval)[activity_id] == (
+        "skipped", "It has failed. If it is tried again, it starts with the answer.",
+    )  # fmt: skip
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    come_to_rest(engine)
+    assert (engine.status(acme, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
+    approvals.approve(acme.pk, still_open, actor="Ann")
+    come_to_rest(engine)
+
+    assert reasons(engine, activity_id) == [["new_task"], ["new_task", "review_approved", "review_approved"]]
+
+
+def test_cancelling_held_work_withdraws_what_only_it_waited_for(engine: Engine, acme: Tenant) -> None:
+    first, second = engine.submit(acme, count=2, not_before=datetime.now(UTC) + TOMORROW)
+    about_one, about_both = asked(acme, [first]), asked(acme, [first, second])
+
+    cancellation.cancel(acme.pk, first, actor="Ann")
+    approvals.approve(acme.pk, about_both, actor="Ann")
+    time_passes(engine, acme)
+
+    assert (engine.status(acme, about_one), engine.status(acme, first)) == ("cancelled", "cancelled")
+    assert (reasons(engine, first), reasons(engine, second)) == ([], [["new_task", "review_approved"]])
+
+
+def test_an_heir_hears_what_was_decided_before_and_waits_for_the_rest_and_for_its_time(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
+    first, second = asked(acme, [activity_id]), asked(acme, [activity_id])
+    approvals.approve(acme.pk, first, actor="Ann")
+
+    heir = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
+    come_to_rest(engine)
+    assert engine.status(acme, heir.pk) == "awaiting_review"
+    approvals.approve(acme.pk, second, actor="Ann")
+    come_to_rest(engine)
+    assert engine.agent.calls == []
+    time_passes(engine, acme)
+
+    assert reasons(engine, heir.pk) == [["new_task", "review_approved", "review_approved"]]
+    assert engine.status(acme, heir.pk) == "done"
+    assert check(quiesced=True) == []
+
+
+def test_two_last_answers_at_once_start_the_work_once(engine: Engine, acme: Tenant) -> None:
+    ids = engine.submit(acme, count=5)
+    questions = [asked(acme, ids) for _ in range(4)]
+
+    outcomes = at_once(*(partial(approvals.approve, acme.pk, one, actor="Ann") for one in questions))
+    come_to_rest(engine)
+
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert [reasons(engine, one) for one in ids] == [[["new_task", *["review_approved"] * 4]]] * 5
+
+
+def test_the_prompt_of_a_first_run_after_an_approval_says_one_thing(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
+    engine.drain()
+
+    (request,) = engine.agent.calls
+    assert "Do it from the beginning." in request.prompt
+    assert "complete the task" not in request.prompt
