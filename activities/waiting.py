@@ -251,9 +251,8 @@ def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
     found: dict[UUID, list[Wake]] = {}
     for wake in pending.only("activity_id", "due_at", "cause").order_by("pk"):
         found.setdefault(wake.activity_id, []).append(wake)
-    return {
-        activity_id: wake for activity_id, of_it in found.items() if (wake := _puts_off(of_it)) is not None
-    }
+    latest = {activity_id: _puts_off(of_it) for activity_id, of_it in found.items()}
+    return {activity_id: last for activity_id, last in latest.items() if last is not None}
 
 
 def _puts_off(pending: Sequence[Wake]) -> Wake | None:
