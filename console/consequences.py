@@ -132,8 +132,12 @@ def _of_gate(about: About) -> Told:
 
 def _of_approval(about: About) -> Told:
     if about.linked:
-        who = "1 activity wakes" if about.linked == 1 else f"{about.linked} activities wake"
-        yield Consequence("", f"{who} with your answer, whatever it is.")
+        who, them = (
+            ("1 activity wakes", "it") if about.linked == 1 else (f"{about.linked} activities wake", "them")
+        )
+        yield Consequence(
+            "", f"{who} with your answer, whatever it is, as soon as nothing else holds {them}."
+        )
     else:
         yield Consequence("", "No activity waits for it; the answer is kept.")
 

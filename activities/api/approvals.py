@@ -67,8 +67,8 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         parameters=(IDEMPOTENCY_KEY,),
     )
     def create(self, request: Request) -> Response:
-        """An activity that has not started waits from now on. One that runs goes on; if it does not wait when the decision comes, it is
-        listed as skipped."""
+        """No run of these activities begins from now on before the decision. A run that is under way goes on; an activity that has ended
+        when the decision comes is listed as skipped."""
         body = read(NewApprovalSerializer, request.data)
         wanted = body.get("activity_ids", [])
         linked = families.lock(self.tenant_id, wanted)
@@ -89,7 +89,8 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     @operation("Decide an approval", request=VerdictSerializer, **CHANGE)
     @action(detail=True, methods=["post"])
     def decide(self, request: Request, pk: UUID) -> Response:
-        """Wakes every linked activity that waits for it, once, with the decision and the option. Where several must agree it counts as
+        """Every linked activity hears of it in one run, with the decision and the option: at once, or when whatever else it waits for is
+        over. Where several must agree it counts as
         one voice, and the approval stays pending until the outcome is certain. A second, contrary or late decision is a 409 that names
         who decided what and when."""
         body = read(VerdictSerializer, request.data)

@@ -89,8 +89,10 @@ def _vote(vote: Vote) -> dict[str, Any]:
 class SettledApprovalSerializer(ApprovalItemSerializer):
     """An approval after an answer; the links say of each activity what became of it."""
 
-    woken = serializers.SerializerMethodField(help_text="Activities that go on with the answer.")
-    skipped = serializers.SerializerMethodField(help_text="Activities that did not wait for it any more.")
+    woken = serializers.SerializerMethodField(help_text="Activities whose next run hears of the answer.")
+    skipped = serializers.SerializerMethodField(
+        help_text="Activities that had ended, or that nothing starts by itself."
+    )
 
     def get_woken(self, question: Question) -> list[UUID]:
         return [linked.activity for linked in question.links if linked.state == "woken"]

@@ -36,8 +36,8 @@ class Approval(TenantPart):
 
 class LinkState(models.TextChoices):
     WAITING = "waiting"  # for the decision
-    WOKEN = "woken"
-    SKIPPED = "skipped"  # it did not wait any more
+    WOKEN = "woken"  # its next run hears of the decision
+    SKIPPED = "skipped"  # it had ended, or nothing starts it by itself
 
 
 class ApprovalLink(TenantPart):
