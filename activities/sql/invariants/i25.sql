@@ -3,7 +3,7 @@
 --             handed_on: how often work may have changed hands when an agent hands it on;  tools: by kind of link, which make it
 -- Returns     id of each activity for which that is not so
 -- The limits are today's: after one was lowered, what was asked for before looks like too much. People may add to a tree by revisions
--- and by handing work on, so of a tree only the subtasks are counted.
+-- and by handing work on, so of a tree only the subtasks are counted. A question about nothing of the own work has no effect.
 WITH RECURSIVE linked AS MATERIALIZED (
     SELECT id, parent_id, link_kind, agent_role FROM activities_activity
     WHERE link_kind IN ('subtask', 'revision_of', 'reassigned_from')
@@ -35,9 +35,9 @@ UNION
 SELECT hand.heir FROM hand LEFT JOIN activities_activity b ON b.id = hand.before
 WHERE hand.times > %(handed_on)s OR hand.agent_role = b.agent_role
 UNION
-SELECT min(activity_id::text)::uuid FROM made GROUP BY effect HAVING count(*) > 1
+SELECT min(activity_id::text)::uuid FROM made WHERE effect IS NOT NULL GROUP BY effect HAVING count(*) > 1
 UNION
-SELECT made.activity_id FROM made LEFT JOIN activities_activity e ON e.id = made.effect::uuid WHERE e.id IS NULL
+SELECT made.activity_id FROM made LEFT JOIN activities_activity e ON e.id = made.effect::uuid WHERE e.id IS NULL AND made.effect IS NOT NULL
 UNION
 SELECT e.id FROM activities_activity e LEFT JOIN made ON made.effect = e.id::text AND made.tool = %(tools)s::jsonb ->> e.link_kind
 WHERE %(tools)s::jsonb ? e.link_kind AND made.effect IS NULL
