@@ -1,0 +1,71 @@
+"""A worker that cannot renew its lease ends itself while it has runs, before anybody may take these over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from django.conf import settings
+from django.db import transaction
+
+from activities import leases
+from activities.models import WorkerProcess
+from tenants.context import SYSTEM, system_scope
+
+SHORT = {
+    "ORCHESTRATOR_HEARTBEAT_SECONDS": "0.2",
+    "ORCHESTRATOR_WATCHDOG_SECONDS": "1.5",
+    "LOG_LEVEL": "ERROR",
+}
+#: A worker process; `busy` has a run under way, and neither ever ends by itself.
+PROGRAM = """
+import django, sys, time, uuid
+django.setup()
+from activities import leases
+lease = leases.begin(roles=["qa"], concurrency=1)
+run = lease.holding(uuid.uuid4())
+if sys.argv[1] == "busy":
+    run.__enter__()
+print(lease.worker_id, flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def worker(kind: str, environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], UUID]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, kind],
+        env=environment | SHORT, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout
+            yield process, UUID(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+def test_a_worker_that_cannot_renew_ends_itself_with_its_runs_and_an_idle_one_does_not(
+    process_environment: dict[str, str],
+) -> None:
+    with (
+        worker("busy", process_environment) as (busy, first),
+        worker("idle", process_environment) as (idle, second),
+    ):
+        with system_scope(), transaction.atomic(using=SYSTEM):
+            rows = WorkerProcess.objects.select_for_update().filter(pk__in=(first, second))
+            assert len(rows) == 2  # from now on no beat of theirs gets through
+
+            assert busy.wait(12) == leases.EXIT_STATUS
+
+            assert idle.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            idle.wait(2)  # and it goes on when it can
+
+
+def test_a_process_ends_itself_before_it_may_be_declared_lost() -> None:
+    assert settings.ORCHESTRATOR_WATCHDOG_SECONDS + 2 < settings.ORCHESTRATOR_LOST_AFTER_SECONDS
