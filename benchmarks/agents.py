@@ -20,6 +20,12 @@ def fifty_milliseconds(request: AgentRequest) -> Completed:
     return Completed(Output(data=ONE_KILOBYTE))
 
 
+def one_second(request: AgentRequest) -> Completed:
+    """As `fifty_milliseconds`, for a second."""
+    time.sleep(1.0)
+    return Completed(Output(data=ONE_KILOBYTE))
+
+
 def listing(request: AgentRequest) -> Completed:
     """As `one_kilobyte`; the first step answers with as many items as the parameter `width` says."""
     if request.pipeline_step == "first":

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
+from time import sleep
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
-from activities.admission import limits
+from activities import relay
+from activities.admission import limits, rebuilding
+from activities.models import Activity
 from agents import configuration, outbound, scheduler_settings
 from agents.adapters.base import UNLINKED
 from agents.adapters.http import HttpAdapter
-from agents.contracts import AdapterSettings, HttpLimits
+from agents.contracts import AdapterSettings, Completed, HttpLimits, Output
 from agents.exceptions import AgentError
 from agents.models import Agent, PlatformConfig
 from agents.outbound import gate
 from agents.scheduler_settings import values
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.adapter_contract.answering_agents import a_request
@@ -65,6 +71,49 @@ def test_no_more_is_under_way_than_the_installation_allows(
     limits.refresh()
     engine.drain()
     assert len(engine.agent.calls) == 12
+
+
+def test_tenants_take_turns_where_the_agents_own_limit_binds(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    Agent.objects.filter(role="qa").update(max_concurrency=1)
+    for each in (tenant, other_tenant):
+        engine.serve(each)
+        engine.submit(each, "qa", 6)
+    engine.agent.behaviour = taking(0.05)
+
+    for _ in range(8):
+        engine.deliver()
+
+    assert 3 <= sum(call.tenant_id == tenant.pk for call in engine.agent.calls) <= 5
+
+
+@pytest.mark.parametrize("limit", ["tenant", "role", "overall"])
+def test_urgent_work_is_next_however_old_the_backlog_is(
+    engine: Engine, tenant: Tenant, settings: Any, limit: str
+) -> None:
+    engine.serve(tenant, "qa", **({"max_concurrency": 1} if limit == "tenant" else {}))
+    Agent.objects.filter(role="qa").update(max_concurrency=1 if limit == "role" else None)
+    settings.ORCHESTRATOR_MAX_CONCURRENCY = 1 if limit == "overall" else 0
+    engine.submit(tenant, "qa", 10)
+    with tenant_scope(tenant.pk):
+        Activity.objects.update(created_at=Now() - timedelta(minutes=10))
+    rebuilding.rebuild()
+    relay.grant_waiting()  # the oldest begins
+    (urgent,) = engine.submit(tenant, "qa", priority=1)
+
+    while len(engine.agent.calls) < 2:
+        assert engine.deliver()
+
+    assert engine.agent.calls[1].activity_id == urgent
+
+
+def taking(seconds: float) -> Any:
+    def work(request: Any) -> Completed:
+        sleep(seconds)
+        return Completed(Output(content="done"))
+
+    return work
 
 
 def test_the_http_adapter_tells_the_client_what_the_platform_allows(settings: Any) -> None:
