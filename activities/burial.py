@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models.functions import Now
 from psycopg.types.json import Jsonb
 
-from activities.models import Activity, DeadLetter
+from activities.models import Activity, DeadLetter, MailboxItem
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_buried
 from tenants.context import APP
@@ -59,6 +59,25 @@ def bury(activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str,
     dead_letter_id: UUID = rows[0].id
     activity_buried.send(sender=Activity, activity=activity, dead_letter_id=dead_letter_id)
     return dead_letter_id
+
+
+def bury_item(item: MailboxItem, mailbox_key: str, *, reason: str, error: Mapping[str, Any]) -> None:
+    """Put an item of a mailbox among the dead letters, which has just failed for good. In the transaction of that."""
+    DeadLetter.objects.bulk_create(
+        [
+            DeadLetter(
+                tenant_id=item.tenant_id,
+                mailbox_item_id=item.pk,
+                mailbox_key=mailbox_key,
+                agent_role="",
+                reason=reason,
+                fingerprint=fingerprint_of("", error),
+                error=dict(error),
+                attempts=item.attempts,
+            )
+        ],
+        ignore_conflicts=True,
+    )
 
 
 def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:

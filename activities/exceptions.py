@@ -165,6 +165,12 @@ class MailboxFull(MailboxError):
     status = 429
 
 
+class ItemRefused(MailboxError):
+    """The item does not stand as this needs: only what has failed is tried again, only what waits or has failed is cancelled."""
+
+    code = "item_refused"
+
+
 class LeaseLost(MailboxError):
     """The batch is not its consumer's any more: its lease ran out and its items went back, or it ended otherwise."""
 

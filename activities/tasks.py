@@ -6,7 +6,7 @@ from functools import partial
 
 from celery import shared_task
 
-from activities import budget_waits, bulk, deadletters, digests, dispatch, errands, forgetting
+from activities import budget_waits, bulk, deadletters, digests, dispatch, errands, forgetting, mailboxes
 from activities.alerts import delivery
 from activities.batches import gathering, leaving, tending
 from activities.models.alert import ChannelKind
@@ -60,6 +60,20 @@ def deliver_webhooks(*, troubled: str) -> int:
 def handle_dead_letters() -> int:
     """Tell people of what failed for good. Safe to deliver twice, late or not at all; one process does it at a time."""
     return deadletters.handle_waiting()
+
+
+@shared_task(name="mailboxes.give_back", ignore_result=True)
+@tracing.errand
+def give_back_batches() -> int:
+    """Give back what consumers of mailboxes had when they died. Safe to deliver twice, late or not at all."""
+    return mailboxes.give_back_all()
+
+
+errands.register(
+    errands.Errand(
+        name="mailbox-leases", queue=SYSTEM_QUEUE, task="mailboxes.give_back", waiting=mailboxes.expired
+    )
+)
 
 
 @shared_task(name="budgets.look_after", ignore_result=True)

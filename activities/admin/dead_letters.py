@@ -22,7 +22,7 @@ from activities import deadletters
 from activities.admin import labels
 from activities.admin.filters import RoleFilter
 from activities.exceptions import ActivityError
-from activities.models import Activity, ActivityRun, DeadLetter, RepeatedSubmissions
+from activities.models import Activity, ActivityRun, DeadLetter, MailboxItem, RepeatedSubmissions
 from activities.models.dead_letter import DeadLetterState
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.admin.deeds import Deed, DeedsAdmin
@@ -102,8 +102,10 @@ class DeadLetterAdmin(DeedsAdmin, RecordAdmin):
         )
         return rows.annotate(open_alike=Coalesce(Subquery(same.values("count")), 0))
 
-    @display(description="Activity")
+    @display(description="Activity or item")
     def activity_link(self, letter: DeadLetter) -> SafeString:
+        if letter.activity_id is None:
+            return link_to(MailboxItem, letter.mailbox_item_id, letter.name)
         return link_to(Activity, letter.activity_id, letter.activity)
 
     @display(description="State")

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from activities.models.dead_letter import BurialReason, DeadLetterState
+from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from agents.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text
 
 MOST_AT_ONCE = 10_000
@@ -16,7 +16,9 @@ FASTEST = 1_000  # a second; more would be the same as no limit
 class ChoiceSerializer(StrictSerializer):
     """What the list can be narrowed by. An empty object chooses everything."""
 
+    kind = OneOf(choices=LetterKind.values, **OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
+    mailbox = Text(max_length=200, **OPTIONAL)
     reason = OneOf(choices=BurialReason.values, **OPTIONAL)
     fingerprint = Text(max_length=64, **OPTIONAL)
     state = OneOf(choices=DeadLetterState.values, **OPTIONAL)

@@ -22,7 +22,8 @@ class ExampleSerializer(serializers.Serializer[Any]):
     """The newest of a group."""
 
     id = serializers.UUIDField()
-    activity = serializers.UUIDField()
+    activity = serializers.UUIDField(allow_null=True)
+    mailbox_item = serializers.UUIDField(allow_null=True)
     name = serializers.CharField()
     error = serializers.DictField()
 
@@ -31,7 +32,9 @@ class GroupSerializer(serializers.Serializer[Any]):
     """Failures that look alike."""
 
     fingerprint = serializers.CharField()
-    agent_role = serializers.CharField()
+    agent_role = serializers.CharField(
+        help_text="Empty for items of mailboxes that consumers outside take from."
+    )
     reason = serializers.CharField()
     count = serializers.IntegerField()
     open = serializers.IntegerField(help_text="How many of them nobody has dealt with yet.")
@@ -67,5 +70,5 @@ class DeadLetterGroups(ViewSetMixin, TenantView):
 
 def _example(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "id": letter.pk, "activity": letter.activity_id, "name": letter.activity.name, "error": letter.error
+        "id": letter.pk, "activity": letter.activity_id, "mailbox_item": letter.mailbox_item_id, "name": letter.name, "error": letter.error
     }  # fmt: skip

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from activities import deadletters
 from activities.api.dead_letter_bodies import DismissalSerializer, ReplaySerializer
-from activities.api.dead_letter_filter import CONDITIONS, DeadLetterFilter
+from activities.api.dead_letter_filter import DeadLetterFilter, conditions_of
 from activities.api.dead_letters_shown import DeadLetterSerializer, DismissedSerializer, ReplayedSerializer
 from activities.api.decisions import EmptySerializer
 from activities.exceptions import TransitionRefused
@@ -100,10 +100,11 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(self.tenant_id)
         if "ids" in body:
             return rows.filter(pk__in=body["ids"])
-        return rows.filter(**{CONDITIONS[name]: value for name, value in body["filter"].items()})
+        return rows.filter(**conditions_of(body["filter"]))
 
 
 def _dealt_with(letter: DeadLetter) -> TransitionRefused:
     who = f" by {letter.closed_by}" if letter.closed_by else ""
-    said = f"This failure is {letter.state}{who}; its activity is {letter.activity.status}."
-    return TransitionRefused(letter.activity_id, "retry", letter.activity.status, said)
+    now = letter.activity.status if letter.activity else "not failed any more"
+    said = f"This failure is {letter.state}{who}; what failed is {now}."
+    return TransitionRefused(letter.activity_id or letter.pk, "retry", now, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from rest_framework import serializers
 
@@ -16,9 +17,12 @@ class DeadLetterSerializer(Shown):
     """One failure for good. A replay that fails again makes a further one."""
 
     id = serializers.UUIDField()
-    activity = serializers.UUIDField(source="activity_id")
-    name = serializers.CharField(source="activity.name")
-    activity_status = serializers.CharField(source="activity.status", help_text="Of the activity, now.")
+    kind = serializers.CharField(help_text="What failed: activity or mailbox_item.")
+    activity = serializers.UUIDField(source="activity_id", allow_null=True)
+    mailbox = serializers.SerializerMethodField(help_text="The key of the mailbox, for its items.")
+    mailbox_item = serializers.UUIDField(source="mailbox_item_id", allow_null=True)
+    name = serializers.CharField()
+    activity_status = serializers.SerializerMethodField(help_text="Of the activity, now.")
     agent_role = serializers.CharField()
     reason = serializers.CharField(help_text=f"One of {', '.join(BurialReason.values)}.")
     error = serializers.DictField(help_text="`code` and `message` of the last failure.")
@@ -40,12 +44,20 @@ class DeadLetterSerializer(Shown):
     handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were told.")
     closed_at = serializers.DateTimeField(allow_null=True)
     closed_by = serializers.SerializerMethodField()
-    link = serializers.SerializerMethodField(help_text="Of the activity.")
+    link = serializers.SerializerMethodField(help_text="Of the activity or item.")
+
+    def get_mailbox(self, letter: DeadLetter) -> str | None:
+        return letter.mailbox_key or None
+
+    def get_activity_status(self, letter: DeadLetter) -> str | None:
+        return letter.activity.status if letter.activity else None
 
     def get_closed_by(self, letter: DeadLetter) -> str | None:
         return letter.closed_by or None
 
     def get_link(self, letter: DeadLetter) -> str:
+        if letter.activity_id is None:
+            return f"/api/v1/mailboxes/{quote(letter.mailbox_key, safe='')}/items/{letter.mailbox_item_id}/"
         return link_of(letter.activity_id)
 
 

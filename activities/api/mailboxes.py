@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import mailboxes
+from activities import deadletters, mailboxes
+from activities.api.decisions import EmptySerializer
 from activities.api.mailbox_bodies import (
     LONGEST_KEY,
     BeatSerializer,
@@ -32,7 +33,7 @@ from activities.api.mailboxes_shown import (
     TakenItemSerializer,
     TakenSerializer,
 )
-from activities.exceptions import MailboxNotFound
+from activities.exceptions import ItemRefused, MailboxNotFound
 from activities.mailboxes import reading
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemState
@@ -140,6 +141,57 @@ class MailboxItems(ViewSetMixin, MailboxPart):
         posted = mailboxes.post(self.tenant_id, key, new, actor=self.principal.actor)
         shown = ItemSerializer(reading.item(self.tenant_id, posted.item.pk)).data
         return Response(shown, status=201 if posted.created else 200)
+
+
+class ItemPart(MailboxPart):
+    pagination_class = None
+
+    def item(self, key: str, item_id: UUID) -> Any:
+        """Raises `MailboxNotFound`."""
+        found = reading.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
+        if found is None:
+            raise MailboxNotFound(f"There is no item {item_id} in the mailbox {key}.")
+        return found
+
+    def changed(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
+        """What became of it. Raises `ItemRefused` when it stands otherwise than the change needs."""
+        if not change(self.tenant_id, self.item(key, item_id).pk, actor=self.principal.actor):
+            found = self.item(key, item_id)
+            agents = found.activity_id
+            its = f" An agent hears of it in activity {agents}: {verb} that." if agents else ""
+            raise ItemRefused(f"The item is {found.stands}, so you cannot {verb} it.{its}")
+        return Response(ItemSerializer(self.item(key, item_id)).data)
+
+
+class MailboxOneItem(ItemPart):
+    @operation("One item", answer=ItemSerializer, refusals=(404,))
+    def get(self, request: Request, key: str, item_id: UUID) -> Response:
+        return Response(ItemSerializer(self.item(key, item_id)).data)
+
+
+class ItemRetry(ItemPart):
+    @operation(
+        "Let a failed item be taken again",
+        request=EmptySerializer,
+        answer=ItemSerializer,
+        refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def post(self, request: Request, key: str, item_id: UUID) -> Response:
+        """With all its attempts; its dead letter is closed."""
+        read(EmptySerializer, request.data)
+        return self.changed(key, item_id, "retry", deadletters.retry_item)
+
+
+class ItemCancel(ItemPart):
+    @operation(
+        "Cancel an item that waits or has failed", request=EmptySerializer, answer=ItemSerializer, refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )  # fmt: skip
+    def post(self, request: Request, key: str, item_id: UUID) -> Response:
+        """Nobody takes it any more; its dead letter is closed."""
+        read(EmptySerializer, request.data)
+        return self.changed(key, item_id, "cancel", deadletters.cancel_item)
 
 
 class MailboxTake(MailboxPart):

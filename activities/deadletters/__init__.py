@@ -4,18 +4,20 @@ The failure itself is recorded with a dead letter by `burial`. What follows from
 half-way has done nothing, and everything may be done twice.
 """
 
-from activities.deadletters.dismissing import Dismissed, dismiss
+from activities.deadletters.dismissing import Dismissed, cancel_item, dismiss
 from activities.deadletters.handling import handle_waiting, unhandled, unhandled_since
-from activities.deadletters.replaying import Replayed, replay
+from activities.deadletters.replaying import Replayed, replay, retry_item
 from activities.deadletters.sorting import groups
 
 __all__ = (
     "Dismissed",
     "Replayed",
+    "cancel_item",
     "dismiss",
     "groups",
     "handle_waiting",
     "replay",
+    "retry_item",
     "unhandled",
     "unhandled_since",
 )

@@ -8,8 +8,9 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from activities import states
-from activities.models import Activity, DeadLetter
+from activities.models import Activity, DeadLetter, MailboxItem
 from activities.models.dead_letter import DeadLetterState
+from activities.models.mailbox import ItemState
 
 AT_ONCE = 100  # activities that one statement moves; its cost grows with the square of their number
 FAILED = states.sources_of("retry")
@@ -22,13 +23,26 @@ def activities_of(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) 
     dealt with.
     """
     failed = chosen.filter(state=DeadLetterState.OPEN, activity__status__in=FAILED).order_by("pk")
-    ids = list(failed.values_list("activity_id", flat=True))
+    ids = [found for found in failed.values_list("activity_id", flat=True) if found is not None]
     if lock:
         rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids).order_by("pk")
         list(rows.select_for_update().values_list("pk"))
         # Asked again: whoever held the locks before may have dealt with some of them.
-        ids = list(failed.filter(activity_id__in=ids).values_list("activity_id", flat=True))
+        again = failed.filter(activity_id__in=ids).values_list("activity_id", flat=True)
+        ids = [found for found in again if found is not None]
     return ids
+
+
+def items_of(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
+    """The failed items of mailboxes of open letters, oldest failure first; locked as `activities_of`."""
+    letters = chosen.filter(state=DeadLetterState.OPEN, mailbox_item_id__isnull=False).order_by("pk")
+    ids = [found for found in letters.values_list("mailbox_item_id", flat=True) if found is not None]
+    if not ids:
+        return []
+    failed = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids, state=ItemState.FAILED)
+    rows = failed.order_by("pk").select_for_update() if lock else failed
+    found = set(rows.values_list("pk", flat=True))
+    return [item_id for item_id in ids if item_id in found]
 
 
 def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:

@@ -11,9 +11,10 @@ from django.db.models.functions import Now
 
 from activities import cancellation, families, transitions
 from activities.deadletters import choosing
-from activities.models import Activity, ApprovalLink, DeadLetter
+from activities.models import Activity, ApprovalLink, DeadLetter, MailboxItem
 from activities.models.dead_letter import DeadLetterState
 from activities.models.decision import LinkState
+from activities.models.mailbox import ItemState
 from activities.states import LinkKind
 
 
@@ -28,12 +29,14 @@ class Dismissed:
 def dismiss(
     tenant_id: UUID, chosen: QuerySet[DeadLetter], *, actor: str, reason: str, dry_run: bool = False
 ) -> Dismissed:
-    """Cancel the activities of open dead letters. In the caller's `tenant_scope`."""
+    """Cancel the activities and items of open dead letters. In the caller's `tenant_scope`."""
     total = chosen.count()
     ids = choosing.activities_of(tenant_id, chosen, lock=not dry_run)
+    items = choosing.items_of(tenant_id, chosen, lock=not dry_run)
     if dry_run:
-        return Dismissed(len(ids), total - len(ids))
-    count = 0
+        return Dismissed(len(ids) + len(items), total - len(ids) - len(items))
+    count = len(items)
+    _cancel_items(tenant_id, items, actor)
     for portion in choosing.portions(ids):
         moved = transitions.apply_many(
             portion, "cancel", actor=actor, detail={"reason": reason, "dismissed": True}, cancel_reason=reason or None
@@ -41,6 +44,25 @@ def dismiss(
         _let_go(tenant_id, [activity.id for activity in moved], actor)
         count += len(moved)
     return Dismissed(count, total - count)
+
+
+def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
+    """Nobody shall take this item of a mailbox; whether it waited or had failed. In the caller's `tenant_scope`."""
+    idle = MailboxItem.objects.for_tenant(tenant_id).filter(
+        pk=item_id, state__in=(ItemState.PENDING, ItemState.FAILED), agent_role=None
+    )
+    found = list(idle.select_for_update().values_list("pk", flat=True))
+    _cancel_items(tenant_id, found, actor)
+    return bool(found)
+
+
+def _cancel_items(tenant_id: UUID, ids: Sequence[UUID], actor: str) -> None:
+    rows = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids)
+    rows.update(state=ItemState.CANCELLED, done_at=Now())
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
+    )
+    letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
 
 
 def _let_go(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:

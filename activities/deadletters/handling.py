@@ -45,7 +45,7 @@ _SAID = {
 class _Unhandled(NamedTuple):
     pk: UUID
     tenant_id: UUID
-    activity_id: UUID
+    activity_id: UUID | None
 
 
 def handle_waiting(*, within: float = TURN_SECONDS) -> int:
@@ -115,6 +115,8 @@ def _handled(letter: _Unhandled) -> bool:
 
 def _handle(waiting: _Unhandled) -> bool:
     tenant_id, activity_id = waiting.tenant_id, waiting.activity_id
+    if activity_id is None:
+        return _handle_item(waiting)
     with tenant_scope(tenant_id):
         activity = families.lock_with_parent(tenant_id, activity_id)
         letters = DeadLetter.objects.for_tenant(tenant_id).filter(pk=waiting.pk, handled_at=None)
@@ -132,6 +134,19 @@ def _handle(waiting: _Unhandled) -> bool:
     return True
 
 
+def _handle_item(waiting: _Unhandled) -> bool:
+    """Nobody in the inbox can do the work of a consumer outside, so there is an alert and no escalation."""
+    with tenant_scope(waiting.tenant_id):
+        letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+        letter = letters.select_for_update().first()
+        if letter is None:
+            return False
+        if letter.state == DeadLetterState.OPEN:
+            _alert(None, letter)
+        letters.update(handled_at=Now())
+    return True
+
+
 def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
     escalation = child_of(
         activity,
@@ -145,15 +160,16 @@ def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
     return submit([escalation], actor="engine")[0].id
 
 
-def _alert(activity: Activity, letter: DeadLetter) -> None:
+def _alert(activity: Activity | None, letter: DeadLetter) -> None:
     raise_alert(
         letter.tenant_id,
         AlertKind.WAKE_BUDGET if letter.reason == BurialReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
-        f"Failed: {activity.name}",
+        f"Failed: {letter.name if activity is None else activity.name}",
         body=_told(letter),
         severity=Severity.CRITICAL,
-        activity_id=activity.pk,
+        activity_id=activity.pk if activity else None,
         facts={
+            **({} if activity else {"mailbox": letter.mailbox_key, "mailbox_item": letter.mailbox_item_id}),
             "agent_role": letter.agent_role,
             "reason": letter.reason,
             "error": letter.error.get("code"),
@@ -171,4 +187,5 @@ def _told(letter: DeadLetter) -> str:
     message = str(letter.error.get("message") or letter.error.get("code") or "")
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""
     cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
-    return f"{letter.agent_role} has given up: {said}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
+    return f"{who} has given up: {said}. Attempts {letter.attempts}{stalls}{cost}. {message}"

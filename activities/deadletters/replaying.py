@@ -16,8 +16,9 @@ from django.db.models.functions import Now
 
 from activities import transitions, wakes
 from activities.deadletters import choosing
-from activities.models import Activity, DeadLetter
+from activities.models import Activity, DeadLetter, MailboxItem
 from activities.models.dead_letter import DeadLetterState
+from activities.models.mailbox import ItemState
 from activities.signals import activity_reopened
 from tenants import clock
 
@@ -33,6 +34,16 @@ class Replayed:
     seconds: float  # until the last of them starts
 
 
+def retry_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
+    """Let a failed item of a mailbox be taken again; whether it was one. In the caller's `tenant_scope`."""
+    failed = MailboxItem.objects.for_tenant(tenant_id).filter(
+        pk=item_id, state=ItemState.FAILED, agent_role=None
+    )
+    found = list(failed.select_for_update().values_list("pk", flat=True))
+    _reopen_items(tenant_id, found, actor, before=0, per_second=None)
+    return bool(found)
+
+
 def replay(
     tenant_id: UUID,
     chosen: QuerySet[DeadLetter],
@@ -41,13 +52,17 @@ def replay(
     per_second: float | None = None,
     dry_run: bool = False,
 ) -> Replayed:
-    """Set the activities of open dead letters going again, oldest first, at most `per_second` of them a second.
+    """Set the activities and items of open dead letters going again, oldest first, at most `per_second` of them a second.
 
     In the caller's `tenant_scope`.
     """
     total = chosen.count()
     ids = choosing.without_twins(tenant_id, choosing.activities_of(tenant_id, chosen, lock=not dry_run))
+    items = choosing.items_of(tenant_id, chosen, lock=not dry_run)
     count = len(ids) if dry_run else len(reopen(tenant_id, ids, actor, per_second))
+    if not dry_run:
+        _reopen_items(tenant_id, items, actor, before=count, per_second=per_second)
+    count += len(items)
     return Replayed(count, total - count, max(0, count - 1) / per_second if per_second else 0.0)
 
 
@@ -67,6 +82,21 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
         reopened += moved
     _tell_pipelines(reopened)
     return [activity.id for activity in reopened]
+
+
+def _reopen_items(
+    tenant_id: UUID, ids: list[UUID], actor: str, *, before: int, per_second: float | None
+) -> None:
+    """Items of mailboxes can be taken again, with all their attempts. The caller holds their locks."""
+    rows = MailboxItem.objects.for_tenant(tenant_id)
+    rows.filter(pk__in=ids).update(state=ItemState.PENDING, attempts=0, error=None, done_at=None, due_at=None)
+    times = _due(datetime.now(UTC), before, len(ids), per_second)
+    later = [MailboxItem(pk=pk, due_at=at) for pk, at in zip(ids, times, strict=False)]
+    rows.bulk_update(later, ["due_at"], batch_size=choosing.AT_ONCE)
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
+    )
+    letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
 
 
 def _due(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:

@@ -13,7 +13,7 @@ reading      how mailboxes and their items stand
 
 from activities.mailboxes.deciding import tell_decision
 from activities.mailboxes.delivering import follow
-from activities.mailboxes.ending import completed, extended, failed
+from activities.mailboxes.ending import completed, expired, extended, failed, give_back_all
 from activities.mailboxes.posting import NewItem, opened, post
 from activities.mailboxes.taking import Taken, take
 
@@ -21,9 +21,11 @@ __all__ = (
     "NewItem",
     "Taken",
     "completed",
+    "expired",
     "extended",
     "failed",
     "follow",
+    "give_back_all",
     "opened",
     "post",
     "take",

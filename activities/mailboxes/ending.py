@@ -1,22 +1,27 @@
 """What becomes of a batch: completed, failed, or given back because its lease ran out. The first end counts, and may be repeated.
 
-A failed item is due again after a delay that grows with its attempts, with some jitter, until they are used up: then it is dead.
+A failed item is due again after a delay that grows with its attempts, with some jitter, until they are used up: then it is a dead letter.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 
+from activities import burial
 from activities.exceptions import LeaseLost, MailboxNotFound
 from activities.models import Mailbox, MailboxBatch, MailboxItem
+from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry import RetryPolicy
+from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +47,7 @@ def failed(
         return batch
     _require_open(batch)
     for item in _items_of(batch):
-        _try_again_or_fail(item, dict(error), now, retryable=retryable)
+        _try_again_or_fail(item, key, dict(error), now, retryable=retryable)
     return _ended(batch, BatchState.FAILED, now, error=dict(error))
 
 
@@ -63,9 +68,28 @@ def give_back_expired(mailbox: Mailbox, now: datetime) -> int:
     expired = list(batches.order_by("pk").select_for_update())
     for batch in expired:
         for item in _items_of(batch):
-            _try_again_or_fail(item, LEASE_OVER, now, delayed=False)
+            _try_again_or_fail(item, mailbox.key, LEASE_OVER, now, delayed=False)
         _ended(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
     return len(expired)
+
+
+def expired() -> QuerySet[MailboxBatch]:
+    """Batches whose lease is over, of all tenants."""
+    rows: QuerySet[MailboxBatch] = MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
+    return rows
+
+
+def give_back_all(most: int = 500) -> int:
+    """Give back what dead consumers had, though nobody takes; how many batches that were."""
+    with system_scope():
+        found = list(expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:most])
+    count = 0
+    for tenant_id, mailbox_id in dict.fromkeys(found):
+        with tenant_scope(tenant_id):
+            mailbox = Mailbox.objects.for_tenant(tenant_id).filter(pk=mailbox_id).select_for_update().first()
+            if mailbox is not None:
+                count += give_back_expired(mailbox, datetime.now(UTC))
+    return count
 
 
 def policy_of(item: MailboxItem) -> RetryPolicy:
@@ -76,6 +100,7 @@ def policy_of(item: MailboxItem) -> RetryPolicy:
 
 def _try_again_or_fail(
     item: MailboxItem,
+    key: str,
     error: Mapping[str, Any],
     now: datetime,
     *,
@@ -88,6 +113,8 @@ def _try_again_or_fail(
         rows.update(state=ItemState.PENDING, due_at=due_at, error=error)
         return
     rows.update(state=ItemState.FAILED, done_at=now, error=error)
+    last = BurialReason.EXHAUSTED if delayed else BurialReason.STALLED
+    burial.bury_item(item, key, reason=last if retryable else BurialReason.PERMANENT, error=error)
     facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}
     logger.warning("An item of a mailbox has failed for good", extra=facts)
 

@@ -23,8 +23,15 @@ class DeadLetterState(models.TextChoices):
     CLOSED = "closed"  # cancelled, reassigned or dismissed by people
 
 
+class LetterKind(models.TextChoices):
+    ACTIVITY = "activity"
+    MAILBOX_ITEM = "mailbox_item"
+
+
 class DeadLetter(TenantOwned):
-    """One terminal failure of an activity. A replay that fails again makes a further one."""
+    """One terminal failure of an activity, or of an item of a mailbox that a consumer outside takes from. A replay that fails again makes
+    a further one. An item that an agent hears of fails with its activity, and has no letter of its own.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -33,7 +40,11 @@ class DeadLetter(TenantOwned):
         related_name="dead_letters",
         db_constraint=False,
         db_index=False,
+        null=True,
+        blank=True,
     )
+    mailbox_item_id = models.UUIDField(null=True, blank=True)
+    mailbox_key = models.CharField(max_length=200, blank=True, default="", db_default="")
     run_id = models.UUIDField(null=True, help_text="The run that failed last.")
     agent_role = models.CharField(max_length=63)
     reason = models.CharField(max_length=12, choices=BurialReason.choices)
@@ -57,6 +68,15 @@ class DeadLetter(TenantOwned):
             models.UniqueConstraint(
                 fields=("activity",), condition=models.Q(state="open"), name="one_open_dead_letter"
             ),
+            models.UniqueConstraint(
+                fields=("mailbox_item_id",),
+                condition=models.Q(state="open", mailbox_item_id__isnull=False),
+                name="one_open_dead_letter_of_item",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(activity__isnull=False) ^ models.Q(mailbox_item_id__isnull=False),
+                name="dead_letter_of_one_thing",
+            ),
         )
         indexes = (
             models.Index(fields=("tenant", "-created_at", "-id"), name="dead_letter_newest"),
@@ -67,4 +87,13 @@ class DeadLetter(TenantOwned):
         )
 
     def __str__(self) -> str:
-        return f"{self.agent_role}: {self.get_reason_display().lower()}"
+        return f"{self.agent_role or self.mailbox_key}: {self.get_reason_display().lower()}"
+
+    @property
+    def kind(self) -> str:
+        return LetterKind.ACTIVITY if self.activity_id else LetterKind.MAILBOX_ITEM
+
+    @property
+    def name(self) -> str:
+        """Of what failed, for people."""
+        return self.activity.name if self.activity else f"An item of the mailbox {self.mailbox_key}"

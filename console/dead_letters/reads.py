@@ -27,6 +27,7 @@ REASONS = {
     BurialReason.PERMANENT: "would fail again",
     BurialReason.STALLED: "worker lost too often",
     BurialReason.WAKE_BUDGET: "woken without progress",
+    BurialReason.RATE_LIMITED: "refused (429) for too long",
 }
 
 

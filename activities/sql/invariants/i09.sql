@@ -23,7 +23,7 @@ WITH RECURSIVE line AS (
     SELECT first, waiting, CASE link_kind WHEN 'resolution' THEN 'blocked' ELSE 'awaiting_subtask' END
     FROM line GROUP BY first, waiting, link_kind
     HAVING bool_or(status = ANY(%(live)s))
-       AND NOT bool_or(line.id IN (SELECT activity_id FROM activities_deadletter))
+       AND NOT bool_or(line.id IN (SELECT activity_id FROM activities_deadletter WHERE activity_id IS NOT NULL))
 ), held AS (
     SELECT l.activity_id FROM approval_linked_activities l JOIN activities_activity i ON i.id = l.approval_id
     WHERE l.state = 'waiting' AND i.status IN ('created', 'in_progress')

@@ -7,7 +7,7 @@ WITH failure AS (
 ), letter AS (
     SELECT activity_id, count(*) AS times, count(*) FILTER (WHERE state = 'open') AS open,
            (array_agg(state ORDER BY created_at DESC, id DESC))[1] AS last
-    FROM activities_deadletter GROUP BY activity_id
+    FROM activities_deadletter WHERE activity_id IS NOT NULL GROUP BY activity_id
 )
 SELECT activity_id AS id FROM failure FULL JOIN letter USING (activity_id) WHERE failure.times IS DISTINCT FROM letter.times
 UNION
@@ -18,7 +18,7 @@ SELECT a.id FROM letter l JOIN activities_activity a ON a.id = l.activity_id
 WHERE l.open > 0 AND a.status NOT IN ('failed', 'needs_review')
 UNION
 SELECT d.activity_id FROM activities_deadletter d LEFT JOIN activities_activity e ON e.id = d.escalation_id
-WHERE d.handled_at IS NOT NULL AND d.state = 'open' AND d.escalation_id IS NULL
+WHERE d.handled_at IS NOT NULL AND d.state = 'open' AND d.escalation_id IS NULL AND d.activity_id IS NOT NULL
    OR d.escalation_id IS NOT NULL AND (d.handled_at IS NULL OR e.link_kind IS DISTINCT FROM 'escalation' OR e.parent_id <> d.activity_id)
 UNION
 SELECT min(activity_id::text)::uuid FROM activities_deadletter WHERE escalation_id IS NOT NULL
@@ -30,4 +30,5 @@ WHERE e.link_kind = 'escalation' AND e.status IN ('created', 'in_progress') AND 
 UNION
 SELECT d.activity_id FROM activities_alert t
 JOIN activities_deadletter d ON d.tenant_id = t.tenant_id AND 'dead-letter:' || d.id = t.dedup_key
+WHERE d.activity_id IS NOT NULL
 GROUP BY d.id, d.activity_id, d.escalation_id HAVING count(*) > 1 OR d.escalation_id IS NULL

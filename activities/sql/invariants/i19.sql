@@ -26,5 +26,5 @@ UNION
 SELECT activity_id FROM activities_deadline
 WHERE happened_at IS NULL AND at < clock_timestamp() - %(patience)s * interval '1 second'
 UNION
-SELECT activity_id FROM activities_deadletter
+SELECT coalesce(activity_id, mailbox_item_id) FROM activities_deadletter
 WHERE handled_at IS NULL AND created_at < clock_timestamp() - %(patience)s * interval '1 second'

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import httpx
 import pytest
+from activities import mailboxes
 from answering import Answering, problem
 from tenants.models import Tenant
 from tests.engine import Engine
 
 import orchestrator_client as oc
-from orchestrator_client.queue import AgentQueue, InMemoryQueue, SubagentQueue, SwitchedQueue
+from orchestrator_client.queue import AgentQueue, InMemoryQueue, SubagentQueue, SwitchedQueue, agent_queue
 
 
 @pytest.fixture
@@ -241,3 +243,79 @@ def test_a_role_that_has_enough_to_do_takes_none() -> None:
     queue = SubagentQueue(Answering(problem(429, "backlog_full")).client(max_retries=0))
 
     assert queue.enqueue(subagent_type="qa", prompt="x") is None
+
+
+def test_a_batch_is_kept_while_its_consumer_lives_and_comes_back_soon_after_it_died(
+    client: oc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_queue, "LEASE_SECONDS", 0.6)
+    living, other = AgentQueue(client, "session-1", window_ms=0), AgentQueue(client, "session-1", window_ms=0)
+    living.enqueue("hello")
+    batch = living.try_dequeue()
+    assert batch is not None
+
+    ends = time.monotonic() + 1.5
+    while time.monotonic() < ends:
+        assert other.try_dequeue() is None, "its consumer gives signs of life"
+        time.sleep(0.1)
+    living._let_go(batch)  # as if the process had died: no more signs
+
+    assert told_within(other, 10) == ["hello"]
+    with pytest.raises(oc.LeaseLost):
+        living.complete(batch)
+
+
+def told_within(queue: AgentQueue, seconds: float) -> list[Any]:
+    ends, found = time.monotonic() + seconds, told(queue)
+    while not found and time.monotonic() < ends:
+        time.sleep(0.05)
+        found = told(queue)
+    return found
+
+
+def test_work_that_hangs_is_not_kept_for_ever(client: oc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_queue, "LEASE_SECONDS", 0.3)
+    hanging = AgentQueue(client, "session-1", window_ms=0, work_seconds=0.2)
+    hanging.enqueue("hello")
+    hanging.try_dequeue()
+
+    assert told_within(AgentQueue(client, "session-1", window_ms=0), 10) == ["hello"]
+
+
+def lost(client: oc.Client) -> tuple[AgentQueue, Any, list[Any]]:
+    """A queue that has lost the lease of an item's only attempt, its batch, and what its hook was told."""
+    queue, heard = AgentQueue(client, "session-1", window_ms=0, lease_seconds=0.1), []
+    queue.on_task_failed(lambda item, error: heard.append((item.content, error["code"])))
+    queue.enqueue("hello", max_attempts=1)
+    batch = queue.try_dequeue()
+    ends = time.monotonic() + 10
+    while not mailboxes.give_back_all():  # what the server's system does
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    return queue, batch, heard
+
+
+def test_whoever_loses_the_last_attempt_with_its_lease_is_told_that_it_failed(client: oc.Client) -> None:
+    queue, batch, heard = lost(client)
+
+    with pytest.raises(oc.LeaseLost):
+        queue.complete(batch)
+    assert heard == [("hello", "lease_expired")]
+
+    queue._looked = -1e9
+    queue.try_dequeue()
+    assert heard == [("hello", "lease_expired")], "once"
+
+
+def test_other_consumers_are_told_of_what_a_dead_one_has_lost(client: oc.Client) -> None:
+    other, heard = AgentQueue(client, "session-1", window_ms=0), []
+    other.on_task_failed(lambda item, error: heard.append((item.content, error["code"])))
+    other.try_dequeue()
+    lost(client)
+
+    other._looked = -1e9  # a lease later
+    other.try_dequeue()
+    other._looked = -1e9
+    other.try_dequeue()
+
+    assert heard == [("hello", "lease_expired")]

@@ -26,7 +26,7 @@ class Hooks:
         return hook
 
     def on_task_failed(self, hook: Hook) -> Hook:
-        """Call `hook(item, error)` for each item that has failed for good: not for one that will be tried again."""
+        """Call `hook(item, error)` for each item that has failed for good, be it with a lost lease: not for one that comes again."""
         self._when_failed.append(hook)
         return hook
 
@@ -38,6 +38,9 @@ class Hooks:
         for item in batch.items:
             if not retryable or item.attempts >= item.max_attempts:
                 _tell(self._when_failed, item, error)
+
+    def _tell_one_failed(self, item: Item, error: Any) -> None:
+        _tell(self._when_failed, item, error)
 
 
 def _tell(hooks: list[Hook], item: Item, outcome: Any) -> None:

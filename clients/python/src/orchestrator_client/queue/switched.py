@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 PHASES = ("dual_write", "shadow", "cutover", "new_only")
 MOST_LOOKS = 20  # batches of the other queue that are looked through for copies at a time
-BEAT_SECONDS = 60.0  # the leases of what is held back are kept this often
+BEAT_SECONDS = 10.0  # the leases of what is held back are kept this often
 
 logger = logging.getLogger(__name__)
 

@@ -54,6 +54,18 @@ class Mailboxes(Resource[D]):
     ) -> None:
         """What was said, newest first."""
 
+    @GET("/mailboxes/{key}/items/{item_id}/", Record)
+    def item(self, /, key: str, item_id: str, **options: Any) -> None:
+        """One item, and how it stands."""
+
+    @POST("/mailboxes/{key}/items/{item_id}/retry/", Record)
+    def retry_item(self, /, key: str, item_id: str, **options: Any) -> None:
+        """Let a failed item be taken again, with all its attempts."""
+
+    @POST("/mailboxes/{key}/items/{item_id}/cancel/", Record)
+    def cancel_item(self, /, key: str, item_id: str, **options: Any) -> None:
+        """Cancel an item that waits or has failed."""
+
     @POST("/mailboxes/{key}/take/", Record)
     def take(
         self,

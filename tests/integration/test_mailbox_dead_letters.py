@@ -1,0 +1,184 @@
+"""Items of mailboxes that fail for good are dead letters like other work: people hear of them, try them again or give them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from activities import deadletters, invariants, mailboxes
+from activities.mailboxes import ending
+from activities.models import MailboxBatch, MailboxItem
+from tenants.context import system_scope, tenant_scope
+from tenants.events.models import FreshEvent
+from tenants.models import Tenant
+from tests.integration.test_api_door import problem
+from tests.integration.test_mailboxes import BOX, end, say, statuses, take, texts
+
+LETTERS = "/api/v1/dead-letters/"
+
+
+@pytest.fixture
+def client(api: Callable[..., APIClient]) -> APIClient:
+    return api("operator")
+
+
+def letters(client: APIClient, **chosen: Any) -> list[Any]:
+    return list(client.get(LETTERS, chosen).json()["results"])
+
+
+def failed(client: APIClient, *said: str, error: Any = "no such site") -> list[Any]:
+    """Items that have failed for good; as the list shows them."""
+    items = [say(client, text, max_attempts=1, is_coalescable=False) for text in said]
+    for _ in said:
+        assert end(client, take(client), "failed", error=error).status_code == 200
+    return items
+
+
+def lose(client: APIClient, tenant: Tenant) -> None:
+    """A consumer takes what is due and dies; its lease is over."""
+    batch = take(client)
+    with tenant_scope(tenant.pk):
+        MailboxBatch.objects.filter(pk=batch["batch_id"]).update(leased_until=ending.datetime.now(ending.UTC))
+
+
+def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
+    client: APIClient, tenant: Tenant
+) -> None:
+    (item,) = failed(client, "hello")
+
+    (letter,) = letters(client, kind="mailbox_item")
+    assert (letter["kind"], letter["activity"], letter["mailbox"], letter["mailbox_item"]) == (
+        "mailbox_item", None, "session-1", item["id"],
+    )  # fmt: skip
+    assert (letter["reason"], letter["attempts"], letter["error"]["message"]) == (
+        "exhausted",
+        1,
+        "no such site",
+    )
+    assert letter["link"] == f"{BOX}items/{item['id']}/"
+    assert client.get(letter["link"]).json()["status"] == "failed"
+    assert letters(client, kind="activity") == []
+    deadletters.handle_waiting()
+    (alert,) = client.get("/api/v1/alerts/", {"kind": "dead_letter"}).json()["results"]
+    assert "session-1" in alert["title"]
+    assert letters(client)[0]["handled_at"] is not None
+    with tenant_scope(tenant.pk):
+        (told,) = FreshEvent.objects.filter(tenant_id=tenant.pk, kind="dead_letter").values_list(
+            "data", flat=True
+        )
+    assert told["dead_letter"] == letter["id"]
+    assert invariants.check() == []
+
+
+def test_an_item_with_attempts_left_is_none(client: APIClient) -> None:
+    say(client, max_attempts=2)
+    end(client, take(client), "failed", error="busy")
+
+    assert letters(client) == []
+
+
+def test_what_another_attempt_would_not_help_is_one_at_once(client: APIClient) -> None:
+    say(client, max_attempts=5)
+    end(client, take(client), "failed", error="nonsense", retryable=False)
+
+    assert [letter["reason"] for letter in letters(client)] == ["permanent"]
+
+
+def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_any_more(
+    client: APIClient, tenant: Tenant
+) -> None:
+    say(client, max_attempts=1)
+    lose(client, tenant)
+    with system_scope():
+        assert mailboxes.expired().exists()  # what the system's job is hinted at by
+
+    assert mailboxes.give_back_all() == 1
+
+    assert [(letter["reason"], letter["error"]["code"]) for letter in letters(client)] == [
+        ("stalled", "lease_expired")
+    ]
+    assert mailboxes.give_back_all() == 0
+
+
+def test_failures_that_look_alike_are_together_whatever_mailbox_they_are_of(client: APIClient) -> None:
+    failed(client, "one", "two", error="no site 17")
+    (other,) = failed(client, "three", error="out of memory")
+
+    groups = client.get(f"{LETTERS}groups/", {"kind": "mailbox_item"}).json()["results"]
+
+    assert [(group["count"], group["open"]) for group in groups] == [(2, 2), (1, 1)]
+    assert groups[1]["example"]["mailbox_item"] == other["id"]
+
+
+def test_a_replay_lets_them_be_taken_again_with_all_their_attempts(client: APIClient) -> None:
+    failed(client, "one", "two")
+    chosen = {"filter": {"kind": "mailbox_item", "mailbox": "session-1"}}
+
+    dry = client.post(f"{LETTERS}replay/", {**chosen, "dry_run": True}, format="json").json()
+    assert (dry["count"], statuses(client)) == (2, {"one": "failed", "two": "failed"})
+    done = client.post(f"{LETTERS}replay/", chosen, format="json").json()
+    again = client.post(f"{LETTERS}replay/", chosen, format="json").json()
+
+    assert (done["count"], again["count"]) == (2, 0)
+    assert {letter["state"] for letter in letters(client)} == {"replayed"}
+    batch = take(client)
+    assert (texts(batch), batch["items"][0]["attempts"]) == (["one"], 1)
+    end(client, batch, "failed", error="no such site")
+    assert sorted(letter["state"] for letter in letters(client)) == ["open", "replayed", "replayed"]
+
+
+def test_a_replay_is_as_fast_as_is_wanted(client: APIClient) -> None:
+    failed(client, "one", "two", "three")
+
+    done = client.post(f"{LETTERS}replay/", {"filter": {}, "per_second": 0.1}, format="json").json()
+
+    assert (done["count"], done["seconds"]) == (3, 20.0)
+    assert texts(take(client)) == ["one"]
+    assert take(client) is None
+
+
+def test_one_is_tried_again_or_given_up_by_its_letter_or_by_itself(client: APIClient) -> None:
+    one, two, three, four = failed(client, "one", "two", "three", "four")
+    ids = {letter["mailbox_item"]: letter["id"] for letter in letters(client)}
+
+    assert client.post(f"{LETTERS}{ids[one['id']]}/replay/").status_code == 200
+    problem(client.post(f"{LETTERS}{ids[one['id']]}/replay/"), 409, "transition_refused")
+    body = {"ids": [ids[two["id"]]], "reason": "old"}
+    assert client.post(f"{LETTERS}dismiss/", body, format="json").json()["count"] == 1
+    assert client.post(f"{BOX}items/{three['id']}/retry/").json()["status"] == "pending"
+    assert client.post(f"{BOX}items/{four['id']}/cancel/").json()["status"] == "cancelled"
+
+    assert statuses(client) == {"one": "pending", "two": "cancelled", "three": "pending", "four": "cancelled"}
+    assert {letter["mailbox_item"]: letter["state"] for letter in letters(client)} == {
+        one["id"]: "replayed", two["id"]: "closed", three["id"]: "replayed", four["id"]: "closed",
+    }  # fmt: skip
+    problem(client.post(f"{BOX}items/{four['id']}/retry/"), 409, "item_refused")
+
+
+def test_what_waits_can_be_cancelled_and_what_a_consumer_has_cannot(
+    client: APIClient, tenant: Tenant
+) -> None:
+    waits = say(client, "waits")
+    assert client.post(f"{BOX}items/{waits['id']}/cancel/").json()["status"] == "cancelled"
+    taken = say(client, "taken")
+    take(client)
+
+    problem(client.post(f"{BOX}items/{taken['id']}/cancel/"), 409, "item_refused")
+    problem(client.post(f"{BOX}items/{taken['id']}/retry/"), 409, "item_refused")
+    with tenant_scope(tenant.pk):
+        assert MailboxItem.objects.get(pk=taken["id"]).state == "claimed"
+
+
+def test_the_letters_of_another_tenant_are_its_own(
+    client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
+) -> None:
+    (item,) = failed(client, "secret")
+    stranger = api("operator", other_tenant)
+
+    assert letters(stranger) == []
+    assert stranger.post(f"{LETTERS}replay/", {"filter": {}}, format="json").json()["count"] == 0
+    assert stranger.post(f"{BOX}items/{item['id']}/retry/").status_code == 404
+    assert statuses(client) == {"secret": "failed"}
