@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("activities", "0018_leader_lease"),
+        ("activities", "0019_agents_only_ask"),
         ("tenants", "0010_saved_views"),
     ]
 
