@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from activities.models import Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry import RetryPolicy
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def give_back_all(most: int = 500) -> int:
         with tenant_scope(tenant_id):
             mailbox = Mailbox.objects.for_tenant(tenant_id).filter(pk=mailbox_id).select_for_update().first()
             if mailbox is not None:
-                count += give_back_expired(mailbox, datetime.now(UTC))
+                count += give_back_expired(mailbox, clock.now())
     return count
 
 

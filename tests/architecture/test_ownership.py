@@ -71,6 +71,7 @@ SEES_EVERY_TENANT = {
     "pipelines.schedules.firing": "what has come, whosever schedule it is",
     "pipelines.schedules.tending": "executions that have something to do, whosever they are",
     "pipelines.undecided": "runs whose conditions wait to be evaluated, whosever they are",
+    "activities.mailboxes.ending": "what dead consumers had goes back, whosever it is",
     "pipelines.unadmitted": "finds steps that wait for room, of all tenants",
     "pipelines.overdue": "what has waited too long, whosever it is",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from activities import deadletters, invariants, mailboxes
-from activities.mailboxes import ending
 from activities.models import MailboxBatch, MailboxItem
 from tenants.context import system_scope, tenant_scope
 from tenants.events.models import FreshEvent
@@ -41,7 +41,7 @@ def lose(client: APIClient, tenant: Tenant) -> None:
     """A consumer takes what is due and dies; its lease is over."""
     batch = take(client)
     with tenant_scope(tenant.pk):
-        MailboxBatch.objects.filter(pk=batch["batch_id"]).update(leased_until=ending.datetime.now(ending.UTC))
+        MailboxBatch.objects.filter(pk=batch["batch_id"]).update(leased_until=Now())
 
 
 def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
