@@ -90,7 +90,7 @@ def _reopen_items(
     """Items of mailboxes can be taken again, with all their attempts. The caller holds their locks."""
     rows = MailboxItem.objects.for_tenant(tenant_id)
     rows.filter(pk__in=ids).update(state=ItemState.PENDING, attempts=0, error=None, done_at=None, due_at=None)
-    times = _due(datetime.now(UTC), before, len(ids), per_second)
+    times = _due(clock.now(), before, len(ids), per_second)
     later = [MailboxItem(pk=pk, due_at=at) for pk, at in zip(ids, times, strict=False)]
     rows.bulk_update(later, ["due_at"], batch_size=choosing.AT_ONCE)
     letters = DeadLetter.objects.for_tenant(tenant_id).filter(
