@@ -11,13 +11,24 @@ from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, redis
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ConnectionError, ReadOnlyError
 
 logger = logging.getLogger(__name__)
 
 
+class QoS(redis.QoS):
+    """Gives back nothing over a connection that is gone: Kombu meets its absence with an error that ends the worker."""
+
+    def restore_unacked(self, client: Any = None) -> Any:
+        if self.channel.connection.client is None:
+            raise ConnectionError("The connection is gone; what was in hand comes again by itself")
+        return super().restore_unacked(client)
+
+
 class Channel(redis.Channel):
     """Reads one item at a time, and goes on after one that is no message."""
+
+    QoS = QoS
 
     def _brpop_read(self, **options: Any) -> Any:
         before = self._undecided()

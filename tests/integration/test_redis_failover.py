@@ -126,3 +126,18 @@ def test_a_worker_connects_anew_where_the_library_would_let_it_end(
             queue.declare()
 
     assert isinstance(refused.value, redis.ReadOnlyError)
+
+
+def test_a_channel_that_outlives_its_connection_is_closed_like_any_lost_one(tmp_path: Path) -> None:
+    """Redis died while a message was in hand: giving it back fails once its connection is gone, and must not end the worker."""
+    with _server(tmp_path / "redis") as url:
+        connection = Connection(url)
+        channel: Any = connection.default_channel
+        queue = connection.SimpleQueue("in-hand")
+        queue.put({"a": "message"})
+        assert channel.basic_get("in-hand") is not None
+        connection.transport.client = None  # as Celery leaves it when it collects a connection that was lost
+
+        connection.maybe_close_channel(channel)
+
+        assert channel.closed
