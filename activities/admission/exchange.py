@@ -98,13 +98,15 @@ def band_of(priority: int) -> int:
 
 def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
     """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
+    # Of two offers of one activity the later one knows its present priority; admission would keep the first.
+    offers = {offer.activity_id: offer for offer in what.offers}
     answer = scripts.run(
         "exchange",
         orjson.dumps(
             {
                 "release": [[str(item.activity_id), item.grant] for item in what.releases],
                 "withdraw": [str(item) for item in what.withdrawals],
-                "offer": [offer.arguments() for offer in what.offers],
+                "offer": [offer.arguments() for offer in offers.values()],
                 "limit": GRANTS_PER_CALL,
                 "ageing_ms": int(settings.ORCHESTRATOR_AGEING_SECONDS * 1000),
                 "share": settings.ORCHESTRATOR_AGED_SHARE,

@@ -16,7 +16,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models.functions import Now
 
-from activities import families, wakes
+from activities import families, relay, wakes
+from activities.admission import Exchange
 from activities.exceptions import SubmissionRaced
 from activities.mailboxes.priorities import stored_priority
 from activities.models import Activity, Mailbox, MailboxItem, Wake
@@ -85,8 +86,21 @@ def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     if activity is None or activity.status not in LIVE:
         return None
     _let_pass(activity)
+    if item.run_after is None:
+        _lift(activity, stored_priority(item.priority))
     wakes.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
     return activity.pk
+
+
+def _lift(activity: Activity, priority: int) -> None:
+    """Make a locked activity as urgent as the news; never less. Where it waits for its turn it is taken out of the order, and the offer
+    that comes with the news puts it where it belongs now."""
+    if priority >= activity.priority:
+        return
+    activity.priority = priority
+    Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(priority=priority)
+    if activity.status == Status.CREATED:
+        relay.after_commit(Exchange(withdrawals=[activity.pk]))
 
 
 def _let_pass(activity: Activity) -> None:

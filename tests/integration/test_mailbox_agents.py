@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from activities import cancellation, mailboxes, promotion, relay, results
+from activities import cancellation, mailboxes, promotion, relay, results, tasks
 from activities.mailboxes import NewItem
 from activities.models import Activity, MailboxItem
 from activities.run_tokens import RunToken
@@ -243,6 +243,37 @@ def test_priority_becomes_the_band_of_the_run(engine: Engine, acme: Tenant) -> N
         say(acme, f"p{priority}", priority=priority, kind="task_notification")
 
     assert [activity.priority for activity in activities_of(acme)] == [1, 10, 20]
+
+
+def test_an_urgent_message_lifts_the_waiting_work_of_its_session_above_what_came_before(
+    engine: Engine, acme: Tenant, api: Callable[..., APIClient], settings: Any, one_at_a_time: None
+) -> None:
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
+    engine.serve(acme, max_concurrency=1)
+    (running,) = engine.submit(acme, "qa")
+    message = engine.take()
+    say(acme, "later", priority=9)
+    engine.submit(acme, "qa", count=5)
+    address = f"/api/v1/mailboxes/{BOX}/items/"
+
+    urgent = {"kind": "message", "text": "now", "agent_role": "qa", "priority": 0}
+    posted = api("operator").post(address, urgent)
+    assert posted.status_code == 201, posted.content
+    relay.flush()
+    tasks.run(**message)
+    engine.drain()
+
+    begun = [call.activity_id for call in engine.agent.calls]
+    (session,) = activities_of(acme)
+    assert (begun[:2], len(begun), session.priority) == ([running, session.pk], 7, 1)
+    assert told(engine.agent.calls[1]) == ["later", "now"]
+
+
+def test_a_less_urgent_message_lowers_nothing(engine: Engine, acme: Tenant) -> None:
+    say(acme, "now", priority=0)
+    say(acme, "some time", priority=9)
+
+    assert [activity.priority for activity in activities_of(acme)] == [1]
 
 
 def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engine, acme: Tenant) -> None:
