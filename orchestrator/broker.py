@@ -16,19 +16,8 @@ from redis.exceptions import ConnectionError, ReadOnlyError
 logger = logging.getLogger(__name__)
 
 
-class QoS(redis.QoS):
-    """Gives back nothing over a connection that is gone: Kombu meets its absence with an error that ends the worker."""
-
-    def restore_unacked(self, client: Any = None) -> Any:
-        if self.channel.connection.client is None:
-            raise ConnectionError("The connection is gone; what was in hand comes again by itself")
-        return super().restore_unacked(client)
-
-
 class Channel(redis.Channel):
     """Reads one item at a time, and goes on after one that is no message."""
-
-    QoS = QoS
 
     def _brpop_read(self, **options: Any) -> Any:
         before = self._undecided()
@@ -49,6 +38,16 @@ class Channel(redis.Channel):
             for tag in self._undecided() - before:
                 self.qos.reject(tag, requeue=False)
             return True
+
+    def _connparams(self, asynchronous: bool = False) -> Any:
+        """Raises the error of a lost connection when the channel outlives its connection.
+
+        A message that was in hand when Redis died is acknowledged, or given back, on its old channel. Kombu meets what is not there any
+        more with an `AttributeError`, which ends the worker. The message comes again by itself.
+        """
+        if getattr(self.connection, "client", None) is None:
+            raise ConnectionError("The channel's connection is gone")
+        return super()._connparams(asynchronous)  # type: ignore[misc]  # the stubs leave it out
 
     def _undecided(self) -> set[str]:
         """The tags of messages that were read and neither done nor dropped yet."""
