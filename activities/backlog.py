@@ -36,6 +36,7 @@ from activities.exceptions import ActivityError
 from activities.models import Activity
 from activities.states import BANDS, Status
 from agents import configuration
+from agents.exceptions import AgentError
 from tenants.context import APP
 from tenants.remembered import Remembered
 from tenants.sql import Statement
@@ -90,8 +91,15 @@ _counts: Remembered[Counted] = Remembered(seconds=FAR_SECONDS, entries=10_000)
 
 
 def policy_of(tenant_id: UUID, role: str) -> Policy:
-    """The tenant's own over the registry's, within what the platform allows at all."""
-    given = configuration.settings_for(tenant_id, role).backlog
+    """The tenant's own over the registry's, within what the platform allows at all.
+
+    Whose settings cannot be read (the role has gone from the registry, its credentials cannot be opened) falls under the platform's
+    bound alone: whether it may run is for others to say, and its work can still be handed on.
+    """
+    try:
+        given = configuration.settings_for(tenant_id, role).backlog
+    except AgentError:
+        given = {}
     most = given.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
     return Policy(min(most, settings.ORCHESTRATOR_MAX_BACKLOG), given.get("when_full", REJECT))
 

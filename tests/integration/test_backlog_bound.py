@@ -278,3 +278,13 @@ def test_without_a_bound_nobody_looks_how_much_waits(engine: Engine, acme: Tenan
         engine.submit(acme, "dev")
 
     assert [sql for sql in asked if "count(" in sql.lower() or "advisory" in sql.lower()] == []
+
+
+def test_work_of_a_role_that_has_left_the_registry_waits_within_the_platforms_bound(
+    engine: Engine, tenant: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_BACKLOG = 1
+    assert engine.submit(tenant, "gone-from-the-registry")
+    assert waiting(tenant, "gone-from-the-registry") == 1
+    with pytest.raises(BacklogFull):
+        engine.submit(tenant, "gone-from-the-registry")

@@ -84,7 +84,8 @@ def waiting(engine: Engine, tenant: Tenant) -> Waiting:
     work.call("report_blocker", type="api_outage", message="The shop does not answer")
     _, resolution = work.call("report_blocker", type="api_outage", message="It does not either")
     _, subtask = work.call("create_subtask", name="part", agent_role=UNSERVED, blocking=True)
-    work.call("request_human_review", question="Like this?", rules=IN_TIME)
+    work.call("request_human_review", question="Like this?")
+    work.approval(rules=IN_TIME)
     work.call("reassign_task", human_role="editor", reason="needs a person")
     reassignment.reassign(
         tenant.pk, subtask, actor="user:ines", reason="other role", agent_role="qa-engineer"
@@ -271,7 +272,8 @@ DAMAGE = {
     ),
     "people were reminded of what they had answered": (
         {"I30"},
-        "UPDATE activities_activity SET finished_at = now() - interval '1 hour' WHERE link_kind = 'review'",
+        "UPDATE activities_activity SET finished_at = now() - interval '1 hour'"
+        " WHERE id IN (SELECT activity_id FROM activities_deadline)",
     ),
     "a default outcome is not what the rules say": (
         {"I30"},

@@ -25,14 +25,28 @@ def told(section: str) -> set[str]:
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
+def _code_in(assignment: ast.Assign) -> list[ast.expr]:
+    """What it gives the variable `code`."""
+    given = []
+    for target in assignment.targets:
+        names, values = [target], [assignment.value]
+        if isinstance(target, ast.Tuple) and isinstance(assignment.value, ast.Tuple):
+            names, values = target.elts, assignment.value.elts
+        given += [v for n, v in zip(names, values, strict=True) if isinstance(n, ast.Name) and n.id == "code"]
+    return given
+
+
 def reasons_in(module: tree.Module) -> set[str]:
-    """Every code that the module gives a `Waiting`, also by way of its tables."""
+    """Every code that the module gives a `Waiting`: in the call, by way of a variable `code`, and by way of its tables."""
+    given = [call.args[0] for call in module.calls() if tree.called_name(call) == "Waiting" and call.args]
+    given += [
+        each for node in ast.walk(module.syntax) if isinstance(node, ast.Assign) for each in _code_in(node)
+    ]
     codes = {
-        argument.value
-        for call in module.calls()
-        if tree.called_name(call) == "Waiting" and call.args
-        for argument in ast.walk(call.args[0])
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+        part.value
+        for argument in given
+        for part in ast.walk(argument)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
     return codes | {code for code, _ in waiting._HELD_BACK.values()} | set(waiting._CAPPED.values())
 
