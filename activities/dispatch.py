@@ -25,7 +25,6 @@ from activities import (
     leases,
     messages,
     on_record,
-    pacing,
     relay,
     requests,
     results,
@@ -41,7 +40,6 @@ from activities.protection import PROTECTION
 from activities.requests import Attempt, Material
 from activities.run_links import LinkOfRun
 from activities.run_tokens import RunToken
-from activities.runaway import GUARD, limit_of
 from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
@@ -109,15 +107,13 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
     """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
     run_id, began = uuid7(), time.time_ns()
     with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
-        claimed = start = None
+        claimed = None
+        if not door_open:
+            # The door has closed on it. It is offered again, to workers whose doors are open.
+            _give_back_unless_used(grant)
+            return True
         try:
-            start = _start_of(grant) if door_open else None
-            if start is None:
-                # The door has closed on it. It is offered again, to workers whose doors are open.
-                _give_back_unless_used(grant)
-                return True
-            if pacing.may_start(grant):
-                claimed = results.persistently(lambda: _claim(grant, lease, run_id))
+            claimed = results.persistently(lambda: _claim(grant, lease, run_id))
         except AgentError as error:
             logger.warning(
                 "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
@@ -127,7 +123,6 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             refusal = error
             results.persistently(lambda: budget_waits.put_off(grant.tenant_id, grant.activity_id, refusal))
         if claimed is None:
-            GUARD.give_back(grant.role, start)
             results.persistently(lambda: _give_back_unless_used(grant, run_id))
             return False
         try:
@@ -142,12 +137,6 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             relay.hand_over(_turned_over(grant))
             return True
     return False
-
-
-def _start_of(grant: Grant) -> float | None:
-    """A start of the role at this worker; None when it has had its starts for now."""
-    role = configuration.settings_for(grant.tenant_id, grant.role)
-    return GUARD.take(grant.role, limit_of(role.adapter))
 
 
 def _turned_over(grant: Grant) -> Exchange:
@@ -193,7 +182,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
         # The slot is that of somebody else's message, which is still to come.
         messages.refuse("forged", grant)
     elif used is None:
-        relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+        relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant, unused=True)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +251,8 @@ def _answered(claimed: _Claimed, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
         results.persistently(lambda: parking.park(run, result, claimed.row))
-        if claimed.row.group_key:
-            _leave_seat(claimed.grant)  # The other slots it keeps, since its group waits for it.
+        if claimed.row.group_key or claimed.row.files:
+            _leave_seat(claimed.grant)  # The other slots it keeps, since its group or its files wait for it.
         return
     if isinstance(result, Accepted):
         results.persistently(lambda: conversations.saw(run, result.session_id))

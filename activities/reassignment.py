@@ -131,6 +131,8 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         schedule_id=activity.schedule_id,
         round=activity.round,
         group_key=activity.group_key,
+        group_scope=activity.group_scope,
+        files=activity.files,
         not_before=activity.not_before,
         expires_at=activity.expires_at,
         due_at=activity.due_at,

@@ -176,7 +176,7 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
 
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
-    fields = ("id", "tenant_id", "agent_role", "priority", "created_at", "group_key")
+    fields = ("id", "tenant_id", "agent_role", "priority", "created_at", "group_key", "group_scope", "files")
     return list(
         Activity.objects.filter(pk__in=set(ids), status="created", assignee_type="agent").only(*fields)
     )

@@ -13,6 +13,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -75,6 +76,7 @@ def turn_over(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Gran
         except (Closed, redis.RedisError):
             _relay.put(what)
             return None
+        _relay.ask_again(grants.ask_again_seconds)
         mine = next((grant for grant in grants if grant.started), None)
         rest = [grant for grant in grants if not grant.started]
         if rest:
@@ -88,6 +90,7 @@ def grant_waiting() -> int:
     Raises `Closed` and the errors of Redis.
     """
     grants = exchange(Exchange(), start_roles=(), start=0)
+    _relay.ask_again(grants.ask_again_seconds)
     if grants:
         _publish(grants)
     return len(grants)
@@ -106,6 +109,11 @@ def flush(timeout: float = 5.0) -> bool:
     return _relay.flush(timeout)
 
 
+def rest() -> None:
+    """Forget that this process should ask again; the leader does it within a second."""
+    _relay.rest()
+
+
 def _publish(grants: list[Grant]) -> None:
     try:
         publishing.publish(grants)
@@ -117,7 +125,7 @@ def _publish(grants: list[Grant]) -> None:
 
 
 class _Relay:
-    """One thread and what it has still to do."""
+    """One thread, what it has still to do, and when it is to ask for what a limit over time has held back."""
 
     def __init__(self) -> None:
         self._reset()
@@ -129,6 +137,7 @@ class _Relay:
         self._changed = threading.Condition()
         self._idle = True
         self._thread: threading.Thread | None = None
+        self._ask_at: float | None = None  # by the monotonic clock
 
     def put(self, what: Exchange) -> None:
         if not what:
@@ -137,10 +146,26 @@ class _Relay:
             if len(self._waiting.offers) + len(self._waiting.releases) < KEPT_AT_MOST:
                 self._waiting.add(what)
             self._idle = False
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="relay", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._wake()
+
+    def ask_again(self, seconds: float | None) -> None:
+        """Exchange again after so long, whether there is something to hand over then or not; None changes nothing."""
+        if seconds is None:
+            return
+        with self._changed:
+            at = time.monotonic() + seconds
+            self._ask_at = at if self._ask_at is None else min(at, self._ask_at)
+            self._wake()
+
+    def rest(self) -> None:
+        with self._changed:
+            self._ask_at = None
+
+    def _wake(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name="relay", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
         with self._changed:
@@ -149,15 +174,20 @@ class _Relay:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
+                while not self._waiting and (self._ask_at is None or self._ask_at > time.monotonic()):
+                    self._changed.wait(None if self._ask_at is None else self._ask_at - time.monotonic())
                 batch, self._waiting = self._waiting, Exchange()
+                if self._ask_at is not None and self._ask_at <= time.monotonic():
+                    self._ask_at = None
             try:
                 with _traced(batch):
                     grants = exchange(batch)
+                    self.ask_again(grants.ask_again_seconds)
                     if grants:
                         _publish(grants)
             except (Closed, redis.RedisError) as error:
-                self._keep_for_later(batch, error)
+                if batch:
+                    self._keep_for_later(batch, error)
                 continue
             with self._changed:
                 self._idle = not self._waiting

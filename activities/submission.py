@@ -57,6 +57,8 @@ class NewActivity:
     schedule_id: UUID | None = None
     dedup_key: str | None = None
     group_key: str | None = None
+    group_scope: str = "role"  # or tenant: one group over all its roles
+    files: Sequence[str] = ()  # as `file_scopes.as_set` gives them
     not_before: datetime | None = None
     expires_at: datetime | None = None
     due_at: datetime | None = None
@@ -205,6 +207,8 @@ def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID,
             item.priority,
             created[item.id].created_at,
             created[item.id].group_key,
+            item.group_scope,
+            tuple(item.files),
         )
         for item in items
         if item.agent_role and not (item.not_before and item.not_before > now)

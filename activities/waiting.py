@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -58,6 +58,7 @@ _HELD_BACK = {
 }
 _CAPPED = {
     "group": "group_cap",
+    "files": "group_cap",
     "pair": "tenant_cap",
     "tenant": "tenant_cap",
     "role": "role_cap",
@@ -174,11 +175,6 @@ def _delayed(
     seconds = max(0.0, (due_at - clock.now()).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
     said = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
-    if cause == "rate":
-        detail = f"The rate of {activity.agent_role} allows its next start at {said}."
-        return Waiting(
-            "provider_limit", detail, holder=activity.agent_role, estimate_seconds=round(seconds, 1)
-        )
     if cause == "retry" and held is not None:
         code, words = _HELD_BACK[held["code"]]
         holder = str(held.get("held_by") or activity.agent_role)
@@ -364,13 +360,43 @@ def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
     if at == "ready":
         estimate = _estimate(position, standing["duration"], standing["seats"])
         return Waiting("queued", QUEUED, _full(standing, role), position=position, estimate_seconds=estimate)
+    if "due" in standing:
+        return _late(at.partition(":")[0], position, standing, role)
     return _capped(at, position, standing, role)
+
+
+def _late(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+    """It waits for a limit that has room again at a time that is known."""
+    seconds = float(standing["due"]) / 1000
+    said = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
+    if kind == "rate":
+        # Those before it get the tokens before its own.
+        estimate = seconds + (position - 1) / float(standing["per_second"])
+        detail = f"The rate of {role} allows its next start at {said}."
+        return Waiting(
+            "provider_limit", detail, holder=role, position=position, estimate_seconds=round(estimate, 1)
+        )
+    if kind == "starts":
+        holder = f"runaway guard: {standing['used']} of {standing['cap']} starts within a minute for {role}"
+        detail = f"As many have started within a minute as may; the next may start at {said}."
+        return Waiting(
+            "role_cap", detail, holder=holder, position=position, estimate_seconds=round(seconds, 1)
+        )
+    code, words = _HELD_BACK.get(str(standing.get("code")), _HELD_BACK["provider_limit"])
+    holder = str(standing["holder"])
+    detail = words.format(holder=holder, at=said)
+    return Waiting(code, detail, holder=holder, position=position, estimate_seconds=round(seconds, 1))
 
 
 def _capped(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
     kind, cap, used = scope.partition(":")[0], int(standing.get("cap") or 0), int(standing.get("used") or 0)
+    if kind == "files":
+        detail = "Other work has some of its files, or comes before it and waits for them."
+        holder = f"activity {standing['holder']}" if standing.get("holder") else None
+        return Waiting(_CAPPED[kind], detail, holder=holder, position=position)
+    *_, group_role, group = scope.split(":", 3) if kind == "group" else ("", "")
     whose = {
-        "group": f"{role} in the group {scope.split(':', 3)[-1]}",
+        "group": f"{'all roles' if group_role == '*' else role} in the group {group}",
         "tenant": "this tenant",
         "role": f"{role} over all tenants",
         "global": "all roles together",

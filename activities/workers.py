@@ -15,7 +15,6 @@ from activities.exceptions import RunSuperseded
 from activities.models import ActivityRun
 from activities.protection import PROTECTION
 from activities.run_tokens import RunToken
-from activities.runaway import GUARD
 from agents import skill_files
 from agents.command_line import upkeep
 from tenants import row_security
@@ -45,7 +44,6 @@ def _tend(lease: leases.Lease) -> None:
     looks = 0
     while not lease.ended.wait(settings.ORCHESTRATOR_LOAD_SECONDS):
         _try(PROTECTION.look)
-        _try(GUARD.open_due)
         if looks % SWEEP_LOOKS == 0:
             _try(upkeep.sweep)
         if looks % TIDY_LOOKS == 0:

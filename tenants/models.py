@@ -27,6 +27,12 @@ class Tenant(models.Model):
         blank=True,
         help_text="Activities that may run at once over all roles. Empty: no limit of its own.",
     )
+    max_concurrency_per_group = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+    )
     weight = models.PositiveIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(1000)],

@@ -1,6 +1,6 @@
 """Who is next, in plain Python: what the admission scripts must agree with grant by grant. It knows no index, only the rules of ADR 7.
 
-Rates have their place in `may_start`.
+Work on files is compared elsewhere: who waits for them depends on who has been looked at.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ class Waiter:
     score: int
     group: str
     since: int
+    files: str = ""
 
     def scopes(self) -> list[str]:
-        group = [f"group:{self.tenant}:{self.role}:{self.group}"] if self.group else []
+        among, _, key = self.group.split("|", 2) if self.group else ("", "", "")
+        group = [f"group:{self.tenant}:{'*' if among == 'tenant' else self.role}:{key}"] if key else []
         return [*group, f"pair:{self.tenant}:{self.role}", f"tenant:{self.tenant}", f"role:{self.role}", "global"]  # fmt: skip
 
 
@@ -50,7 +52,7 @@ class Reference:
     now: int
     ageing_ms: int
     share: int
-    caps: dict[str, int] = field(default_factory=dict)
+    caps: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     pools: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, Waiter] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class Reference:
     floors: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     durations: dict[tuple[str, str], float] = field(default_factory=dict)
     passed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    buckets: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # tokens, and when
+    starts: dict[str, tuple[str, int]] = field(default_factory=dict)  # by activity: scope, and when
 
     def domain(self, role: str) -> str:
         return "*" if "global" in self.caps else self.pools.get(role, role)
@@ -74,10 +78,26 @@ class Reference:
         used = sum(scope in [*slot.waiter.scopes(), f"seat:{slot.pool}"] for slot in self.slots.values())
         return cap is None or used < cap
 
+    def tokens(self, tenant: str, role: str) -> float | None:
+        if (rate := self.caps.get(f"rate:{tenant}:{role}")) is None:
+            return None
+        per_second, capacity = map(float, rate.split("|"))
+        if (kept := self.buckets.get((tenant, role))) is None:
+            return capacity
+        return min(capacity + per_second * 25 / 1000, kept[0] + (self.now - kept[1]) * per_second / 1000)
+
+    def put_tokens(self, tenant: str, role: str, change: int) -> None:
+        if (tokens := self.tokens(tenant, role)) is not None:
+            self.buckets[tenant, role] = (float(f"{tokens + change:.6f}"), self.now)
+
     def may_start(self, waiter: Waiter) -> bool:
         pool = self.pools.get(waiter.role)
         seats = pool is not None and f"seat:{pool}" in self.caps and self.has_room(f"seat:{pool}")
-        return seats and all(map(self.has_room, waiter.scopes()))
+        tokens = self.tokens(waiter.tenant, waiter.role)
+        scope = f"starts:{waiter.role}"
+        within = sum(of == scope and self.now - at < 60_000 for of, at in self.starts.values())
+        in_time = (tokens is None or tokens + 0.000001 >= 1) and within < self.caps.get(scope, 1_000_000)
+        return seats and in_time and all(map(self.has_room, waiter.scopes()))
 
     def held_back(self, tenant: str, role: str) -> bool:
         return not (self.has_room(f"pair:{tenant}:{role}") and self.has_room(f"tenant:{tenant}"))
@@ -108,6 +128,9 @@ class Reference:
     def release(self, id: str) -> None:
         if (slot := self.slots.get(id)) is None:
             return
+        if not slot.started:
+            self.put_tokens(slot.waiter.tenant, slot.waiter.role, +1)
+            self.starts.pop(id, None)
         waiter, was_held_back = slot.waiter, self.held_back(slot.waiter.tenant, slot.waiter.role)
         del self.slots[id]
         actual = (self.now - slot.started) / 1000 if slot.started else 0
@@ -193,6 +216,11 @@ class Reference:
         level = self.times[domain, waiter.tenant, waiter.band]
         self.raise_floor(f"role:{waiter.role}", waiter.band, level)
         self.raise_floor(f"domain:{domain}", waiter.band, level)
+        if self.tokens(waiter.tenant, waiter.role) is not None:
+            self.raise_time(waiter)
+        self.put_tokens(waiter.tenant, waiter.role, -1)
+        if f"starts:{waiter.role}" in self.caps:
+            self.starts[waiter.id] = (f"starts:{waiter.role}", self.now)
         expected = self.durations.get((waiter.tenant, waiter.role), 0.1)
         self.charge(waiter.tenant, waiter.role, expected)
         self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
+from activities import file_scopes
 from activities.admission import scripts
 from tenants import tracing
 
@@ -27,6 +28,8 @@ class Offer(NamedTuple):
     priority: int
     since: datetime
     group_key: str | None
+    group_scope: str = "role"
+    files: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, activity: Any) -> Self:
@@ -38,6 +41,8 @@ class Offer(NamedTuple):
             activity.priority,
             activity.created_at,
             activity.group_key,
+            activity.group_scope,
+            tuple(activity.files),
         )
 
     def arguments(self) -> list[object]:
@@ -49,16 +54,36 @@ class Offer(NamedTuple):
             self.role,
             band,
             score,
-            self.group_key or "",
+            line_of(self.group_key, self.group_scope, self.files),
             since,
+            "\n".join(self.files),
         ]
 
 
+def line_of(group_key: str | None, group_scope: str, files: Sequence[str]) -> str:
+    """What sets work apart from other work of its tenant, role and band: those with an equal line are eligible together."""
+    if not group_key and not files:
+        return ""
+    return f"{group_scope}|{file_scopes.digest_of(files)}|{group_key or ''}"
+
+
 class Release(NamedTuple):
-    """A slot that is no longer needed."""
+    """A slot that is no longer needed. `unused`: nothing was started with it, so limits over time count it no more."""
 
     activity_id: UUID
     grant: str
+    unused: bool = False
+
+
+class Hold(NamedTuple):
+    """A provider cannot take work of this role for so long; urgent work neither, or only what is not `urgent`."""
+
+    tenant_id: UUID
+    role: str
+    urgent: bool
+    seconds: float
+    code: str  # of `/why/`
+    holder: str  # for people
 
 
 class Grant(NamedTuple):
@@ -71,6 +96,13 @@ class Grant(NamedTuple):
     started: bool
 
 
+class Grants(list[Grant]):
+    """`ask_again_seconds`: when the caller should exchange again, because a rate has a token then for something that waits. Only one
+    caller at a time is told so."""
+
+    ask_again_seconds: float | None = None
+
+
 @dataclass(slots=True)
 class Exchange:
     """What one call brings. Repeating it after a lost answer is safe."""
@@ -78,15 +110,17 @@ class Exchange:
     releases: list[Release] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     withdrawals: list[UUID] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
     causes: list[tracing.Cause] = field(default_factory=list)  # the spans that it comes from
 
     def __bool__(self) -> bool:
-        return bool(self.releases or self.offers or self.withdrawals)
+        return bool(self.releases or self.offers or self.withdrawals or self.holds)
 
     def add(self, other: Exchange) -> None:
         self.releases += other.releases
         self.offers += other.offers
         self.withdrawals += other.withdrawals
+        self.holds += other.holds
         if len(self.causes) < tracing.MOST_CAUSES:
             self.causes += [cause for cause in other.causes if cause not in self.causes]
 
@@ -96,7 +130,7 @@ def band_of(priority: int) -> int:
     return 1 if priority < 5 else 2 if priority < 10 else 3 if priority < 20 else 4
 
 
-def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
+def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> Grants:
     """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
     # Of two offers of one activity the later one knows its present priority; admission would keep the first.
     offers = {offer.activity_id: offer for offer in what.offers}
@@ -104,9 +138,20 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
         "exchange",
         orjson.dumps(
             {
-                "release": [[str(item.activity_id), item.grant] for item in what.releases],
+                "release": [[str(item.activity_id), item.grant, int(item.unused)] for item in what.releases],
                 "withdraw": [str(item) for item in what.withdrawals],
                 "offer": [offer.arguments() for offer in offers.values()],
+                "hold": [
+                    [
+                        str(item.tenant_id),
+                        item.role,
+                        int(item.urgent),
+                        int(item.seconds * 1000),
+                        item.code,
+                        item.holder,
+                    ]
+                    for item in what.holds
+                ],
                 "limit": GRANTS_PER_CALL,
                 "ageing_ms": int(settings.ORCHESTRATOR_AGEING_SECONDS * 1000),
                 "share": settings.ORCHESTRATOR_AGED_SHARE,
@@ -117,9 +162,10 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
     )
     if answer == b"closed":
         raise scripts.Closed
-    if answer == b"[]":
-        return []
-    return [
+    told = orjson.loads(answer)
+    grants = Grants(
         Grant(UUID(activity), UUID(tenant), role, grant, bool(started))
-        for activity, tenant, role, grant, started in orjson.loads(answer)
-    ]
+        for activity, tenant, role, grant, started in told.get("grants", ())
+    )
+    grants.ask_again_seconds = told["ask"] / 1000 if "ask" in told else None
+    return grants

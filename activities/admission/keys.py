@@ -7,7 +7,7 @@ layout counts as none: after an upgrade that changes what follows, admission is 
     epoch         string  of the leader that wrote this generation
     entries       hash    activity -> "since ms|lane"
     queue:<lane>  zset    activity by score: enqueued ms + 30 s per level of priority
-    lanes         hash    lane -> "", or the scope of its own (its group) at which it is parked
+    lanes         hash    lane -> "", or the scope of its own (its group, its files) at which it is parked
     lanes:<role>:<band>:<tenant>  zset  lane by the score of its first waiter; infinite while it is parked
     parked        set     scopes at which lanes are parked
     parked:<scope>        set   lanes that wait for a slot of this scope
@@ -18,6 +18,13 @@ layout counts as none: after an upgrade that changes what follows, admission is 
     slots, used, held     hash  activity -> slot, scope -> count, role -> count
     unstarted     zset    activity by the ms of its grant
     caps, weights, pools, digest  limits in force
+    tokens, holds         hash  "tenant|role" -> "tokens|at ms"; "tenant|role|urgent or rest" -> "until ms|code|holder"
+    starts:<scope>        zset  grant by the ms of its start, of the last minute
+    due           zset    "tenant|role|band" of what waits for a limit over time, by the ms at which that has room
+    alarm         string  the ms for which somebody has been told to ask again
+    files, file_uses      hash  "tenant|digest" -> paths of a set of files, and how much work that waits or runs has it
+    holders:<tenant>      hash  digest -> activity that runs on these files
+    claims:<tenant>       hash  lane that waits for its files -> "band|score" of its claim to them
     times:<domain>        hash  "tenant|band" -> virtual time
     floors        hash    where those stand who were served last, by role and by domain
     durations, since_aged, grants   average durations, aged work passed over, a counter that makes grants unique
@@ -29,7 +36,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-LAYOUT = "2"  # of the keys below: raise it with every change that older scripts would misread
+LAYOUT = "3"  # of the keys below: raise it with every change that older scripts would misread
 
 
 def pointer() -> str:

@@ -7,7 +7,8 @@ within 2 s, and a worker does it when it comes up, so its first work need not wa
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from tenants.context import system_scope
 from tenants.models import Tenant
 
 Limits = dict[str, dict[str, Any]]
+NO_LIMIT = "none"
 
 
 def refresh(*, generation: str = "") -> bool:
@@ -34,28 +36,45 @@ def refresh(*, generation: str = "") -> bool:
 
 
 def current() -> Limits:
-    """Caps by scope, weights by tenant, pools by role, as the rows say."""
-    caps: dict[str, int] = {}
+    """Caps by scope, weights by tenant, pools by role, as the rows say. Limits over time are among the caps, see lua/library.lua."""
+    caps: dict[str, int | str] = {}
     with system_scope():
-        for agent in Agent.objects.only("role", "tenant_concurrency", "max_concurrency", "paused", "enabled"):
+        agents = {
+            agent.role: agent
+            for agent in Agent.objects.only(
+                "role", "tenant_concurrency", "max_concurrency", "paused", "enabled", "adapter", "options"
+            )
+        }
+        for agent in agents.values():
             caps[f"pair:*:{agent.role}"] = agent.tenant_concurrency
             if agent.paused or not agent.enabled:
                 caps[f"role:{agent.role}"] = 0
             elif agent.max_concurrency is not None:
                 caps[f"role:{agent.role}"] = agent.max_concurrency
         weights = _tenant_limits(caps)
-        _config_limits(caps)
-        workers = WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency", "closed")
+        workers = list(
+            WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency", "closed")
+        )
+        serving = Counter(role for roles, _, _ in workers for role in roles)
+        _config_limits(caps, agents, serving)
         pools, seats = worker_pools([_behind_doors(*worker) for worker in workers])
+    for role, agent in agents.items():
+        if limit := agent.starts_per_minute():
+            caps[f"starts:{role}"] = limit * max(1, serving[role])
     if settings.ORCHESTRATOR_MAX_CONCURRENCY:
         caps["global"] = settings.ORCHESTRATOR_MAX_CONCURRENCY
     caps |= {f"seat:{pool}": count for pool, count in seats.items()}
     return {"caps": caps, "weights": weights, "pools": pools}
 
 
-def _tenant_limits(caps: dict[str, int]) -> dict[str, int]:
+def _tenant_limits(caps: dict[str, int | str]) -> dict[str, int]:
     weights = {}
-    for tenant in Tenant.objects.only("id", "paused", "is_active", "max_concurrency", "weight"):
+    rows = Tenant.objects.only(
+        "id", "paused", "is_active", "max_concurrency", "max_concurrency_per_group", "weight"
+    )
+    for tenant in rows:
+        if tenant.max_concurrency_per_group is not None:
+            caps[f"groups:{tenant.pk}:*"] = tenant.max_concurrency_per_group
         if tenant.paused or not tenant.is_active:
             caps[f"tenant:{tenant.id}"] = 0
         elif tenant.max_concurrency is not None:
@@ -65,9 +84,18 @@ def _tenant_limits(caps: dict[str, int]) -> dict[str, int]:
     return weights
 
 
-def _config_limits(caps: dict[str, int]) -> None:
+def _config_limits(
+    caps: dict[str, int | str], agents: Mapping[str, Agent], serving: Mapping[str, int]
+) -> None:
     for config in AgentConfig.objects.only(
-        "tenant_id", "agent_id", "max_concurrency", "max_concurrency_per_group", "paused", "enabled"
+        "tenant_id",
+        "agent_id",
+        "max_concurrency",
+        "max_concurrency_per_group",
+        "paused",
+        "enabled",
+        "rate",
+        "adapter",
     ):
         pair = f"{config.tenant_id}:{config.agent_id}"
         if config.paused or not config.enabled:
@@ -76,6 +104,13 @@ def _config_limits(caps: dict[str, int]) -> None:
             caps[f"pair:{pair}"] = config.max_concurrency
         if config.max_concurrency_per_group is not None:
             caps[f"groups:{pair}"] = config.max_concurrency_per_group
+        if config.rate:
+            caps[f"rate:{pair}"] = f"{config.rate['per_second']:.12g}|{config.rate['capacity']:.12g}"
+        agent = agents.get(config.agent_id)
+        if agent is not None and config.adapter and config.adapter != agent.adapter:
+            # It does the role in another way than the others, so it has starts of its own.
+            limit = agent.starts_per_minute(config.adapter)
+            caps[f"starts:{pair}"] = limit * max(1, serving.get(config.agent_id, 0)) if limit else NO_LIMIT
 
 
 def _behind_doors(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:

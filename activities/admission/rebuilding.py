@@ -8,25 +8,33 @@ leader that was frozen over its rebuilding cannot open what is out of date.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
 import orjson
 import redis
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Now
 
 from activities.admission import keys, limits, scripts
-from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of
+from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of, line_of
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
+from agents.models import AgentConfig
+from tenants import clock
 from tenants.context import system_scope
+from tenants.identifiers import first_id_at
 from tenants.redis import client
 
 logger = logging.getLogger(__name__)
 
 PAGE = 1_000
+WINDOW = timedelta(seconds=60)  # of the runaway guard; lua/library.lua has it too.
+LONGEST_LOOK = timedelta(hours=1)  # back at what has started, when a rate is restored
 # A claim that was granted before the wipe commits within this time; then its run is there to be counted.
 SETTLE_SECONDS = 1.0
 
@@ -51,6 +59,7 @@ def rebuild(*, epoch: int = 0, confirm: Callable[[], None] = lambda: None) -> st
     generation = keys.new_generation(secrets.token_hex(4))
     client().set(f"{keys.generation(generation)}epoch", epoch)
     limits.refresh(generation=generation)
+    _restore_starts(generation)
     held = _restore_runs(generation)
     waiting = _restore_waiting(generation)
     confirm()
@@ -70,6 +79,43 @@ def _restore_runs(generation: str) -> int:
     for start in range(0, len(runs), PAGE):
         _restore(generation, hold=[_held(run) for run in runs[start : start + PAGE]])
     return len(runs)
+
+
+def _restore_starts(generation: str) -> None:
+    """Count against limits over time what has started of late, so that a wiped Redis lets nothing through a second time.
+
+    A bucket of tokens is at least as full as its capacity without the starts within the time that it takes to fill; it may be fuller.
+    What filled it longer than `LONGEST_LOOK` ago is not looked at, and counts as started.
+    """
+    with system_scope():
+        runs = _recent(ActivityRun.objects.select_related("activity"), WINDOW)
+        late = list(runs.annotate(age=Now() - F("started_at")))
+        tokens: list[list[object]] = [
+            [str(config.tenant_id), config.agent_id, _tokens_of(config)]
+            for config in AgentConfig.objects.exclude(rate={}).only("tenant_id", "agent_id", "rate")
+        ]
+    starts: list[list[object]] = [
+        [str(run.tenant_id), run.activity.agent_role, run.grant, int(run.age.total_seconds() * 1000)]
+        for run in late
+    ]
+    for start in range(0, len(starts), PAGE):
+        _restore(generation, starts=starts[start : start + PAGE])
+    _restore(generation, tokens=tokens)
+
+
+def _tokens_of(config: AgentConfig) -> float:
+    per_second, capacity = float(config.rate["per_second"]), float(config.rate["capacity"])
+    look = min(timedelta(seconds=capacity / per_second), LONGEST_LOOK)
+    started = _recent(
+        ActivityRun.objects.filter(tenant_id=config.tenant_id, activity__agent_role=config.agent_id), look
+    )[: math.ceil(capacity)].count()
+    return max(0.0, min(capacity, look.total_seconds() * per_second) - started)
+
+
+def _recent(runs: QuerySet[ActivityRun], within: timedelta) -> QuerySet[ActivityRun]:
+    """Those that have started of late. Their ids are made by the clock of a worker, which may be an hour off."""
+    earliest = first_id_at(clock.now() - within - LONGEST_LOOK)
+    return runs.filter(pk__gte=earliest, started_at__gt=Now() - within)
 
 
 def _restore_waiting(generation: str) -> int:
@@ -105,14 +151,22 @@ def _held(run: ActivityRun) -> list[object]:
     activity = run.activity
     seated = 0 if run.accepted_at else 1
     return [
-        str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority), activity.group_key or "", run.grant, seated
+        str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority),
+        line_of(activity.group_key, activity.group_scope, activity.files), run.grant, seated, "\n".join(activity.files),
     ]  # fmt: skip
 
 
 def _restore(
-    generation: str, *, hold: list[list[object]] | None = None, offer: list[Offer] | None = None
+    generation: str,
+    *,
+    hold: Sequence[list[object]] = (),
+    offer: Sequence[Offer] = (),
+    starts: Sequence[list[object]] = (),
+    tokens: Sequence[list[object]] = (),
 ) -> None:
-    document = {"hold": hold or [], "offer": [item.arguments() for item in offer or []]}
+    document = {
+        "hold": hold, "offer": [item.arguments() for item in offer], "starts": starts, "tokens": tokens
+    }  # fmt: skip
     if scripts.run("restore", generation, orjson.dumps(document)) < 0:
         raise scripts.Closed
 

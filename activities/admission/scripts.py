@@ -27,7 +27,7 @@ class Closed(Exception):
 
 @cache
 def _source(name: str) -> str:
-    parts = ((FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("library", name))
+    parts = ((FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("files", "library", name))
     return "\n".join((f'local LAYOUT = "{keys.LAYOUT}"', *parts))
 
 

@@ -98,6 +98,13 @@ class ActivitySerializer(Shown):
     round = serializers.IntegerField()
     dedup_key = serializers.CharField(allow_null=True)
     group_key = serializers.CharField(allow_null=True)
+    group_scope = serializers.CharField(
+        help_text="role or tenant: among whose activities `group_key` counts."
+    )
+    files = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What it works on: no other activity of the tenant with an overlapping path runs at once.",
+    )
     attempts = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
     stalls = serializers.IntegerField()

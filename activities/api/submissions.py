@@ -8,8 +8,10 @@ from uuid import UUID
 
 from rest_framework import serializers
 
+from activities import file_scopes
 from activities.api.priorities import SCALES, PriorityField, priority_of
 from activities.bodies.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
+from activities.models.activity import GroupScope
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
 from agents.api.strict import (
@@ -30,6 +32,31 @@ LONGEST_NAME = 200
 LONGEST_KEY = 200
 LONGEST_TIMEOUT = 86_400  # seconds; a provider's batch may take a day
 MOST_ATTEMPTS = 50
+
+
+class FilesField(serializers.ListField):
+    """Paths and globs, each of whose faults is named by its place."""
+
+    child = serializers.CharField()
+    default_error_messages = {"not_a_list": "must be a list of paths"}
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if not isinstance(data, list):
+            self.fail("not_a_list", input_type=type(data).__name__)
+        if len(data) > file_scopes.MOST_FILES:
+            raise serializers.ValidationError([f"must have at most {file_scopes.MOST_FILES} paths"])
+        faults: dict[Any, Any] = {}
+        found = set()
+        for index, path in enumerate(data):
+            try:
+                if not isinstance(path, str):
+                    raise ValueError("must be text")
+                found.add(file_scopes.normalised(path))
+            except ValueError as error:
+                faults[index] = [str(error)]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return sorted(found)
 
 
 class GivenInputSerializer(StrictSerializer):
@@ -58,6 +85,14 @@ class NewActivitySerializer(RulesSerializer):
     expires_at = Moment(**OPTIONAL)
     dedup_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
     group_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
+    group_scope = OneOf(
+        choices=GroupScope.values,
+        help_text="Whether the group is one of its role, which is the default, or of all roles of the tenant.",
+        **OPTIONAL,
+    )
+    files = FilesField(
+        help_text="Paths and globs (`src/**`) that nobody else of the tenant may work on at once.", **OPTIONAL
+    )
     deliverable = Identifier(**OPTIONAL)
     mailbox = Text(
         max_length=LONGEST_KEY,
@@ -118,6 +153,10 @@ def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
         return {"agent_role": [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]}
     if human and attrs.get("requires_approval"):
         return {"requires_approval": ["is for an agent's work"]}
+    if human and attrs.get("files"):
+        return {"files": ["is for an agent's work"]}
+    if "group_scope" in attrs and "group_key" not in attrs:
+        return {"group_scope": ["needs group_key"]}
     return {}
 
 

@@ -57,6 +57,8 @@ def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | Non
         round=rejected.round + 1,
         schedule_id=rejected.schedule_id,
         group_key=rejected.group_key,
+        group_scope=rejected.group_scope,
+        files=rejected.files,
         timeout_seconds=rejected.timeout_seconds,
         retry=rejected.retry,
         max_attempts=rejected.max_attempts,

@@ -48,7 +48,7 @@ def _moved(row: Any) -> BatchItem | None:
 
 def park(run: RunToken, parked: Parked, row: Any) -> None:
     """Keep the run's request, and let its slots go. Raises `RunSuperseded`."""
-    holds_up_group = bool(row.group_key)
+    holds_up_group = bool(row.group_key or row.files)
     with tenant_scope(run.tenant_id):
         # The item first: its key locks the activity, which goes before the run.
         BatchItem.objects.create(

@@ -16,6 +16,13 @@ class AssigneeType(models.TextChoices):
     HUMAN = "human"
 
 
+class GroupScope(models.TextChoices):
+    """Among whose activities a group key counts."""
+
+    ROLE = "role"
+    TENANT = "tenant"
+
+
 class Activity(TenantOwned):
     """`status` is written by `activities.transitions` alone; people and code ask it for a verb."""
 
@@ -82,6 +89,19 @@ class Activity(TenantOwned):
 
     dedup_key = models.CharField(max_length=200, null=True, blank=True)
     group_key = models.CharField(max_length=200, null=True, blank=True)
+    group_scope = models.CharField(
+        max_length=8,
+        choices=GroupScope.choices,
+        default=GroupScope.ROLE,
+        db_default=GroupScope.ROLE,
+        help_text="Whether its group is one of its role, or of all roles of the tenant.",
+    )
+    files = models.JSONField(
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Paths and globs that nobody else of the tenant may work on at the same time.",
+    )
     not_before = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     due_at = models.DateTimeField(null=True, blank=True)

@@ -42,7 +42,7 @@ WITH waiting AS MATERIALIZED (
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND NOT EXISTS (SELECT FROM activities_activityrun u WHERE u.activity_id = %(activity)s AND u."grant" = %(grant)s)
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-               a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key,
+               a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
                a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options,
               facts.at_hand AS started, facts.reason, facts.session
 ), taken AS (
@@ -75,7 +75,7 @@ WITH waiting AS MATERIALIZED (
 )
 SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed.agent_role, claimed.priority, claimed.params,
        claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
-       claimed.timeout_seconds, claimed.expires_at, claimed.due_at, claimed.group_key, claimed.requires_approval, claimed.link_kind,
+       claimed.timeout_seconds, claimed.expires_at, claimed.due_at, claimed.group_key, claimed.files, claimed.requires_approval, claimed.link_kind,
        claimed.started, claimed.reason, claimed.session, claimed.mailbox_id, claimed.agent_options,
        (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id) FROM taken t)
            AS wakes,

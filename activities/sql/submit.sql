@@ -6,7 +6,7 @@ WITH wanted AS (
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
         is_approval_gate boolean, requires_approval boolean, priority smallint, params jsonb, metadata jsonb,
         input jsonb, input_ref uuid, parent_id uuid, link_kind text, deliverable_id uuid, pipeline_run_id uuid,
-        step text, branch integer, round smallint, schedule_id uuid, dedup_key text, group_key text, not_before timestamptz,
+        step text, branch integer, round smallint, schedule_id uuid, dedup_key text, group_key text, group_scope text, files jsonb, not_before timestamptz,
         expires_at timestamptz, due_at timestamptz, timeout_seconds integer, retry jsonb, max_attempts smallint,
         decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
         agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid)
@@ -21,14 +21,14 @@ WITH wanted AS (
     INSERT INTO activities_activity
         (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,
          requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
-         pipeline_run_id, step, branch, round, schedule_id, dedup_key, group_key, not_before, expires_at, due_at, timeout_seconds,
+         pipeline_run_id, step, branch, round, schedule_id, dedup_key, group_key, group_scope, files, not_before, expires_at, due_at, timeout_seconds,
          retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, fence, attempts, stalls, version, created_at)
     SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
            requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
            pipeline_run_id, step, branch, round, schedule_id, dedup_key,
            coalesce(group_key, 'repository:' || left(CASE WHEN role.options ? 'repositories' THEN params ->> 'repository'
                ELSE regexp_replace(role.options ->> 'repository', '^.*/', '') END, 150)),
-           not_before,
+           group_scope, files, not_before,
            coalesce(expires_at, CASE WHEN
                priority >= 20 AND parent_id IS NULL AND pipeline_run_id IS NULL AND deliverable_id IS NULL AND NOT requires_approval
                AND %(actor)s NOT LIKE 'user:%%' AND jsonb_typeof(role.patience) = 'number'

@@ -101,6 +101,7 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
     search_fields = ("role", "name")
     readonly_fields: tuple[str, ...] = (
         "stored_auth", "created_at", "seen_health", "health_detail", "health_checked_at", "health_failures", "needed_by", "revision",
+        "guard",
     )  # fmt: skip
     inlines = (DeploymentInline,)
     actions = ("roll_back_selected", "check_selected")
@@ -124,7 +125,9 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
         (
             "Limits",
             {
-                "fields": ("tenant_concurrency", "max_concurrency", "timeout_seconds", "retry", "backlog", "revision", "created_at"),
+                "fields": (
+                    "tenant_concurrency", "max_concurrency", "guard", "timeout_seconds", "retry", "backlog", "revision", "created_at",
+                ),
                 "classes": ("tab",),
             },
         ),
@@ -143,6 +146,10 @@ class AgentAdmin(SealingAdmin, DeedsAdmin):
 
     def get_inlines(self, request: HttpRequest, obj: Agent | None) -> Any:
         return self.inlines if obj else ()
+
+    @display(description="Starts a minute for each worker")
+    def guard(self, agent: Agent) -> str:
+        return str(agent.starts_per_minute() or "no limit")
 
     @display(description="In production", ordering="version_in_production")
     def in_production(self, agent: Agent) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.functions import Now
@@ -107,6 +108,12 @@ class Agent(models.Model):
 
     def __str__(self) -> str:
         return self.role
+
+    def starts_per_minute(self, adapter: str = "") -> int:
+        """The runaway guard: how many may start within a minute for each worker, by this adapter or its own; 0: as many as may be."""
+        default: int = settings.ORCHESTRATOR_STARTS_PER_MINUTE.get(adapter or self.adapter, 0)
+        given = self.options.get("starts_per_minute", default)
+        return given if type(given) is int and given >= 0 else default
 
 
 class AgentVersionDeployment(models.Model):

@@ -118,11 +118,11 @@ ORCHESTRATOR_TARGET_CPU = _env.float("ORCHESTRATOR_TARGET_CPU", default=0.0)
 ORCHESTRATOR_TARGET_MEMORY = _env.float("ORCHESTRATOR_TARGET_MEMORY", default=0.0)
 ORCHESTRATOR_RAMP_SECONDS = _env.float("ORCHESTRATOR_RAMP_SECONDS", default=0.1)
 ORCHESTRATOR_LOAD_SECONDS = _env.float("ORCHESTRATOR_LOAD_SECONDS", default=1.0)
-# The runaway guard: starts per minute of one role at one worker, by the kind of adapter; kinds that are not named have no limit.
+# The runaway guard: starts per minute of one role for each of its workers, by the kind of adapter; 0: no limit. What is not named stays.
 ORCHESTRATOR_STARTS_PER_MINUTE = {
-    adapter: int(starts)
-    for adapter, starts in _env.dict("ORCHESTRATOR_STARTS_PER_MINUTE", default={"cli": 10}).items()
-}
+    "cli": 10, "http": 600, "anthropic": 600, "openai": 600, "batch": 600, "inline": 0,
+    **{adapter: int(starts) for adapter, starts in _env.dict("ORCHESTRATOR_STARTS_PER_MINUTE", default={}).items()},
+}  # fmt: skip
 
 # Where agents reach us. Empty: http://127.0.0.1:$PORT
 ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")

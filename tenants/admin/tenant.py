@@ -101,6 +101,7 @@ class TenantAdmin(KeptAdmin):
         "is_active",
         "paused",
         "max_concurrency",
+        "max_concurrency_per_group",
         "weight",
         "timezone",
         "id",

@@ -97,9 +97,9 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
     assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
 
 
-def test_the_limiter_belongs_to_the_doors_to_pacing_and_to_the_governor() -> None:
+def test_the_limiter_belongs_to_the_doors_and_to_the_governor() -> None:
     home = {
-        "tenants.limiter", "tenants.api", "tenants.lockout", "activities.pacing", "activities.tool_rate", "agents.governor",
+        "tenants.limiter", "tenants.api", "tenants.lockout", "activities.tool_rate", "agents.governor",
     }  # fmt: skip
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}

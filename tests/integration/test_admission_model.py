@@ -36,10 +36,20 @@ scopes = st.one_of(
     st.sampled_from([f"role:{role}" for role in ROLES]),
     st.sampled_from([f"tenant:{tenant}" for tenant in TENANTS]),
     st.builds(lambda t, r: f"pair:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
-    st.builds(lambda t, r: f"groups:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
+    st.builds(lambda t, r: f"groups:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from([*ROLES, "*"])),
+)
+rates = st.dictionaries(
+    st.builds(lambda t, r: f"rate:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
+    st.sampled_from(["1|1", "0.5|2", "40|1", "0.01|3"]),
+    max_size=2,
+)
+guards = st.dictionaries(
+    st.sampled_from([f"starts:{role}" for role in ROLES]), st.sampled_from([1, 3, 5]), max_size=1
 )
 limits = st.fixed_dictionaries(
     {
+        "rates": rates,
+        "guards": guards,
         "some": st.dictionaries(scopes, caps, max_size=4),
         "default": st.sampled_from([1, 2, 100]),
         "seats": st.lists(st.integers(0, 4), min_size=3, max_size=3),
@@ -54,7 +64,9 @@ works = st.lists(
         st.sampled_from(TENANTS),
         st.sampled_from(ROLES),
         st.sampled_from([1, 4, 5, 10, 10, 15, 20]),
-        st.sampled_from([None, None, "repo", "site"]),
+        st.sampled_from(
+            [(None, "role"), (None, "role"), ("repo", "role"), ("site", "role"), ("repo", "tenant")]
+        ),
         st.integers(0, 200_000),  # ms that it is old
     ),
     max_size=8,
@@ -81,7 +93,10 @@ class Admission(RuleBasedStateMachine):
     def put(self, given: dict[str, Any], generation: str = "") -> None:
         pools = {role: role for role in ROLES} | given["shared"]
         limit: dict[str, Any] = {
-            "caps": {f"pair:*:{role}": given["default"] for role in ROLES} | given["some"],
+            "caps": {f"pair:*:{role}": given["default"] for role in ROLES}
+            | given["some"]
+            | given["rates"]
+            | given["guards"],
             "weights": given["weights"],
             "pools": {role: pool for role, pool in pools.items() if pool},
         }
@@ -105,7 +120,7 @@ class Admission(RuleBasedStateMachine):
         for tenant, role, priority, group, age in work:
             self.ids += 1
             since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
-            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, group))
+            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group))
         self.trade(
             Exchange(
                 offers=offers,

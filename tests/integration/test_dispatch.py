@@ -296,11 +296,10 @@ def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: 
 
     with tenant_scope(acme.pk):
         (late,) = Activity.objects.filter(status="created")
-        (wake,) = Wake.objects.filter(state="pending")
+    why = waiting.why(acme.pk, late.pk)
     assert len(engine.agent.calls) == 2
-    assert (wake.cause, wake.activity_id) == ("rate", late.pk)
-    assert wake.due_at > datetime.now(UTC) + timedelta(seconds=60)
-    assert waiting.why(acme.pk, late.pk).code == "provider_limit"
+    assert (why.code, why.holder, why.position) == ("provider_limit", "qa", 1)
+    assert why.estimate_seconds == pytest.approx(100, abs=20)
 
 
 def test_a_worker_that_drains_starts_nothing_more_and_its_grants_wait_again(

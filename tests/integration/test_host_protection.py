@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from activities import cancellation, doors, tasks, waiting
+from activities import doors, tasks, waiting
 from activities.admission import inspect, rebuilding
 from activities.host_load import Load, Meter
 from activities.models import WorkerProcess
 from activities.protection import Protection
-from activities.runaway import Guard, limit_of
-from agents.contracts import AdapterSettings, AgentRequest, AgentResult, Completed, Output
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.glass import seeing_all
@@ -256,69 +255,6 @@ def test_a_host_without_limits_of_containers_is_read_as_well(tmp_path: Path) -> 
     assert meter.read().cpu == 0.0
     assert 0 <= meter.read().cpu <= 1
     assert 0 < meter.read().memory < 1
-
-
-# --- The runaway guard ---
-
-
-@pytest.fixture
-def guard(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Guard:
-    settings.ORCHESTRATOR_STARTS_PER_MINUTE = {"inline": 2}
-    found = Guard(clock=Clock())
-    monkeypatch.setattr("activities.dispatch.GUARD", found)
-    return found
-
-
-def test_a_role_starts_so_often_in_a_minute_and_goes_on_then(
-    engine: Engine, acme: Tenant, guard: Guard, intake: Intake
-) -> None:
-    ids = engine.submit(acme, count=3)
-    engine.submit(acme, "dev")
-    engine.drain()
-
-    assert [request.agent_role for request in engine.agent.calls].count("qa") == 2
-    assert [request.agent_role for request in engine.agent.calls].count("dev") == 1  # other roles go on
-    left = next(one for one in ids if engine.status(acme, one) == "created")
-    assert engine.get(acme, left).attempts == 0
-    assert "2 starts within a minute" in str(waiting.why(acme.pk, left).holder)
-    assert intake.told == [["dev", "seo"]]
-
-    guard.clock.now += 59  # type: ignore[attr-defined]
-    guard.open_due()
-    assert engine.drain() == 0
-    guard.clock.now += 2  # type: ignore[attr-defined]
-    guard.open_due()
-    engine.drain()
-    assert engine.status(acme, left) == "done"
-
-
-def test_what_was_not_started_after_all_does_not_count(engine: Engine, acme: Tenant, guard: Guard) -> None:
-    for _ in range(3):
-        (activity_id,) = engine.submit(acme)
-        message = engine.take()
-        elsewhere(lambda cancelled=activity_id: cancellation.cancel(acme.pk, cancelled, actor="test"))
-
-        tasks.run(**(message or {}))
-    engine.submit(acme, count=2)
-    engine.drain()
-
-    assert len(engine.agent.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("adapter", "options", "limit"),
-    [
-        ("cli", {}, 10),
-        ("inline", {}, 0),
-        ("http", {}, 0),
-        ("cli", {"starts_per_minute": 0}, 0),
-        ("http", {"starts_per_minute": 7}, 7),
-    ],
-)
-def test_the_guard_holds_for_what_is_dear_unless_the_role_says_otherwise(
-    adapter: str, options: dict[str, Any], limit: int
-) -> None:
-    assert limit_of(AdapterSettings(adapter, options=options)) == limit
 
 
 # --- The registry ---

@@ -1,10 +1,11 @@
 -- Takes back slots, withdraws and adds waiters, then grants what is next in the one order, all in one step.
 -- KEYS[1]  the pointer
--- ARGV[1]  JSON {"release": [[id, grant]...], "withdraw": [id...],
---                "offer": [[id, tenant, role, band, score ms, group, since ms]...],
+-- ARGV[1]  JSON {"release": [[id, grant, 1 when nothing was started with it, else 0]...], "withdraw": [id...],
+--                "offer": [[id, tenant, role, band, score ms, group, since ms, files]...],
+--                "hold": [[tenant, role, 1 even for urgent work or 0, ms, code, holder]...],
 --                "limit": grants at most, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
 --          `start`: so many grants of these roles are started at once, for a worker that goes on by itself.
--- Returns  "closed", or JSON [[id, tenant, role, grant, started 0 or 1]...]
+-- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing}
 -- Twice    Offers and withdrawals are no-ops the second time, and so are releases, which name their grant.
 
 if not open() then
@@ -12,8 +13,12 @@ if not open() then
 end
 local request = cjson.decode(ARGV[1])
 
+look_at_what_is_due()
+for _, item in ipairs(request.hold) do
+    hold_back(item[1], item[2], item[3] == 1, item[4], item[5], item[6])
+end
 for _, item in ipairs(request.release) do
-    release(item[1], item[2])
+    release(item[1], item[2], item[3] == 1)
 end
 for _, id in ipairs(request.withdraw) do
     if redis.call("HEXISTS", key("entries"), id) == 1 then
@@ -26,7 +31,7 @@ for _, id in ipairs(request.withdraw) do
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8])
 end
 reindex()
 
@@ -49,7 +54,8 @@ while #grants < request.limit do
     end
     grants[#grants + 1] = { granted.id, granted.tenant, granted.role, granted.grant, started }
 end
-if #grants == 0 then
-    return "[]"
+local ask = ask_again_in()
+if #grants == 0 and not ask then
+    return "{}"
 end
-return cjson.encode(grants)
+return cjson.encode({ grants = #grants > 0 and grants or nil, ask = ask })

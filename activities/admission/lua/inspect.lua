@@ -4,7 +4,8 @@
 -- Returns  JSON: {"state": "closed"}, {"state": "unknown"},
 --          {"state": "held", "started": bool, "grant": g},
 --          {"state": "waiting", "at": "ready", "worker:<role>" or the scope that has no room, "cap": n, "used": n, "position": n,
---           "seats": n, "taken": n, "duration": seconds}
+--           "seats": n, "taken": n, "duration": seconds, "due": ms until a limit over time has room,
+--           "holder": the activity in the way or the provider that is waited for, "code": why, "per_second": of a rate}
 --          `position`: 1 and how many are before it as things stand, of those who wait for the same: for a limit of its tenant that is
 --          work of the tenant, otherwise that of others too, by band and by whose turn it is. Ageing is not foreseen.
 
@@ -104,13 +105,13 @@ end
 local function before(scope)
     local kind = scope and string.match(scope, "^%a+") or "seats"
     local pool, domain = pool_of(parts.role), domain_of(parts.role)
-    if kind == "group" then
+    if kind == "group" or kind == "files" then
         local found = redis.call("ZCOUNT", key("queue:" .. lane), "-inf", "(" .. score)
         for of_band = 1, band - 1 do
             found = found + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
         end
         return found
-    elseif kind == "pair" then
+    elseif kind == "pair" or kind == "rate" or kind == "hold" then
         local same, lower = own_before({ parts.role })
         return same + lower
     elseif kind == "tenant" then
@@ -119,7 +120,7 @@ local function before(scope)
         end))
         return same + lower
     end
-    local roles = kind == "role" and { parts.role } or roles_where(function(role)
+    local roles = (kind == "role" or kind == "starts") and { parts.role } or roles_where(function(role)
         return kind == "global" and domain_of(role) == domain or pool_of(role) == pool
     end)
     local same, lower = own_before(roles)
@@ -127,7 +128,15 @@ local function before(scope)
 end
 
 local pool = pool_of(parts.role)
-local scope = pool and first_full(scopes_of(parts), parts.tenant, parts.role)
+local scope, due = lane_full(lane, parts)
+local full = scope or first_full(scopes_of(parts), parts.tenant, parts.role)
+if not full then
+    full, due = late(parts.tenant, parts.role, parts.band)
+end
+if not full then
+    full, due = role_late(parts.role)
+end
+scope = pool and full
 local answer = {
     state = "waiting", at = pool and (scope or "ready") or "worker:" .. parts.role,
     position = before(scope) + 1,
@@ -136,7 +145,30 @@ local answer = {
     taken = pool and used_of("seat:" .. pool) or 0,
 }
 if scope then
-    answer.cap = cap_of(scope, parts.tenant, parts.role)
+    local kind = string.match(scope, "^%a+")
+    answer.cap = not due and cap_of(scope, parts.tenant, parts.role) or nil
     answer.used = used_of(scope)
+    answer.due = due and math.max(0, due - now)
+    if kind == "files" then
+        local digest = split(scope, ":", 3)[3]
+        answer.holder = field("holders:" .. parts.tenant, digest) or nil
+        if not answer.holder then
+            -- It waits as well, and comes first.
+            for other in pairs(claims_of(parts.tenant)) do
+                if lane_parts(other).files == digest then
+                    answer.holder = redis.call("ZRANGE", key("queue:" .. other), 0, 0)[1]
+                end
+            end
+        end
+    elseif kind == "rate" then
+        local _, _, per_second = tokens_of(parts.tenant, parts.role)
+        answer.per_second = per_second
+    elseif kind == "starts" then
+        local _, limit = window_of(parts.tenant, parts.role)
+        answer.cap, answer.used = limit, starts_in(scope)
+    elseif kind == "hold" then
+        local said = split(field("holds", hold_field(parts.tenant, parts.role, parts.band)), "|", 3)
+        answer.code, answer.holder = said[2], said[3]
+    end
 end
 return cjson.encode(answer)

@@ -94,7 +94,12 @@ end
 
 local function lane_parts(lane)
     local p = split(lane, "|", 4)
-    return { tenant = p[1], role = p[2], band = tonumber(p[3]), group = p[4] }
+    local parts = { tenant = p[1], role = p[2], band = tonumber(p[3]), group = p[4], key = "", files = "" }
+    if p[4] ~= "" then
+        local g = split(p[4], "|", 3)
+        parts.over_roles, parts.files, parts.key = g[1] == "tenant", g[2], g[3]
+    end
+    return parts
 end
 
 -- The key of a place's lanes, by the score of their first waiter; of a parked lane it is infinite.
@@ -145,13 +150,21 @@ end
 
 -- Scopes ----------------------------------------------------------------------------------------------------------
 
+local function files_scope(tenant, digest)
+    return "files:" .. tenant .. ":" .. digest
+end
+
 -- Scopes that a waiter shares with few others: a lane that has no room there is parked, whatever else has room. All of them are
 -- of one tenant, and their waiters too.
 local function lane_scopes(lane)
-    if lane.group == "" then
-        return {}
+    local scopes = {}
+    if lane.key ~= "" then
+        scopes[1] = "group:" .. lane.tenant .. ":" .. (lane.over_roles and "*" or lane.role) .. ":" .. lane.key
     end
-    return { "group:" .. lane.tenant .. ":" .. lane.role .. ":" .. lane.group }
+    if lane.files ~= "" then
+        scopes[#scopes + 1] = files_scope(lane.tenant, lane.files)
+    end
+    return scopes
 end
 
 -- Scopes of a tenant as a whole.
@@ -178,7 +191,12 @@ end
 -- A scope's cap, or nil for none. What has no cap of its own falls back to the default of its kind.
 local function cap_of(scope, tenant, role)
     local cap = field("caps", scope)
-    if not cap and string.sub(scope, 1, 6) == "group:" then
+    local kind = string.sub(scope, 1, 6)
+    if kind == "files:" then
+        cap = "1"
+    elseif not cap and kind == "group:" and string.sub(scope, 1, #tenant + 9) == "group:" .. tenant .. ":*:" then
+        cap = field("caps", "groups:" .. tenant .. ":*") or "1"
+    elseif not cap and kind == "group:" then
         cap = field("caps", "groups:" .. tenant .. ":" .. role) or field("caps", "groups:*:" .. role) or "1"
     elseif not cap and string.sub(scope, 1, 5) == "pair:" then
         cap = field("caps", "pair:*:" .. role)
@@ -202,6 +220,150 @@ local function first_full(scopes, tenant, role)
         end
     end
     return nil
+end
+
+-- Limits over time ------------------------------------------------------------------------------------------------
+--   rate:<tenant>:<role>    "per second|capacity" among the caps: a bucket of tokens, one for each start
+--   starts:<role>           so many starts within a minute, by all tenants; a tenant with "starts:<tenant>:<role>" has a limit of
+--                           its own instead ("none": no limit). A start counts for a minute, so no minute holds more
+--   hold:<tenant>:<role>    nothing starts until a moment that the provider has named; one for urgent work, one for the rest
+-- They have no room until a moment that is known. `due` has these moments for what waits.
+
+local MINUTE = 60000
+local LATE_MS = 25 -- A token that is asked for so much late is not lost: the bucket holds so much more than its capacity.
+local windows = {}
+
+-- Tokens that are there, how many a start needs, and the bucket; nil when there is no rate.
+local function tokens_of(tenant, role)
+    local limit = field("caps", "rate:" .. tenant .. ":" .. role)
+    if not limit then
+        return nil
+    end
+    local p = split(limit, "|", 2)
+    local per_second, capacity = tonumber(p[1]), tonumber(p[2])
+    local kept, tokens = field("tokens", tenant .. "|" .. role), capacity
+    if kept then
+        local k = split(kept, "|", 2)
+        local most = capacity + per_second * LATE_MS / 1000
+        tokens = math.min(most, tonumber(k[1]) + math.max(0, now - tonumber(k[2])) * per_second / 1000)
+    end
+    return tokens, math.min(1, capacity), per_second
+end
+
+local function put_tokens(tenant, role, tokens)
+    set_field("tokens", tenant .. "|" .. role, string.format("%.6f|%d", tokens, now))
+end
+
+-- The scope in which a start of the role counts, and its limit; nil for none.
+local function window_of(tenant, role)
+    local own = field("caps", "starts:" .. tenant .. ":" .. role)
+    if own then
+        return own ~= "none" and "starts:" .. tenant .. ":" .. role or nil, tonumber(own)
+    end
+    local limit = field("caps", "starts:" .. role)
+    return limit and "starts:" .. role or nil, tonumber(limit or "0")
+end
+
+local function starts_in(scope)
+    if not windows[scope] then
+        redis.call("ZREMRANGEBYSCORE", key(scope), "-inf", now - MINUTE)
+        windows[scope] = redis.call("ZCARD", key(scope))
+    end
+    return windows[scope]
+end
+
+-- When the window has room for one more start; nil when it has.
+local function window_due(scope, limit)
+    local surplus = starts_in(scope) - limit
+    if surplus < 0 then
+        return nil
+    elseif limit == 0 then
+        return now + MINUTE
+    end
+    return tonumber(redis.call("ZRANGE", key(scope), surplus, surplus, "WITHSCORES")[2]) + MINUTE + 1
+end
+
+local function hold_field(tenant, role, band)
+    return tenant .. "|" .. role .. "|" .. (band == 1 and "urgent" or "rest")
+end
+
+-- The first limit over time of the tenant that has no room, and when it will have some.
+local function late(tenant, role, band)
+    local hold = field("holds", hold_field(tenant, role, band))
+    if hold then
+        local due = tonumber(split(hold, "|", 2)[1])
+        if due > now then
+            return "hold:" .. tenant .. ":" .. role, due
+        end
+    end
+    local tokens, needed, per_second = tokens_of(tenant, role)
+    if tokens and tokens + 0.000001 < needed then
+        return "rate:" .. tenant .. ":" .. role, now + math.max(1, math.ceil((needed - tokens) / per_second * 1000))
+    end
+    local own = field("caps", "starts:" .. tenant .. ":" .. role)
+    if own and own ~= "none" then
+        local due = window_due("starts:" .. tenant .. ":" .. role, tonumber(own))
+        if due then
+            return "starts:" .. tenant .. ":" .. role, due
+        end
+    end
+    return nil
+end
+
+-- The limit of the role over all tenants, likewise.
+local function role_late(role)
+    local limit = field("caps", "starts:" .. role)
+    local due = limit and window_due("starts:" .. role, tonumber(limit))
+    if due then
+        return "starts:" .. role, due
+    end
+    return nil
+end
+
+-- A start takes what limits over time need of it.
+local function take_start(tenant, role, grant)
+    local tokens = tokens_of(tenant, role)
+    if tokens then
+        put_tokens(tenant, role, tokens - 1)
+    end
+    local scope = window_of(tenant, role)
+    if scope then
+        windows[scope] = starts_in(scope) + 1
+        redis.call("ZADD", key(scope), now, grant)
+        redis.call("PEXPIRE", key(scope), MINUTE)
+    end
+    if tokens or field("caps", "starts:" .. tenant .. ":" .. role) then
+        tenant_changed(tenant, role)
+    end
+end
+
+-- Nothing was started with the grant after all.
+local function give_start_back(tenant, role, grant)
+    local tokens = tokens_of(tenant, role)
+    if tokens then
+        put_tokens(tenant, role, tokens + 1)
+    end
+    -- Whatever limit it was counted under: that may not be in force at the moment, and be so again within the minute.
+    for _, scope in ipairs({ "starts:" .. role, "starts:" .. tenant .. ":" .. role }) do
+        if redis.call("ZREM", key(scope), grant) == 1 then
+            windows[scope] = nil
+        end
+    end
+    tenant_changed(tenant, role)
+end
+
+-- Nothing of the role starts for the tenant for so many milliseconds; `urgent`: not even urgent work. `code` and `holder` say why.
+local function hold_back(tenant, role, urgent, ms, code, holder)
+    for band = 1, 2 do
+        if band == 2 or urgent then
+            local name = hold_field(tenant, role, band)
+            local known = field("holds", name)
+            if not known or tonumber(split(known, "|", 2)[1]) < now + ms then
+                set_field("holds", name, string.format("%d", now + ms) .. "|" .. code .. "|" .. holder)
+            end
+        end
+    end
+    tenant_changed(tenant, role)
 end
 
 local function full_of_its_own(tenant, role)
@@ -228,7 +390,7 @@ end
 -- Whether anybody's work of the role may start: workers, seats, and every scope of all tenants.
 local function role_has_room(role)
     local pool = pool_of(role)
-    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role))
+    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not role_late(role)
 end
 
 -- Fairness: a tenant's virtual time is what it has used, in slot-seconds over its weight ---------------------------
@@ -304,6 +466,10 @@ local function member_of(tenant, role, band)
     elseif head[2] == "inf" or full_of_its_own(tenant, role) then
         return ""
     end
+    local _, due = late(tenant, role, band)
+    if due then
+        return "", due
+    end
     return string.format("%015.0f|%s", tonumber(head[2]), tenant)
 end
 
@@ -311,7 +477,11 @@ local function reindex()
     for _, place in pairs(dirty) do
         local tenant, role, band = place[1], place[2], place[3]
         local name, mine = role .. "|" .. band, places_of(tenant)
-        local before, member = mine[name], member_of(tenant, role, band)
+        local member, due = member_of(tenant, role, band)
+        local before = mine[name]
+        if due then
+            redis.call("ZADD", key("due"), due, tenant .. "|" .. role .. "|" .. band)
+        end
         if not member then
             if before then
                 redis.call("HDEL", key("places:" .. tenant), name)
@@ -342,6 +512,110 @@ local function reindex()
     dirty = {}
 end
 
+-- File scopes -----------------------------------------------------------------------------------------------------
+-- Work on files waits while work on files runs that its own may meet, see files.lua; and so that narrow work does not overtake wide work
+-- for ever, also while such work waits for its files that comes before it: this has a claim to them.
+
+local MOST_CLAIMS = 32
+local claims = {} -- by tenant: lane -> { band, score }, or false
+
+local function claims_of(tenant)
+    if claims[tenant] == nil then
+        local found = redis.call("HGETALL", key("claims:" .. tenant))
+        claims[tenant] = {}
+        for i = 1, #found, 2 do
+            local p = split(found[i + 1], "|", 2)
+            claims[tenant][found[i]] = { band = tonumber(p[1]), score = tonumber(p[2]) }
+        end
+    end
+    return claims[tenant]
+end
+
+local function claim(lane, parts)
+    local known = claims_of(parts.tenant)
+    local size = 0
+    for _ in pairs(known) do
+        size = size + 1
+    end
+    if size < MOST_CLAIMS then
+        local score = tonumber(head_score(lane))
+        known[lane] = { band = parts.band, score = score }
+        redis.call("HSET", key("claims:" .. parts.tenant), lane, parts.band .. "|" .. string.format("%.0f", score))
+    end
+end
+
+-- Whether there was one.
+local function drop_claim(lane, parts)
+    if parts.files == "" or not claims_of(parts.tenant)[lane] then
+        return false
+    end
+    claims[parts.tenant][lane] = nil
+    redis.call("HDEL", key("claims:" .. parts.tenant), lane)
+    return true
+end
+
+-- The text of a set is kept while anything that waits or runs has it.
+local function use_files(parts, text)
+    local name = parts.tenant .. "|" .. parts.files
+    if count("file_uses", name, 1) == 1 or not field("files", name) then
+        set_field("files", name, text)
+    end
+end
+
+local function disuse_files(parts)
+    local name = parts.tenant .. "|" .. parts.files
+    if count("file_uses", name, -1) == 0 then
+        redis.call("HDEL", key("files"), name)
+        memo["files"] = nil
+    end
+end
+
+local function files_of(parts)
+    return parts.files ~= "" and field("files", parts.tenant .. "|" .. parts.files) or ""
+end
+
+local function hold_files(id, parts, text)
+    use_files(parts, text)
+    set_field("holders:" .. parts.tenant, parts.files, id)
+end
+
+local function leave_files(parts)
+    if used_of(files_scope(parts.tenant, parts.files)) == 0 then
+        redis.call("HDEL", key("holders:" .. parts.tenant), parts.files)
+        memo["holders:" .. parts.tenant] = nil
+    end
+    disuse_files(parts)
+end
+
+-- The scope of the files that work of this lane would meet.
+local function files_in_the_way(lane, parts)
+    local mine = files_of(parts)
+    local held = redis.call("HKEYS", key("holders:" .. parts.tenant))
+    for _, digest in ipairs(held) do
+        if files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "") then
+            return files_scope(parts.tenant, digest)
+        end
+    end
+    local score = tonumber(head_score(lane))
+    for other, place in pairs(claims_of(parts.tenant)) do
+        if other ~= lane and (place.band < parts.band or (place.band == parts.band and place.score < score)) then
+            local its = lane_parts(other)
+            -- What waits for something else as well holds up nobody.
+            if role_has_room(its.role) and not first_full(own_scopes(its.tenant, its.role), its.tenant, its.role)
+                and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
+                return files_scope(parts.tenant, its.files)
+            end
+        end
+    end
+    return nil
+end
+
+-- What keeps this lane, and no other of its role and tenant, from a grant.
+local function lane_full(lane, parts)
+    return first_full(lane_scopes(parts), parts.tenant, parts.role)
+        or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
+end
+
 local function park(lane, parts, scope)
     redis.call("HSET", key("lanes"), lane, scope)
     redis.call("SADD", key("parked"), scope)
@@ -358,11 +632,13 @@ local function leave_parked(lane, scope)
 end
 
 -- Lets all lanes that were parked at a scope compete again; those that still find no room are parked when their turn comes.
+-- With them go those that waited for their claims.
 local function unpark(scope)
     local lanes = redis.call("SMEMBERS", key("parked:" .. scope))
     if #lanes == 0 then
         return
     end
+    local freed = {}
     redis.call("DEL", key("parked:" .. scope))
     redis.call("SREM", key("parked"), scope)
     for _, lane in ipairs(lanes) do
@@ -370,6 +646,12 @@ local function unpark(scope)
         redis.call("HSET", key("lanes"), lane, "")
         redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
         changed(parts.tenant, parts.role, parts.band)
+        if drop_claim(lane, parts) then
+            freed[#freed + 1] = files_scope(parts.tenant, parts.files)
+        end
+    end
+    for _, other in ipairs(freed) do
+        unpark(other)
     end
 end
 
@@ -377,13 +659,16 @@ end
 -- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
 
 -- Adds a waiter. Nothing happens when it waits or holds a slot already.
-local function enqueue(id, tenant, role, band, score, group, since)
+local function enqueue(id, tenant, role, band, score, group, since, files)
     if redis.call("HEXISTS", key("slots"), id) == 1 or redis.call("HEXISTS", key("entries"), id) == 1 then
         return
     end
     band = tonumber(band)
     local lane = lane_name(tenant, role, band, group)
     redis.call("HSET", key("entries"), id, string.format("%d", since) .. "|" .. lane)
+    if files and files ~= "" then
+        use_files(lane_parts(lane), files)
+    end
     join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
     count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
     redis.call("ZADD", key("queue:" .. lane), score, id)
@@ -396,7 +681,7 @@ local function enqueue(id, tenant, role, band, score, group, since)
     end
 end
 
--- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since.
+-- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since, files.
 local function dequeue(id)
     local entry = split(redis.call("HGET", key("entries"), id), "|", 2)
     local lane, since = entry[2], tonumber(entry[1])
@@ -414,11 +699,18 @@ local function dequeue(id)
         if at ~= "" then
             leave_parked(lane, at)
         end
+        if drop_claim(lane, parts) then
+            unpark(files_scope(parts.tenant, parts.files))
+        end
     elseif at == "" then
         redis.call("ZADD", index, "XX", next_score, lane)
     end
     changed(parts.tenant, parts.role, parts.band)
-    return { lane = lane, parts = parts, score = score, since = since }
+    local files = files_of(parts)
+    if parts.files ~= "" then
+        disuse_files(parts)
+    end
+    return { lane = lane, parts = parts, score = score, since = since, files = files }
 end
 
 -- Slots ---------------------------------------------------------------------------------------------------------------
@@ -471,6 +763,9 @@ local function hold(id, waiter, pool, grant, started)
         since = waiter.since, score = waiter.score, lane = waiter.lane,
     })
     count("held", parts.role, 1)
+    if parts.files ~= "" then
+        hold_files(id, parts, waiter.files)
+    end
     if started == 0 then
         redis.call("ZADD", key("unstarted"), now, id)
     end
@@ -489,7 +784,7 @@ local function leave_seat(id, slot)
 end
 
 -- Gives every slot back. `grant` of another holder changes nothing: a late worker cannot free what is no longer its own.
-local function release(id, grant)
+local function release(id, grant, unused)
     local slot = read_slot(id)
     if not slot or (grant ~= "" and slot.grant ~= grant) then
         return false
@@ -502,8 +797,14 @@ local function release(id, grant)
     if slot.pool ~= "" then
         count("used", "seat:" .. slot.pool, -1)
     end
+    if slot.started == 0 or unused then
+        give_start_back(parts.tenant, parts.role, slot.grant)
+    end
     for _, scope in ipairs(scopes_of(parts)) do
         count("used", scope, -1)
+    end
+    if parts.files ~= "" then
+        leave_files(parts)
     end
     for _, scope in ipairs(lane_scopes(parts)) do
         unpark(scope)
@@ -549,8 +850,11 @@ local function head_of(role, band)
         local tenant = split(first[1], "|", 2)[2]
         local lane = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0)[1]
         local parts = lane_parts(lane)
-        local scope = first_full(lane_scopes(parts), tenant, role)
+        local scope = lane_full(lane, parts)
         if scope then
+            if parts.files ~= "" and string.sub(scope, 1, 6) == "files:" then
+                claim(lane, parts)
+            end
             park(lane, parts, scope)
             reindex()
         else
@@ -683,10 +987,15 @@ local function grant_next(ageing_ms, share)
     local domain, pool = domain_of(head.role), pool_of(head.role)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
+    if tokens_of(head.tenant, head.role) then
+        -- What its rate keeps it from is no credit.
+        raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
+    end
     local id = head.id or redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
     local waiter = dequeue(id)
     local grant = generation .. "-" .. redis.call("INCR", key("grants"))
     hold(id, waiter, pool, grant, 0)
+    take_start(head.tenant, head.role, grant)
     reindex()
     -- Whatever else changed is this tenant's: only what it stood first in has to be looked at again.
     choices[domain] = nil
@@ -697,4 +1006,45 @@ local function grant_next(ageing_ms, share)
         end
     end
     return { id = id, tenant = head.tenant, role = head.role, grant = grant }
+end
+
+-- Time ----------------------------------------------------------------------------------------------------------------
+
+-- Limits over time that have room by now: what they kept out of the index comes back.
+local function look_at_what_is_due()
+    for _, member in ipairs(redis.call("ZRANGEBYSCORE", key("due"), "-inf", now)) do
+        redis.call("ZREM", key("due"), member)
+        local p = split(member, "|", 3)
+        local tenant, role, band = p[1], p[2], tonumber(p[3])
+        changed(tenant, role, band)
+        local name = hold_field(tenant, role, band)
+        local hold = field("holds", name)
+        if hold and tonumber(split(hold, "|", 2)[1]) <= now then
+            redis.call("HDEL", key("holds"), name)
+            memo["holds"] = nil
+        end
+    end
+end
+
+-- After how many ms somebody should ask again, because a limit over time has room then for something that waits; nil when nobody needs
+-- to, or when somebody else has been told so before.
+local function ask_again_in()
+    local first = redis.call("ZRANGE", key("due"), 0, 0, "WITHSCORES")
+    local due = first[2] and tonumber(first[2])
+    for _, place in ipairs(redis.call("HKEYS", key("waiting"))) do
+        local role = place_parts(place)
+        local _, at = role_late(role)
+        if at and (not due or at < due) then
+            due = at
+        end
+    end
+    if not due then
+        return nil
+    end
+    local told = tonumber(redis.call("GET", key("alarm")) or "0")
+    if told > now and told <= due then
+        return nil
+    end
+    redis.call("SET", key("alarm"), string.format("%d", due))
+    return math.max(0, due - now)
 end

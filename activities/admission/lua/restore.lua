@@ -1,8 +1,9 @@
 -- Writes waiters and held slots as PostgreSQL has them, into a generation under construction or the one in force.
 -- KEYS[1]  the pointer
 -- ARGV[1]  generation; empty for the one in force
--- ARGV[2]  JSON {"hold": [[id, tenant, role, band, group, grant, seated 0 or 1]...],
---                "offer": [[id, tenant, role, band, score ms, group, since ms]...]}
+-- ARGV[2]  JSON {"hold": [[id, tenant, role, band, group, grant, seated 0 or 1, files]...],
+--                "offer": [[id, tenant, role, band, score ms, group, since ms, files]...],
+--                "starts": [[tenant, role, grant, age ms]...] of late, "tokens": [[tenant, role, tokens]...]}
 -- Returns  1, or -1 when closed
 -- Twice    What is there already stays as it is. Held slots count even beyond a cap: they are in use.
 
@@ -21,14 +22,26 @@ for _, item in ipairs(request.hold) do
         end
         local lane = lane_name(item[2], item[3], item[4], item[5])
         local pool = item[7] == 1 and pool_of(item[3]) or ""
-        hold(id, { lane = lane, parts = lane_parts(lane), score = now, since = now }, pool, item[6], now)
+        hold(id, { lane = lane, parts = lane_parts(lane), score = now, since = now, files = item[8] }, pool, item[6], now)
     elseif slot.grant ~= item[6] then
         slot.grant = item[6]
         write_slot(id, slot)
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8])
+end
+for _, item in ipairs(request.starts) do
+    local scope = window_of(item[1], item[2])
+    if scope then
+        windows[scope] = nil
+        redis.call("ZADD", key(scope), now - item[4], item[3])
+        redis.call("PEXPIRE", key(scope), MINUTE)
+    end
+end
+for _, item in ipairs(request.tokens) do
+    put_tokens(item[1], item[2], item[3])
+    tenant_changed(item[1], item[2])
 end
 reindex()
 return 1

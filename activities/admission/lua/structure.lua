@@ -6,6 +6,8 @@
 if not open() then
     return CLOSED
 end
+look_at_what_is_due()
+reindex()
 
 local function size(command, name)
     return redis.call(command, key(name))
@@ -39,7 +41,13 @@ local function wrong_values()
         return "grants, floors"
     end
     redis.call("GET", key("digest"))
-    for _, name in ipairs({ "caps", "weights", "durations", "since_aged", "floors" }) do
+    for _, value in ipairs(redis.call("HVALS", key("caps"))) do
+        -- A number, a rate, or no limit.
+        if not tonumber(value) and value ~= "none" and not string.match(value, "^[%d.e+-]+|[%d.e+-]+$") then
+            return "caps"
+        end
+    end
+    for _, name in ipairs({ "weights", "durations", "since_aged", "floors" }) do
         if not sum_of(name) then
             return name
         end

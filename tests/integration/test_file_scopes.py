@@ -1,0 +1,246 @@
+"""Work on the same files, or in the same group of a tenant, never runs at once; and nothing that waits for files is overtaken for ever."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+from activities import admission, file_scopes
+from activities.admission import keys, scripts
+from activities.admission.exchange import Offer
+from activities.models import Activity
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine
+from tests.integration.test_admission import A, B, Desk, offer
+
+
+@pytest.fixture
+def desk(database: None) -> Desk:
+    client().delete(keys.pointer())
+    found = Desk()
+    found.put(pools={"qa": "qa", "dev": "qa"}, **{f"pair__*__{role}": 100 for role in ("qa", "dev")})
+    return found
+
+
+def on(*files: str, **more: Any) -> Offer:
+    return offer(**more)._replace(files=tuple(file_scopes.as_set(files)))
+
+
+def may_meet(one: str, other: str) -> bool:
+    text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
+    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
+    pair = file_scopes.normalised(one), file_scopes.normalised(other)
+    there, back = (client().eval(call, 0, *each) for each in (pair, pair[::-1]))
+    assert there == back
+    return bool(there)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("src/a.py", "src/a.py", True), ("./src//a.py", "/src/a.py", True), ("src/a.py", "src/b.py", False),
+        ("src/**", "src/a.py", True), ("src/**", "src/lib/deep/a.py", True), ("src/**", "docs/a.md", False),
+        ("src/**", "srcs/a.py", False), ("src", "src/a.py", True), ("src/", "src/lib/a.py", True), ("src", "source", False),
+        ("src/*.py", "src/a.py", True), ("src/*.py", "src/a.md", False), ("src/*.py", "src/*.md", False), ("src/a*", "src/*z", True),
+        ("src/a*", "src/b*", False), ("src/?.py", "src/a.py", True), ("src/[ab].py", "src/b.py", True),
+        ("src/[slug].tsx", "src/x.py", False),
+        ("**/*.py", "src/lib/a.py", True), ("**/*.py", "**/*.md", False), ("**/*.py", "README.md", False), ("**/*.py", "src", True),
+        ("src/**/test_*.py", "src/lib/test_a.py", True), ("src/**/test_*.py", "src/lib/a.py", False), ("src/**/x", "docs/**/x", False),
+        ("**", "anything/at/all", True), (".", "a.py", True), ("src/*", "src/lib/a.py", True), ("src/{a,b}.py", "src/c.md", True),
+        ("src/{a,b}.py", "docs/c.md", False), ("v1.2/", "v1.2/a.py", True), ("ab", "abc*", False),
+    ],
+)  # fmt: skip
+def test_two_patterns_overlap_when_a_common_path_may_match_both(
+    desk: Desk, one: str, other: str, overlap: bool
+) -> None:
+    assert may_meet(one, other) is overlap
+
+
+def matches(pattern: str, path: str) -> bool:
+    """The plain meaning: `*` and `?` stay within a part, `**` is any number of parts, and a plain path is also a folder."""
+    pieces = []
+    for part in file_scopes.normalised(pattern).split("/"):
+        if part == "**":
+            pieces.append("(?:[^/]+/)*")
+        else:
+            pieces.append(re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") + "/")
+    below = "" if pattern.rsplit("/", 1)[-1].find(".", 1) > 0 else "(?:[^/]+/)*"
+    return re.fullmatch("".join(pieces) + below, path + "/") is not None
+
+
+def test_two_patterns_that_match_a_common_path_never_count_as_apart(desk: Desk) -> None:
+    dice = random.Random(7)
+    parts = ["a", "b", "ab", "*", "a*", "*b", "?", "**", "a.py", "*.py", "b.md"]
+    paths = ["/".join([*dice.choices(["a", "b", "ab", "aab"], k=dice.randint(0, 3)), dice.choice(["a", "a.py", "b.md", "ab.py"])])
+             for _ in range(120)]  # fmt: skip
+    met = 0
+    for _ in range(400):
+        one, other = ("/".join(dice.choices(parts, k=dice.randint(1, 3))) for _ in range(2))
+        if any(matches(one, path) and matches(other, path) for path in paths):
+            met += 1
+            assert may_meet(one, other), (one, other)
+    assert met > 50
+
+
+def test_overlapping_work_of_a_tenant_runs_one_after_the_other_in_any_role(desk: Desk) -> None:
+    wide, narrow, elsewhere = on("src/**"), on("src/a.py", role="dev"), on("docs/**", role="dev")
+
+    first = desk.grants(wide)
+    beside = desk.grants(narrow, elsewhere, on("src/a.py", tenant=B))
+    told = admission.inspect(narrow.activity_id)
+    then = desk.grants(release=first)
+
+    assert {grant.tenant_id for grant in beside} == {A, B}
+    assert narrow.activity_id not in {grant.activity_id for grant in beside}
+    assert (told["at"][:6], told["holder"]) == ("files:", str(wide.activity_id))
+    assert [grant.activity_id for grant in then] == [narrow.activity_id]
+
+
+def test_wide_work_that_waits_is_not_overtaken_by_narrow_work_that_came_later(desk: Desk) -> None:
+    (running,) = desk.grants(on("src/a.py", waited=50))
+    wide = on("src/**", waited=40)
+    desk.grants(wide)
+
+    later = [on(f"src/{number}.py", waited=30 - number, role="dev") for number in range(3)]
+    free = on("docs/**", waited=1)
+    beside = desk.grants(*later, free)
+    told = admission.inspect(later[0].activity_id)
+    (its_turn,) = desk.grants(release=[running])
+    after = desk.grants(release=[its_turn])
+
+    assert [grant.activity_id for grant in beside] == [free.activity_id]
+    assert told["holder"] == str(wide.activity_id)
+    assert its_turn.activity_id == wide.activity_id
+    assert {grant.activity_id for grant in after} == {item.activity_id for item in later}
+
+
+def test_what_cannot_start_anyway_holds_up_nobody(desk: Desk) -> None:
+    (running,) = desk.grants(on("src/a.py", waited=50))
+    wide, narrow = on("src/**", waited=40), on("src/b.py", role="dev")
+    desk.grants(wide)
+    desk.cap("role:qa", 0)  # paused
+
+    assert [grant.activity_id for grant in desk.grants(narrow)] == [narrow.activity_id]
+    assert desk.grants(release=[running]) == []
+
+
+def test_a_claim_ends_with_the_work_that_had_it(desk: Desk) -> None:
+    desk.grants(on("src/a.py", waited=50))
+    wide, narrow = on("src/**", waited=40), on("src/b.py")
+    desk.grants(wide)
+    assert desk.grants(narrow) == []
+
+    granted = admission.exchange(admission.Exchange(withdrawals=[wide.activity_id]))
+
+    assert [grant.activity_id for grant in granted] == [narrow.activity_id]
+
+
+def test_a_group_of_the_tenant_holds_over_its_roles_and_no_others(desk: Desk) -> None:
+    def in_group(**more: Any) -> Offer:
+        return offer(group="repo-x", **more)._replace(group_scope="tenant")
+
+    first = desk.grants(in_group(), in_group(role="dev"))
+    others = desk.grants(in_group(tenant=B), offer(role="dev", group="repo-x"))
+    desk.cap(f"groups:{A}:*", 2)
+
+    assert (len(first), len(others), len(desk.grants())) == (1, 2, 1)
+
+
+def test_nothing_is_left_behind_when_work_on_files_is_done(desk: Desk) -> None:
+    grants = desk.grants(on("src/**"), on("src/a.py"), on("src/b.py", "docs/**", role="dev"))
+    while grants:
+        grants = desk.grants(release=grants)
+
+    left = {name.decode().rsplit(":", 1)[-1] for name in client().keys(f"{keys.pointer()}:*")}
+    assert not {"files", "file_uses", "parked", "tenants"} & left
+    assert not client().keys(f"{keys.pointer()}:*holders:*") + client().keys(f"{keys.pointer()}:*claims:*")
+
+
+# --- Through the API ---
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant)
+    return tenant
+
+
+def submit(api: Any, **more: Any) -> Any:
+    return api().post("/api/v1/activities/", {"name": "Edit", "agent_role": "qa", **more})
+
+
+def test_what_is_submitted_with_files_and_a_group_waits_for_its_holder(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    first = submit(api, files=["src/**", "./src/**"], group_key="r", group_scope="tenant").json()
+    second = submit(api, files=["src/a.py"], agent_role="dev").json()
+    third = submit(api, group_key="r", group_scope="tenant", agent_role="seo").json()
+    why = {each["id"]: api().get(f"/api/v1/activities/{each['id']}/why/").json() for each in (second, third)}
+
+    assert (first["files"], first["group_scope"]) == (["src/**"], "tenant")
+    assert engine.messages() == 1
+    assert {each["code"] for each in why.values()} == {"group_cap"}
+    assert first["id"] in why[second["id"]]["holder"]
+    assert "all roles in the group r" in why[third["id"]]["holder"]
+    engine.drain()
+    assert {engine.status(acme, each["id"]) for each in (first, second, third)} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "words"),
+    [
+        ({"files": "src"}, "files", "list"),
+        ({"files": ["ok", "../etc", 5, "a\\b", " ", "x" * 301]}, "files[1]", "climb"),
+        ({"files": ["ok", "../etc", 5, "a\\b", " ", "x" * 301]}, "files[5]", "300"),
+        ({"files": ["a"] * 101}, "files", "100"),
+        ({"group_scope": "tenant"}, "group_scope", "group_key"),
+        ({"group_key": "x", "group_scope": "world"}, "group_scope", "role, tenant"),
+        ({"agent_role": None, "human_role": "editor", "files": ["a"]}, "files", "agent"),
+    ],
+)
+def test_every_fault_of_files_and_groups_is_named_by_its_path(
+    api: Any, engine: Engine, acme: Tenant, body: dict[str, Any], path: str, words: str
+) -> None:
+    answer = submit(api, **body)
+
+    assert answer.status_code == 400
+    assert words in {fault["path"]: fault["message"] for fault in answer.json()["errors"]}[path]
+
+
+def test_a_wiped_redis_still_keeps_running_work_and_its_files_apart(engine: Engine, acme: Tenant) -> None:
+    from activities.admission import rebuilding
+
+    running: list[Any] = []
+
+    def wipe(request: Any) -> Any:
+        running.append(request.name)
+        if len(running) == 1:
+            for name in client().keys(f"{keys.pointer()}*"):
+                client().delete(name)
+            rebuilding.rebuild()
+            engine.submit(acme, "dev", files=["src/a.py"])
+            engine.submit(acme, "seo", group_key="g", group_scope="tenant")
+            assert engine.messages() == 0
+        return before(request)
+
+    before, engine.agent.behaviour = engine.agent.behaviour, wipe
+    engine.submit(acme, files=["src/**"], group_key="g", group_scope="tenant")
+    engine.drain()
+
+    assert len(running) == 3
+
+
+def test_the_heir_of_reassigned_work_has_its_files(engine: Engine, acme: Tenant) -> None:
+    from activities import reassignment
+
+    (activity_id,) = engine.submit(acme, files=["src/**"], group_key="g", group_scope="tenant")
+    heir = reassignment.reassign(acme.pk, activity_id, actor="test", reason="other", agent_role="dev")
+
+    with tenant_scope(acme.pk):
+        found = Activity.objects.get(pk=heir.pk)
+    assert (found.files, found.group_scope) == (["src/**"], "tenant")

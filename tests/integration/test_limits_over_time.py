@@ -1,0 +1,197 @@
+"""Rates, the runaway guard and providers that are waited for, as limits of admission: what waits for them keeps its order."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import admission
+from activities.admission import Exchange, exchange, keys
+from activities.admission.exchange import Grant, Hold, Offer, Release
+from tenants.redis import client
+from tests.integration.test_admission import GENERATION, A, B, Desk, offer, offers
+
+
+@pytest.fixture
+def desk(database: None) -> Desk:
+    client().delete(keys.pointer())
+    return Desk()
+
+
+def passes(seconds: float) -> None:
+    """Let time pass: for admission everything that it has noted happened so much earlier."""
+    redis, base, ms = client(), keys.generation(GENERATION), int(seconds * 1000)
+    for field, value in redis.hgetall(f"{base}tokens").items():
+        tokens, at = value.decode().split("|")
+        redis.hset(f"{base}tokens", field, f"{tokens}|{int(at) - ms}")
+    for field, value in redis.hgetall(f"{base}holds").items():
+        until, rest = value.decode().split("|", 1)
+        redis.hset(f"{base}holds", field, f"{int(until) - ms}|{rest}")
+    for name in (f"{base}due", *(name.decode() for name in redis.keys(f"{base}starts:*"))):
+        for member in redis.zrange(name, 0, -1):
+            redis.zincrby(name, -ms, member)
+    if alarm := redis.get(f"{base}alarm"):
+        redis.set(f"{base}alarm", int(alarm) - ms)
+
+
+def rate(desk: Desk, tenant: UUID, per_second: float, capacity: float) -> None:
+    desk.cap(f"rate:{tenant}:qa", f"{per_second}|{capacity}")  # type: ignore[arg-type]
+
+
+def ids(items: list[Any]) -> list[UUID]:
+    return [item.activity_id for item in items]
+
+
+def test_a_token_goes_to_the_most_urgent_that_waits_whatever_came_meanwhile(desk: Desk) -> None:
+    rate(desk, A, 1, 1)
+    desk.grants(offer())
+    background = [offer(priority=20, waited=100 - number) for number in range(3)]
+    urgent = [offer(priority=1, waited=number) for number in (2, 1)]
+    assert desk.grants(*background, *urgent) == []
+
+    begun: list[Offer | Grant] = []
+    for _ in range(4):
+        passes(1)
+        begun += desk.grants(offer(priority=20))  # as fresh as can be, and the last in line
+
+    assert ids(begun) == ids([*urgent, *background[:2]])
+
+
+def test_starts_come_as_often_as_the_rate_says_and_those_of_others_are_not_held_up(desk: Desk) -> None:
+    rate(desk, A, 2, 3)
+    first = desk.grants(*offers(10), *offers(10, B))
+    assert [sum(grant.tenant_id == tenant for grant in first) for tenant in (A, B)] == [3, 10]
+
+    passes(0.4)
+    assert desk.grants() == []
+    passes(0.1)
+    assert len(desk.grants()) == 1
+    passes(60)
+    assert len(desk.grants()) == 3
+
+
+def test_whoever_exchanges_is_told_once_when_the_next_token_is_due(desk: Desk) -> None:
+    rate(desk, A, 0.5, 1)
+    told = desk.grants(*offers(3))
+    again = desk.grants()
+
+    assert told.ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
+    assert again.ask_again_seconds is None  # type: ignore[attr-defined]
+    passes(2.001)
+    assert desk.grants().ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
+
+
+def test_nobody_has_to_ask_where_nothing_waits_for_a_token(desk: Desk) -> None:
+    rate(desk, A, 0.5, 1)
+
+    assert desk.grants(offer()).ask_again_seconds is None  # type: ignore[attr-defined]
+
+
+def test_a_grant_that_started_nothing_gives_its_token_to_who_is_first(desk: Desk) -> None:
+    rate(desk, A, 0.001, 1)
+    (withdrawn,) = desk.grants(offer(priority=1))
+    background, urgent = offer(priority=20, waited=500), offer(priority=1)
+    desk.grants(background, urgent)
+
+    (granted,) = exchange(Exchange(withdrawals=[withdrawn.activity_id]))
+    assert granted.activity_id == urgent.activity_id
+    assert admission.start(granted.activity_id, granted.grant)
+    (next_one,) = exchange(Exchange(releases=[Release(granted.activity_id, granted.grant, unused=True)]))
+    assert next_one.activity_id == background.activity_id
+    assert admission.start(next_one.activity_id, next_one.grant)
+    assert (
+        exchange(Exchange(releases=[Release(next_one.activity_id, next_one.grant)], offers=offers(1))) == []
+    )
+
+
+def test_a_rate_that_is_raised_or_taken_away_lets_go_at_once_and_a_cap_holds_beside_it(desk: Desk) -> None:
+    rate(desk, A, 0.001, 1)
+    desk.grants(*offers(20))
+    rate(desk, A, 1, 5)
+    passes(3)
+    assert len(desk.grants()) == 3
+
+    desk.cap(f"pair:{A}:qa", 6)
+    passes(60)
+    assert len(desk.grants()) == 2
+    del desk.limits["caps"][f"rate:{A}:qa"]
+    desk.cap(f"pair:{A}:qa", 100)
+    assert len(desk.grants()) == 14
+
+
+def test_why_it_waits_for_a_token_is_told_with_the_time(desk: Desk) -> None:
+    rate(desk, A, 0.5, 1)
+    late = offer(priority=20)
+    desk.grants(offer(), late)
+
+    told = admission.inspect(late.activity_id)
+
+    assert (told["at"], told["per_second"]) == (f"rate:{A}:qa", 0.5)
+    assert told["due"] == pytest.approx(2000, abs=100)
+
+
+def test_the_guard_lets_so_many_start_in_any_minute_of_all_tenants_together(desk: Desk) -> None:
+    desk.cap("starts:qa", 4)
+    assert len(desk.grants(*offers(3), *offers(3, B))) == 4
+    urgent = offer(priority=1)
+    assert desk.grants(urgent) == []
+
+    passes(59.5)
+    assert desk.grants() == []
+    passes(0.6)
+    granted = desk.grants()
+    assert (len(granted), granted[0].activity_id) == (3, urgent.activity_id)
+
+
+def test_the_guard_forgets_what_started_nothing(desk: Desk) -> None:
+    desk.cap("starts:qa", 1)
+    (first,) = desk.grants(*offers(3))
+    desk.grants()
+
+    assert len(exchange(Exchange(withdrawals=[first.activity_id]))) == 1
+
+
+def test_a_tenant_that_does_a_role_in_a_way_of_its_own_has_starts_of_its_own(desk: Desk) -> None:
+    desk.cap("starts:qa", 2)
+    desk.cap(f"starts:{B}:qa", "none")  # type: ignore[arg-type]
+
+    granted = desk.grants(*offers(5, B), *offers(1))
+
+    assert len(granted) == 6
+
+
+def test_work_for_a_provider_that_is_waited_for_keeps_its_place_and_urgent_work_may_use_its_reserve(
+    desk: Desk,
+) -> None:
+    refused, later, urgent = offer(waited=10), offer(), offer(priority=1)
+    desk.cap(f"pair:{A}:qa", 1)
+    (grant,) = desk.grants(refused)
+    admission.start(grant.activity_id, grant.grant)
+    hold = Hold(A, "qa", urgent=False, seconds=30, code="provider_limit", holder="openai at x")
+
+    back = Exchange(releases=[Release(grant.activity_id, grant.grant)], offers=[later, refused], holds=[hold])
+    assert exchange(back) == []
+    assert exchange(back) == []  # its answer was lost
+    told = admission.inspect(refused.activity_id)
+    (first,) = desk.grants(urgent)
+    desk.grants(release=[first])
+    passes(30)
+    (second,) = desk.grants()
+
+    assert (told["at"], told["code"], told["holder"]) == (f"hold:{A}:qa", "provider_limit", "openai at x")
+    assert (first.activity_id, second.activity_id) == (urgent.activity_id, refused.activity_id)
+
+
+def test_nothing_is_left_behind_by_limits_over_time(desk: Desk) -> None:
+    rate(desk, A, 1, 2)
+    grants = desk.grants(*offers(4))
+    passes(1000)
+    desk.grants(release=[*grants, *desk.grants()])
+    left = {
+        name.decode().removeprefix(keys.generation(GENERATION))
+        for name in client().keys(f"{keys.pointer()}:*")
+    }
+
+    assert not {"due", "holds"} & left
