@@ -202,6 +202,15 @@ def _why_not(activity: Activity, *, is_part: bool) -> str:
     return ""
 
 
+#: Why what a question is about does not wait for it alone.
+_NOT_HELD: dict[str, str] = {
+    Status.ASSIGNED: "It is {}, and goes on.",
+    Status.IN_PROGRESS: "It is {}, and goes on.",
+    Status.BLOCKED: "It is {}. It goes on when that is over and people have decided.",
+    Status.AWAITING_SUBTASK: "It is {}. It goes on when that is over and people have decided.",
+}
+
+
 def _holding(
     asking: Activity, wanted: Sequence[UUID], linked: Iterable[UUID], refused: Mapping[UUID, str]
 ) -> dict[str, Any]:
@@ -209,7 +218,8 @@ def _holding(
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
     now = dict(rows.values_list("pk", "status"))
     held = [pk for pk in wanted if now.get(pk) == Status.AWAITING_REVIEW]
-    reasons = {pk: f"It is {status}, and goes on." for pk, status in now.items()} | dict(refused)
+    reasons = {pk: _NOT_HELD.get(status, "It is {}.").format(status) for pk, status in now.items()}
+    reasons |= refused
     return {
         "held": [str(pk) for pk in held],
         "not_held": [{"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held],

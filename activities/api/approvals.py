@@ -67,8 +67,9 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         parameters=(IDEMPOTENCY_KEY,),
     )
     def create(self, request: Request) -> Response:
-        """No run of these activities begins from now on before the decision. A run that is under way goes on; an activity that has ended
-        when the decision comes is listed as skipped."""
+        """No run of these activities begins from now on before the decision, nor before that of any other question about them: this one
+        answers, closes and replaces no other. A run that is under way goes on; an activity that has ended when the decision comes is listed
+        as skipped."""
         body = read(NewApprovalSerializer, request.data)
         wanted = body.get("activity_ids", [])
         linked = families.lock(self.tenant_id, wanted)
@@ -91,7 +92,8 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     def decide(self, request: Request, pk: UUID) -> Response:
         """Every linked activity hears of it in one run, with the decision and the option: at once, or when whatever else it waits for is
         over. Where several must agree it counts as
-        one voice, and the approval stays pending until the outcome is certain. A second, contrary or late decision is a 409 that names
+        one voice of the person behind the session or token (`person_required` when there is none), and the approval stays pending until the
+        outcome is certain. A second, contrary or late decision is a 409 that names
         who decided what and when."""
         body = read(VerdictSerializer, request.data)
         self._unchanged(pk)

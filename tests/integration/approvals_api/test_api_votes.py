@@ -12,7 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from rest_framework.test import APIClient
 
-from activities.models import Vote
+from activities.models import Activity, Vote
+from agents.contracts import Accepted
 from tenants import members, minting, tokens
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Membership, Role, Tenant
@@ -20,6 +21,7 @@ from tests.asking import asked
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
 from tests.integration.test_api_door import problem
+from tests.toolbox import at_work, not_woken, woken
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -167,3 +169,54 @@ def test_a_token_of_a_person_decides_what_their_human_roles_are_asked(
 
     problem(decide(client, asked(acme, human_role="legal")), 403, "forbidden")
     assert decide(client, asked(acme, human_role="editor")).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["an agent's review", "an approval"])
+def test_an_approval_over_work_under_a_question_to_three_of_five_does_not_answer_that(
+    api: Any, engine: Engine, acme: Tenant, kind: str
+) -> None:
+    operator, committee = api("operator"), {"quorum": 3, "voters": 5}
+    engine.agent.behaviour = lambda request: Accepted()
+    body = {"type": "budget", "title": "May it be published?"}
+    if kind == "an approval":
+        (work,) = engine.submit(acme)
+        about = {"activity_ids": [str(work)]}
+        asked_of_many = UUID(operator.post("/api/v1/approvals/", {**body, **about, **committee}).json()["id"])
+    else:
+        work, agent = at_work(engine, acme)
+        about = {"activity_ids": [str(work)]}
+        asked_of_many = agent.used("request_human_review", question="May it be published?")
+        with tenant_scope(acme.pk):  # as it was asked when a question of an agent could have rules
+            Activity.objects.filter(pk=asked_of_many).update(decision_rules=committee)
+    own = operator.post("/api/v1/approvals/", {**body, **about}).json()["id"]
+
+    assert decide(operator, own).json()["status"] == "approved"
+
+    assert (engine.status(acme, asked_of_many), engine.status(acme, work)) == ("created", "awaiting_review")
+    for number, person in enumerate(("ann", "bob", "cleo")):
+        assert not_woken(engine, work), f"{number} of 3 have agreed"
+        voted = api("reviewer", person=person).post(f"/api/v1/activities/{asked_of_many}/approve/")
+        assert voted.status_code == 200
+    assert len(voters(acme, asked_of_many)) == 3
+    assert engine.status(acme, asked_of_many) == "approved"
+    answers = [wake["outcome"] for wake in woken(engine, work).wakes if wake["reason"] == "review_approved"]
+    assert answers == ["approved", "approved"]
+
+
+def test_a_vote_that_was_once_given_with_a_token_of_nobody_does_not_count(
+    api: Any, engine: Engine, acme: Tenant, committee: UUID
+) -> None:
+    with tenant_scope(acme.pk):
+        for number in range(2):
+            Vote.objects.create(
+                tenant_id=acme.pk,
+                activity_id=committee,
+                voter=f"token:{number}",
+                actor="robot",
+                decision="approve",
+            )
+
+    decide(api("reviewer", person="ann"), committee)
+    assert engine.status(acme, committee) == "in_progress"
+    decide(api("reviewer", person="bob"), committee)
+    assert engine.status(acme, committee) == "approved"

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from activities import blockers
 from activities.bodies.rules import ABOUT_PEOPLE
 from activities.bodies.tools import KINDS
 from activities.models import Activity
@@ -215,3 +216,20 @@ def test_the_same_call_again_has_the_same_answer_and_asks_nobody_twice(engine: E
 
     assert (again.status_code, again.json()) == (200, {**first, "duplicate": True})
     assert count_of(acme) == count
+
+
+def test_an_agent_is_told_that_its_blocked_part_waits_for_the_decision_too(
+    engine: Engine, acme: Tenant
+) -> None:
+    _, agent = at_work(engine, acme)
+    part = agent.used("create_subtask", name="part", agent_role="dev", blocking=False)
+    engine.drain()
+    resolution = caller_of(engine, part).used("report_blocker", type="api_outage", message="It is down.")
+
+    answer = own_only(agent, part)
+
+    assert (
+        refused(answer)[str(part)] == "It is blocked. It goes on when that is over and people have decided."
+    )
+    blockers.resolve(acme.pk, resolution, actor="Ann", note="It is up.")
+    assert not_woken(engine, part)
