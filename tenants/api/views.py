@@ -148,12 +148,18 @@ class TenantViewSet(ViewSetMixin, TenantView):
 
 
 def tried_again(action: Callable[[], Any]) -> Any:
-    """What `action` returns. It is done again, a few times, when the database asks for that: it must be one transaction, or repeatable."""
+    """What `action` returns. It is done again, a few times, when the database asks for that: it must be one transaction, or repeatable.
+
+    Once also after a lock that was waited for in vain: many who decide the same at once stand in one line, and by then most have gone.
+    Not more often, since each such wait keeps a thread for seconds.
+    """
+    waited = False
     for attempt in range(1, TRIES):
         try:
             return action()
         except OperationalError as error:
-            if not outages.asks_for_repetition(error):
+            if not outages.is_contention(error) or (waited and not outages.asks_for_repetition(error)):
                 raise
+            waited = waited or not outages.asks_for_repetition(error)
             time.sleep(random.uniform(0, PAUSE_SECONDS * attempt))  # noqa: S311 - no secret
     return action()

@@ -229,6 +229,12 @@ def deadlock() -> OperationalError:
     return error
 
 
+def lock_timeout() -> OperationalError:
+    error = OperationalError("canceling statement due to lock timeout")
+    error.__cause__ = psycopg.errors.LockNotAvailable()
+    return error
+
+
 def broken_page(request: HttpRequest) -> HttpResponse:
     raise RuntimeError("outside of any view of ours")
 

@@ -54,6 +54,18 @@ def test_a_deadlock_is_tried_again_and_takes_effect_once(api, tenant, monkeypatc
     assert names_of(tenant) == ["late"]
 
 
+def test_a_lock_that_was_not_to_be_had_in_time_is_waited_for_once_more_and_not_again(
+    api, tenant, monkeypatch
+):
+    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.lock_timeout()])
+    assert api().post(NOTES, {"name": "late"}).status_code == 201
+
+    monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.lock_timeout() for _ in range(2)])
+    problem(api().post(NOTES, {"name": "never"}), 503, "unavailable")
+
+    assert names_of(tenant) == ["late"]
+
+
 def test_a_deadlock_that_comes_back_every_time_is_given_up(api, tenant, monkeypatch):
     monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.deadlock() for _ in range(3)])
 
