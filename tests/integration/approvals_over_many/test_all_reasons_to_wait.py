@@ -19,12 +19,14 @@ from activities import (
     reassignment,
     recovery,
     results,
+    tasks,
     waiting,
+    wakes,
 )
 from activities.admission import limits
 from activities.invariants import check
 from activities.mailboxes import NewItem, opened, post
-from activities.models import Activity, Deadline
+from activities.models import Activity, Deadline, Wake
 from agents import configuration
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
@@ -33,7 +35,7 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, called, heard, links_of
+from tests.asking import DIRECTION, asked, called, heard, links_of, wakes_of
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
 from tests.spending import capped, token_of
@@ -534,3 +536,49 @@ def test_the_prompt_of_a_first_run_after_an_approval_says_one_thing(engine: Engi
     (request,) = engine.agent.calls
     assert "Do it from the beginning." in request.prompt
     assert "complete the task" not in request.prompt
+
+
+# Each guard alone.
+
+
+def test_answers_to_some_of_many_questions_are_no_wakes_and_use_up_no_budget_of_wakes(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 3
+    (activity_id,) = engine.submit(acme)
+    questions = [asked(acme, [activity_id]) for _ in range(5)]
+
+    for one in questions:
+        approvals.approve(acme.pk, one, actor="Ann")
+    come_to_rest(engine)
+
+    assert engine.status(acme, activity_id) == "done"
+    assert reasons(engine, activity_id) == [["new_task", *["review_approved"] * 5]]
+
+
+def test_what_was_granted_is_not_claimed_while_one_of_its_wakes_is_put_off(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    with tenant_scope(acme.pk):
+        (due,) = Wake.objects.filter(activity_id=activity_id)
+        Wake.objects.create(
+            tenant_id=acme.pk, activity_id=activity_id, reason=due.reason, cause="wake", payload={}, fingerprint="later",
+            due_at=datetime.now(UTC) + TOMORROW,
+        )  # fmt: skip
+
+    tasks.run(**message)
+
+    assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
+
+
+def test_what_comes_while_a_wake_is_put_off_is_put_off_with_it(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
+
+    with tenant_scope(acme.pk):
+        wakes.record(Activity.objects.get(pk=activity_id), "message", payload={"text": "Hello"})
+
+    (first, second) = wakes_of(acme, activity_id)
+    assert first.due_at is not None
+    assert second.due_at == first.due_at
