@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
+from celery.worker import state
 
 from orchestrator import broker, flower_door
 from tenants import tracing
@@ -35,6 +36,8 @@ START_PATIENCE_SECONDS = (
 )
 START_PAUSE_SECONDS = 1.0
 NOT_STARTED = 71  # "system error" of sysexits.h
+NOT_ENDED = 70  # the exit status after SIGQUIT when runs were still under way; they are taken over
+LEAVE_SECONDS = 3.0  # for what a cold shutdown does besides: messages go back, the lease is ended
 
 DEFAULT_CONCURRENCY = (
     16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
@@ -139,7 +142,19 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=_Intake(sender)
             )
         )
+    if not _forks(sender.controller):
+        threading.Thread(target=_end_after_cold_shutdown, name="cold shutdown", daemon=True).start()
     maintenance.begin()
+
+
+def _end_after_cold_shutdown() -> None:
+    """End the process once SIGQUIT has given runs their time. Celery would wait for the threads of its pool, which nobody can end."""
+    while vars(state)["should_terminate"] in (None, False):  # set when that time is over
+        time.sleep(0.2)
+    time.sleep(LEAVE_SECONDS)
+    logger.warning("Worker ends with runs under way", extra={"action": "cold_shutdown"})
+    logging.shutdown()
+    os._exit(NOT_ENDED)
 
 
 @signals.worker_process_init.connect
