@@ -32,7 +32,7 @@ from activities import (
     wakes,
 )
 from activities.admission import Exchange
-from activities.admission.exchange import Release
+from activities.admission.exchange import Hold, Release
 from activities.alerts import raise_alert
 from activities.exceptions import OutOfBudget, RunSuperseded
 from activities.models import Activity, ActivityRun
@@ -40,6 +40,7 @@ from activities.models.alert import AlertKind
 from activities.models.dead_letter import BurialReason
 from activities.retry import RetryPolicy
 from activities.run_tokens import RunToken
+from activities.states import BANDS
 from agents import configuration
 from agents.contracts import Completed
 from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
@@ -52,6 +53,11 @@ T = TypeVar("T")
 
 # For a result that others keep from being recorded while PostgreSQL is well: locks, deadlocks, statements that take too long.
 CONTENTION_SECONDS = 20.0
+
+
+# A shorter wait for a provider is not worth holding others back for. After the longest one somebody tries: settings may have changed.
+HOLD_FROM_SECONDS = 5.0
+HOLD_MOST_SECONDS = 60.0
 
 
 def completed(
@@ -107,7 +113,27 @@ def _wait(
     delay = (
         timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
     )
+    _hold_back_others(activity, error)
     return _again(run, error, delay, actor, attempts=-1, told=told)
+
+
+def _hold_back_others(activity: Activity, error: AgentError) -> None:
+    """A provider has said for how long it takes nothing: the role's other work of this tenant waits in its order meanwhile, instead of
+    being started and refused one after the other. Refused work that is not urgent holds back no urgent work: there may be room for that.
+    """
+    role = activity.agent_role
+    if (
+        role is None
+        or error.held_by is None
+        or error.retry_after is None
+        or error.retry_after < HOLD_FROM_SECONDS
+    ):
+        return
+    code = "breaker_open" if error.error_code == "breaker_open" else "provider_limit"
+    urgent = activity.priority < BANDS["gated"]
+    seconds = min(error.retry_after, HOLD_MOST_SECONDS)
+    hold = Hold(activity.tenant_id, role, urgent, seconds, code, error.held_by)
+    relay.after_commit(Exchange(holds=[hold]))
 
 
 @dataclass(frozen=True, slots=True)

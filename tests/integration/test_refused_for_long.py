@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import deadletters
+from activities import deadletters, waiting
 from activities.models import Activity, Wake
 from agents.contracts import Completed, Output
 from agents.exceptions import AgentRateLimited, RetryableAgentError
@@ -198,3 +198,25 @@ def test_a_replay_begins_a_new_row(engine: Engine, acme: Tenant, api: Callable[.
         "created",
         1,
     )
+
+
+def test_while_a_provider_is_waited_for_other_work_of_the_role_keeps_its_place_and_urgent_work_may_try(
+    engine: Engine, acme: Tenant
+) -> None:
+    def refuse(request: object) -> Completed:
+        error = AgentRateLimited("asked to be left alone", retry_after=30)
+        error.held_by = "openai at api.example"
+        raise error
+
+    engine.agent.behaviour = refuse
+    engine.serve(acme, max_concurrency=1)
+    first, second, third = engine.submit(acme, count=3)
+    engine.drain()
+    (urgent,) = engine.submit(acme, priority=1)
+    engine.drain()
+
+    why = waiting.why(acme.pk, third)
+    assert [call.activity_id for call in engine.agent.calls] == [first, urgent]
+    assert engine.get(acme, second).attempts == 0
+    assert (why.code, why.holder) == ("provider_limit", "openai at api.example")
+    assert why.estimate_seconds == pytest.approx(30, abs=5)
