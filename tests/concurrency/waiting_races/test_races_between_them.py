@@ -143,7 +143,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
         return True
 
     monkeypatch.setattr(cancellation, "let_go", held_up)
-    monkeypatch.setattr("tenants.api.views._asks_for_another_try", noted)
+    monkeypatch.setattr("tenants.outages.asks_for_repetition", noted)
     cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
 
     assert (circles, answer.status_code) == ([], 409)

@@ -25,6 +25,7 @@ CHOSEN_BY_NOBODY = {
     "job_of_activity": "the id of the activity that was made for the job",
     "job_of_pipeline_run": "the id of the run that was made for the job",
     "audit_number_once_per_chain": "a chain is one tenant's, by its id",
+    "one_open_dead_letter_of_item": "the id of the item of a mailbox, which is ours",
     "one_effect_per_call": "the run is the one whose token was presented",
 }
 

@@ -201,6 +201,7 @@ NO_ADDRESSES = {
     "activities.Activity.link_kind": "how an activity belongs to its parent",
     "activities.NotificationChannel.target_shown": "host and port, to be recognised; nobody calls it",
     "activities.ActivityEvent.target": "the status that an activity came to",
+    "activities.LeaderLease.host": "the name of a machine, written by the process that leads",
     "activities.WorkerProcess.host": "the name of a machine, written by its worker",
     "pipelines.Schedule.target_type": "agent or pipeline",
 }
