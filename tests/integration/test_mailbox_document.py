@@ -38,6 +38,8 @@ def test_the_examples_do_what_they_say(api: Any, tenant: Tenant) -> None:
         200,
         200,
         200,
+        200,
+        200,
         201,
         200,
         200,

@@ -31,12 +31,20 @@ local function backlog(whose, role, of_band)
     return number("backlog", whose .. "|" .. role .. "|" .. of_band, "0")
 end
 
+-- Who of a lane's waiters is before it: of its own lane also those who came at the same moment and are granted first.
+local function before_in_lane(other)
+    if other == lane then
+        return redis.call("ZRANK", key("queue:" .. lane), ARGV[1])
+    end
+    return redis.call("ZCOUNT", key("queue:" .. other), "-inf", "(" .. score)
+end
+
 -- Work of the tenant in this band and role that has a lower score.
 local function before_in_place(role)
     local index, before = lanes_of(tenant, role, band), 0
     local lanes = redis.call("ZRANGE", index, 0, LOOKED_AT - 1)
     for _, other in ipairs(lanes) do
-        before = before + redis.call("ZCOUNT", key("queue:" .. other), "-inf", "(" .. score)
+        before = before + before_in_lane(other)
     end
     if #lanes == LOOKED_AT then
         local rest = redis.call("ZCOUNT", index, "-inf", "(" .. score)
@@ -106,7 +114,7 @@ local function before(scope)
     local kind = scope and string.match(scope, "^%a+") or "seats"
     local pool, domain = pool_of(parts.role), domain_of(parts.role)
     if kind == "group" or kind == "files" then
-        local found = redis.call("ZCOUNT", key("queue:" .. lane), "-inf", "(" .. score)
+        local found = before_in_lane(lane)
         for of_band = 1, band - 1 do
             found = found + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
         end
