@@ -66,7 +66,11 @@ class World:
         tried = admin.post(f"{START}webhooks/{self.ids['webhooks']}/test/", {})
         assert tried.status_code == 202, tried.content
         self.ids["mailboxes"] = "box"
-        self.parts = {"batch_id": taken["batch_id"], "delivery_id": tried.json()["id"]}
+        self.parts = {
+            "batch_id": taken["batch_id"],
+            "item_id": said.json()["id"],
+            "delivery_id": tried.json()["id"],
+        }
         with tenant_scope(tenant.pk):
             batch = ProviderBatch.objects.create(
                 tenant=tenant, agent_role="qa", provider="anthropic|1.1.1.1:443|0", model="m", size=1

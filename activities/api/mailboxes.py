@@ -38,7 +38,7 @@ from activities.mailboxes import reading
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemState
 from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from agents.api.strict import read
 from tenants import clock
 from tenants.api.faults import InvalidRequest
@@ -143,7 +143,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
         return Response(shown, status=201 if posted.created else 200)
 
 
-class ItemPart(MailboxPart):
+class ItemPart(Digested, MailboxPart):
     pagination_class = None
 
     def item(self, key: str, item_id: UUID) -> Any:
@@ -155,7 +155,9 @@ class ItemPart(MailboxPart):
 
     def changed(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
         """What became of it. Raises `ItemRefused` when it stands otherwise than the change needs."""
-        if not change(self.tenant_id, self.item(key, item_id).pk, actor=self.principal.actor):
+        before = self.item(key, item_id)
+        self.refuse_changed(ItemSerializer(before).data)
+        if not change(self.tenant_id, before.pk, actor=self.principal.actor):
             found = self.item(key, item_id)
             agents = found.activity_id
             its = f" An agent hears of it in activity {agents}: {verb} that." if agents else ""
@@ -175,7 +177,7 @@ class ItemRetry(ItemPart):
         request=EmptySerializer,
         answer=ItemSerializer,
         refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
     )
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
@@ -186,7 +188,7 @@ class ItemRetry(ItemPart):
 class ItemCancel(ItemPart):
     @operation(
         "Cancel an item that waits or has failed", request=EmptySerializer, answer=ItemSerializer, refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
     )  # fmt: skip
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""

@@ -83,5 +83,6 @@ SUCCEEDS_ONLY_IN_A_STATE = {
     "bulk_jobs_cancel_create", "channels_reactivate_create", "dead_letters_replay_one", "deliverable_periods_plan_create",
     "notification_channels_renew_secret_create", "pipeline_runs_replay_create", "agents_check_create", "pipeline_runs_cancel_create",
     "deliverable_periods_cancel_create", "notification_channels_test_create", "schedules_run_create",
-    "mailboxes_batches_failed_create", "mailboxes_batches_heartbeat_create",
+    "mailboxes_batches_failed_create", "mailboxes_batches_heartbeat_create", "mailboxes_items_retry_create",
+    "mailboxes_items_cancel_create",
 }  # fmt: skip

@@ -47,7 +47,7 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
     deliverable = made("deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["flow"]})["id"]
     period = made(f"deliverables/{deliverable}/start-period/", {})["id"]
     schedule = made("schedules/", schedule_body())["id"]
-    made("mailboxes/box/items/", {"kind": "message", "text": "Hello."})
+    item = made("mailboxes/box/items/", {"kind": "message", "text": "Hello."})["id"]
     taken = made("mailboxes/box/take/", {"consumer": "somebody", "window_ms": 0})["batch_id"]
     webhook = made("webhooks/", {"url": "https://1.1.1.1/events"})["id"]
     with tenant_scope(tenant.pk):
@@ -81,7 +81,7 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
         "dead-letters/": {"id": str(letter)},
         "deliverable-periods/": {"id": period, "period_id": period},
         "deliverables/": {"id": deliverable},
-        "mailboxes/": {"key": "box", "batch_id": taken},
+        "mailboxes/": {"key": "box", "batch_id": taken, "item_id": item},
         "notification-channels/": {"id": made("notification-channels/", {
             "kind": "email", "name": "Ops", "target": "ops@example.com", "kinds": ["dead_letter"],
         })["id"]},
