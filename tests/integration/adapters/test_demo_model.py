@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agents import configuration
 from agents.adapters.model_options import ModelOptions
 from agents.governor.providers import profile_of
 from agents.models import Agent
@@ -19,6 +20,7 @@ from orchestrator.demo.story import DemoFailed
 @pytest.fixture
 def roles(database: None) -> Any:
     models.register_roles("http://127.0.0.1:9/v1")
+    configuration.forget()  # what another test asked for a moment ago
     yield
     Agent.objects.filter(role__startswith=models.PREFIX).delete()
 
