@@ -74,5 +74,5 @@ def tell_admission() -> None:
         if limits.refresh():
             relay.turn_over(Exchange(), go_on=False)
     except (Closed, redis.RedisError) as error:
-        # The keeper does it at its next tick.
+        # The leader does it at its next tick.
         logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})

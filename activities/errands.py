@@ -1,7 +1,7 @@
 """Errands: what the system has to do besides running agents, each on a queue of its own.
 
 The work is rows in PostgreSQL; a message only hints that there are some. Whoever gets one looks for itself, so a hint that is lost,
-late or double changes nothing: while rows wait, the keeper hints again. One statement asks for all errands together.
+late or double changes nothing: while rows wait, the leader hints again. One statement asks for all errands together.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def register(errand: Errand) -> None:
 
 @dataclass(slots=True)
 class Reminder:
-    """Hints at what waits. Held by the keeper that leads; two of them would only hint twice."""
+    """Hints at what waits. Held by the leader; two of them would only hint twice."""
 
     hinted: dict[str, float] = field(default_factory=dict)
 

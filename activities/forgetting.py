@@ -47,7 +47,7 @@ def forget_tenant(tenant_id: UUID) -> int:
 
 
 def look_after_departed() -> int:
-    """Delete what copiers may have written for tenants that were off-boarded just now. For the keeper."""
+    """Delete what copiers may have written for tenants that were off-boarded just now. For the leader."""
     with system_scope():
         recent = list(
             DepartedTenant.objects.filter(began_at__gte=Now() - DEPARTED_WATCH).values_list("pk", flat=True)

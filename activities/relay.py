@@ -109,16 +109,11 @@ def flush(timeout: float = 5.0) -> bool:
     return _relay.flush(timeout)
 
 
-def rest() -> None:
-    """Forget that this process should ask again; the leader does it within a second."""
-    _relay.rest()
-
-
 def _publish(grants: list[Grant]) -> None:
     try:
         publishing.publish(grants)
     except Exception:
-        # The slots stay held and the grants unstarted, so the keeper publishes them again.
+        # The slots stay held and the grants unstarted, so the leader publishes them again.
         logger.exception(
             "Grants could not be published", extra={"action": "publish_failed", "count": len(grants)}
         )
@@ -156,10 +151,6 @@ class _Relay:
             at = time.monotonic() + seconds
             self._ask_at = at if self._ask_at is None else min(at, self._ask_at)
             self._wake()
-
-    def rest(self) -> None:
-        with self._changed:
-            self._ask_at = None
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():

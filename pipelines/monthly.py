@@ -2,7 +2,7 @@
 
 Each active tenant has one periodic task, kept in step with the tenants as they are made, renamed and switched off, and mended when beat
 starts. Any number of beats may send it, since starting a month twice starts nothing twice. A job that was never sent, or whose message was
-lost, is made up for: what is due is a column of the deliverable, and the keeper reminds of it.
+lost, is made up for: what is due is a column of the deliverable, and the leader reminds of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The limits that admission enforces: read from PostgreSQL, put in force in Redis.
 
-Any process may do it at any time; the digest makes a repetition free. The keeper does it every tick, so a change of a cap acts
+Any process may do it at any time; the digest makes a repetition free. The leader does it every tick, so a change of a cap acts
 within 2 s, and a worker does it when it comes up, so its first work need not wait for a tick.
 """
 

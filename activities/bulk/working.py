@@ -23,7 +23,7 @@ from tenants.context import system_scope, tenant_scope
 logger = logging.getLogger(__name__)
 
 PORTION = 100  # activities that one statement moves; its cost grows with the square of their number
-TURN_SECONDS = 20.0  # of one task; the keeper hints again while jobs are left
+TURN_SECONDS = 20.0  # of one task; the leader hints again while jobs are left
 
 
 def waiting() -> QuerySet[BulkJob]:

@@ -1,4 +1,4 @@
-"""The lookout of a keeper: every question in its turn. One that cannot be answered keeps the others from nothing."""
+"""The lookout of the leader: every question in its turn. One that cannot be answered keeps the others from nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Counters: what happened to all activities, as numbers that only grow, kept for the metrics.
 
-The keeper that leads reads the history behind the hot path and adds it up, each event once, so that no activity pays for its metrics and
+The leader reads the history behind the hot path and adds it up, each event once, so that no activity pays for its metrics and
 every process answers with the same numbers. They outlive restarts, retention and tenants that leave.
 """
 

@@ -1,11 +1,11 @@
-"""Counting: each event of the history is added up once, however many keepers do it and whenever they are killed.
+"""Counting: each event of the history is added up once, however many processes do it and whenever they are killed.
 
 Events are numbered by a sequence when they are written, and seen when their transaction commits, which may be in another order. So a turn
 first notes the newest event that it sees. What is up to that event is counted once all transactions that had begun by then are over: no
 event can appear there any more. Numbers and mark move in one transaction, under the mark's lock.
 
 PostgreSQL numbers transactions for the whole server, so one that writes for long holds the counters up even from another database.
-The mark says both when a keeper last looked and up to when the counters are complete, so that the two faults can be told apart.
+The mark says both when a leader last looked and up to when the counters are complete, so that the two faults can be told apart.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _turn() -> tuple[bool, int]:
     with transaction.atomic(using=SYSTEM):
         found = _MARK.run({}, using=SYSTEM)
         if not found:
-            return False, 0  # another keeper is at it
+            return False, 0  # another process is at it
         mark = found[0]
         until = min(mark.seen, mark.counted + BATCH) if mark.over else mark.counted
         if until > mark.counted:

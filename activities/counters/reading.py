@@ -29,7 +29,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters. `at` is when a keeper last looked for something to count, `complete_at` up to when the counters hold all that happened.
+    """All counters. `at` is when a leader last looked for something to count, `complete_at` up to when the counters hold all that happened.
 
     Both in seconds since 1970; 0 before the first time.
     """

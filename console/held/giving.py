@@ -1,6 +1,6 @@
 """Held answers take effect when their time has come, as whoever gave them may act by then.
 
-The keeper asks for it. Row and effect go in one transaction, so that an answer takes effect once, however many processes try and wherever
+The leader asks for it. Row and effect go in one transaction, so that an answer takes effect once, however many processes try and wherever
 they die. What cannot take effect any more stays with the reason, for the person to read.
 """
 
@@ -27,7 +27,7 @@ from tenants.principals import Principal
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 100  # in one pass of the keeper
+AT_ONCE = 100  # in one pass of the leader
 AGAIN_LATER = 503  # the status of a refusal that has nothing to do with the answer
 NOT_ANY_MORE = "You may not act for this tenant any more. Nothing was done."
 OUR_FAULT = "Something went wrong on our side. Nothing was done."

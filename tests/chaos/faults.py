@@ -10,6 +10,7 @@ import json
 import random
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Place:
 
 
 @dataclass
-class Fault:
+class Fault(ABC):
     """Base of all. `seconds` is how long it may last; `server` marks those after which a server comes back."""
 
     name: ClassVar[str] = ""
@@ -58,11 +59,12 @@ class Fault:
     def at(self) -> Installation:
         return self.place.installation
 
+    @abstractmethod
     def inject(self) -> None:
-        raise NotImplementedError
+        """Bring the fault about."""
 
-    def heal(self) -> None:
-        """Most kinds that are over at once have nothing to heal."""
+    def heal(self) -> None:  # noqa: B027
+        """End the fault. Kinds that are over at once have nothing to do."""
 
 
 KINDS: dict[str, type[Fault]] = {}
