@@ -10,9 +10,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from activities import relay
-from activities.admission import limits, rebuilding
+from activities.admission import limits
 from activities.models import Activity
 from agents.models import AgentConfig
+from benchmarks import setting
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Pipeline, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.schedules import expanding, firing, plans, running
@@ -30,7 +31,7 @@ def _tenant() -> Tenant:
         AgentConfig.objects.create(
             tenant=tenant, agent_id=ROLE, adapter="inline", endpoint="agents.samples:echo"
         )
-    rebuilding.rebuild()
+    setting.open_admission()
     limits.refresh()
     return tenant
 

@@ -199,7 +199,7 @@ def call(folder: Path, scale: float) -> Figures:
 def submission(folder: Path, scale: float) -> Figures:
     """Submissions per second by one client process: one by one and in bulks of 1,000; Celery by hand one by one."""
     tenant, count = _tenant(f"submission-{uuid4().hex[:8]}"), int(2000 * scale)
-    rebuilding.rebuild()
+    setting.open_admission()
     began = time.perf_counter()
     for _ in range(count):
         with tenant_scope(tenant.pk):
@@ -314,14 +314,14 @@ def backlog(folder: Path, scale: float) -> Figures:
         WorkerProcess.objects.create(
             host="none", boot="none", pid=0, pid_started=0, roles=[ROLE], concurrency=5
         )
-        rebuilding.rebuild()
+        setting.open_admission()
     tenants = [uuid4() for _ in range(50)]
     empty = _admission_milliseconds(tenants)
     for start in range(0, int(100_000 * scale), 1000):
         exchange(Exchange(offers=[_offer(tenants[n % 50]) for n in range(start, start + 1000)]))
     full = _admission_milliseconds(tenants)
     _nobody_runs()
-    rebuilding.rebuild()
+    setting.open_admission()
     return {"empty ms": empty, "100,000 waiting ms": full, "ratio": full / empty}
 
 

@@ -183,3 +183,14 @@ def wait(condition: object, seconds: float = 300.0, pause: float = 0.02) -> floa
             raise TimeoutError
         time.sleep(pause)
     return time.perf_counter() - began
+
+
+def open_admission() -> None:
+    """Put admission in force as a leader would, in the epoch of the last one: an earlier epoch is refused."""
+    from activities.admission import rebuilding
+    from activities.models import LeaderLease
+    from tenants.context import system_scope
+
+    with system_scope():
+        last = LeaderLease.objects.values_list("epoch", flat=True).first()
+    rebuilding.rebuild(epoch=last or 0)
