@@ -132,11 +132,11 @@ def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
 
 def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
     """The result of each step; of one that was fanned out, those of its branches, counted from 1."""
-    for step, named in refs.items():
-        if not isinstance(named, list):
-            yield Source(f"Result of {step}", output_id=UUID(str(named)))
+    for step, kept in refs.items():
+        if not isinstance(kept, list):
+            yield Source(f"Result of {step}", output_id=UUID(str(kept)))
             continue
-        for number, reference in enumerate(named, start=1):
+        for number, reference in enumerate(kept, start=1):
             if reference is not None:
                 yield Source(f"Result of {step}, part {number}", output_id=UUID(str(reference)))
 

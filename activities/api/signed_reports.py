@@ -22,7 +22,7 @@ from activities.models import Activity
 from activities.run_tokens import RunToken
 from agents import configuration, webhook_signing
 from agents.exceptions import RoleNotFound
-from tenants.api.idempotency import HEADER as IDEMPOTENCY_KEY
+from tenants.api.idempotency import HEADER
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def _secrets(token: RunToken, role: str) -> Any:
 
 
 def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
-    told = "\x00".join((request.method or "", request.path, request.headers.get(IDEMPOTENCY_KEY, "")))
+    told = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
     digest = hashlib.sha256(told.encode() + b"\x00" + body).hexdigest()
     message_id = request.headers[webhook_signing.ID_HEADER]
     try:

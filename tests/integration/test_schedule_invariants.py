@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import activities
 from activities import invariants, states
 from agents import scheduler_settings
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -130,9 +131,7 @@ class _Undone(Exception):
 
 def _found(invariant: str, damage: str) -> int:
     """How many rows the invariant's question returns after this damage, which is undone afterwards."""
-    text = (
-        Path(invariants.__file__).parents[1] / "sql" / "invariants" / f"{invariant.lower()}.sql"
-    ).read_text()
+    text = (Path(activities.__file__).parent / "sql" / "invariants" / f"{invariant.lower()}.sql").read_text()
     settled = ", ".join(f"'{status}'" for status in sorted(states.SETTLED))
     question = text % {"settled": f"ARRAY[{settled}]::text[]", "patience": "60"}
     found = -1
