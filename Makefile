@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test chaos fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
+.PHONY: help demo demo-model up test test-fast chaos fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -25,8 +25,11 @@ demo-model: $(VENV)/.model ## Run the pipeline with a real language model on thi
 up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOWER_PORT choose ports
 	@$(RUN) manage.py up
 
-test: $(VENV)/.dev ## Run the test suite against real servers; ARGS="-k word" is handed to pytest
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.dev ## Run the test suite against real servers; what fails is tried again; ARGS="-k word" is handed to pytest
+	$(RUN) -m tests.run -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fast: $(VENV)/.dev ## Run the tests that need no server, in half a minute; ARGS="-k word" is handed to pytest
+	ORCHESTRATOR_TEST_SERVERS=none $(RUN) -m pytest -n 2 --dist loadfile -q tests/unit tests/architecture clients/python/tests $(ARGS)
 
 chaos: $(VENV)/.run ## Torment an installation of its own and check what tenants saw; MINUTES=2 SEED=7 KINDS=worker-killed,redis-flushed
 	@$(RUN) -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(ARGS)

@@ -50,11 +50,22 @@ for impatient in (auditing, lockout, seats, selectors, throttling, tool_rate):
 
 
 @pytest.hookimpl(trylast=True)  # after they were shuffled
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, or one process would work on it at the end while the other has nothing left to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long comes first, or one process would work on it at the end while the other has nothing left to do.
+
+    Without servers, what wants them or takes long is left out.
+    """
+    if not servers.are_there():
+        left_out = {item for item in items if _wants_servers(item) or item.get_closest_marker("long")}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(
         key=lambda item: not any(item.get_closest_marker(mark) for mark in ("acceptance", "ui", "long"))
     )
+
+
+def _wants_servers(item: pytest.Item) -> bool:
+    return "django_db_setup" in item.fixturenames  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:

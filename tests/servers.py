@@ -4,6 +4,9 @@ What DATABASE_URL, REDIS_URL and MONGODB_URI name is used as it is; for what the
 process starts embedded servers in a folder of its own and stops them at the end. Processes of pytest-xdist
 inherit the three variables. Each of them works on a PostgreSQL database, a Redis database with a key prefix,
 and a MongoDB database that no other process uses.
+
+With ORCHESTRATOR_TEST_SERVERS=none there are no servers: the three variables name places where nobody listens, and tests that
+want a database are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ from orchestrator import embedded
 VARIABLES = {"postgres": "DATABASE_URL", "redis": "REDIS_URL", "mongo": "MONGODB_URI"}
 HOME = "ORCHESTRATOR_TEST_HOME"  # set for all processes of a run that has embedded servers, as is the next
 STARTED = "ORCHESTRATOR_TEST_STARTED"
+NOWHERE = {
+    "DATABASE_URL": "postgresql://nobody@127.0.0.1:9/nothing",
+    "REDIS_URL": "redis://127.0.0.1:9/0",
+    "MONGODB_URI": "mongodb://127.0.0.1:9/nothing",
+}
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
 
 
@@ -31,6 +39,9 @@ def prepare() -> None:
     """Set the variables of the three servers, starting what is missing. Call it before Django's settings are
     read.
     """
+    if not are_there():
+        os.environ.update(NOWHERE)
+        return
     missing = [service for service, name in VARIABLES.items() if not os.environ.get(name)]
     if missing:
         home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-"))
@@ -41,6 +52,11 @@ def prepare() -> None:
         os.environ.update(
             {name: url for name, url in found.as_environment().items() if not os.environ.get(name)}
         )
+
+
+def are_there() -> bool:
+    """Whether this run has servers."""
+    return os.environ.get("ORCHESTRATOR_TEST_SERVERS") != "none"
 
 
 def stop() -> None:

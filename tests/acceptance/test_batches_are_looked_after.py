@@ -1,16 +1,10 @@
-"""A thousand pieces of work that can wait, while whoever looks after their batches is killed twice: each result counts once."""
+"""Hundreds of pieces of work that can wait, while whoever looks after their batches is killed twice: each result counts once."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +18,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine, eventually
+from tests.forking import forks
 from tests.integration.conftest import engine
 
 __all__ = ("engine",)
@@ -31,44 +26,7 @@ __all__ = ("engine",)
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
 
-WORK, SIZE, UNLUCKY = 1_000, 250, 50
-
-
-class Keepers:
-    """One at a time, of which each but the last is killed."""
-
-    def __init__(self, nursery: subprocess.Popen[str]) -> None:
-        self.nursery, self.alive = nursery, 0
-
-    def start(self, *, stop_after: int = 0) -> None:
-        assert self.nursery.stdin
-        self.nursery.stdin.write(f"{stop_after}\n")
-        self.nursery.stdin.flush()
-        self.alive = int(self.says())
-
-    def says(self) -> str:
-        assert self.nursery.stdout
-        return self.nursery.stdout.readline().strip()
-
-    def kill(self) -> None:
-        os.kill(self.alive, signal.SIGKILL)
-        self.alive = 0
-
-
-@contextmanager
-def keepers(environment: dict[str, str]) -> Iterator[Keepers]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.acceptance.batch_keepers"],
-        env=environment, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as nursery:  # fmt: skip
-        running = Keepers(nursery)
-        assert running.says() == "ready"
-        try:
-            yield running
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(running.alive or nursery.pid, signal.SIGKILL)
-            nursery.kill()
+WORK, SIZE, UNLUCKY = 240, 60, 12
 
 
 @pytest.fixture
@@ -94,7 +52,7 @@ def fails_once(unlucky: set[str]) -> Any:
     return answering
 
 
-def test_a_thousand_results_count_once_though_whoever_looks_after_their_batches_is_killed_twice(
+def test_hundreds_of_results_count_once_though_whoever_looks_after_their_batches_is_killed_twice(
     engine: Engine, tenant: Tenant, provider: FakeProvider, process_environment: dict[str, str]
 ) -> None:
     environment = {
@@ -111,17 +69,17 @@ def test_a_thousand_results_count_once_though_whoever_looks_after_their_batches_
     found = engine.submit(tenant, count=WORK, priority=20)
     engine.drain()
 
-    with keepers(environment) as running:
+    with forks("look_after_batches", environment) as running:
         batches.held.set()
-        running.start()
+        first = running.start()
         eventually(lambda: batches.batches, 30)
-        running.kill()  # the provider has the batch, and nobody was told its name
+        running.kill(first)  # the provider has the batch, and nobody was told its name
         batches.held.clear()
         batches.released.set()
 
-        running.start(stop_after=SIZE + 100)
+        second = running.start(SIZE + SIZE // 2)
         assert running.says() == "stopped"
-        running.kill()  # some answers of a batch were taken in, and others not
+        running.kill(second)  # some answers of a batch were taken in, and others not
 
         running.start()
         eventually(lambda: count(tenant, "done") == WORK - UNLUCKY, 60)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +13,7 @@ from pipelines.schedules import tending
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.forking import forks
 from tests.integration.conftest import engine
 
 __all__ = ("engine",)
@@ -30,54 +24,22 @@ SCHEDULES, TIMES = 200, 5  # a thousand nominal times within five seconds
 SECONDS = timedelta(seconds=1)
 
 
-class Schedulers:
-    """Two of them at any moment."""
-
-    def __init__(self, nursery: subprocess.Popen[str]) -> None:
-        self.nursery, self.alive, self.killed = nursery, [], 0
-        self.alive: list[int] = [self._started(), self._started()]
-
-    def _started(self) -> int:
-        assert self.nursery.stdin
-        assert self.nursery.stdout
-        self.nursery.stdin.write("one more\n")
-        self.nursery.stdin.flush()
-        return int(self.nursery.stdout.readline())
-
-    def kill_one(self) -> None:
-        os.kill(self.alive.pop(0), signal.SIGKILL)
-        self.killed += 1
-        self.alive.append(self._started())
-
-
-@contextmanager
-def two_schedulers(environment: dict[str, str]) -> Iterator[Schedulers]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.acceptance.schedulers"],
-        env=environment, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as nursery:  # fmt: skip
-        assert nursery.stdout
-        assert nursery.stdout.readline() == "ready\n"
-        schedulers = Schedulers(nursery)
-        try:
-            yield schedulers
-        finally:
-            for pid in [*schedulers.alive, nursery.pid]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
 def test_a_thousand_times_fire_once_each_though_a_scheduler_is_killed_every_moment(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str]
 ) -> None:
     engine.serve(tenant)
     chance = random.Random(4)
-    with two_schedulers(process_environment) as schedulers:
+    with forks("fire_schedules", process_environment) as schedulers:
+        schedulers.start()
+        schedulers.start()
+        killed = 0
         since = _make_schedules(tenant)
         deadline = time.monotonic() + 60
         while _fired(tenant) < SCHEDULES * TIMES and time.monotonic() < deadline:
             time.sleep(chance.uniform(0.3, 0.9))
-            schedulers.kill_one()
+            schedulers.kill(schedulers.alive[0])
+            schedulers.start()
+            killed += 1
     while tending.expand():
         pass
 
@@ -91,7 +53,7 @@ def test_a_thousand_times_fire_once_each_though_a_scheduler_is_killed_every_mome
         assert ScheduleExecution.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
         # Whoever was killed between firing and expanding left work to whoever looked next.
         assert ScheduleJob.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
-    assert schedulers.killed >= 5
+    assert killed >= 5
 
 
 def _make_schedules(tenant: Tenant) -> datetime:

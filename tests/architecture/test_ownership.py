@@ -134,7 +134,7 @@ def test_aliases_of_the_database_are_named_by_constants() -> None:
     texts = {
         module.name
         for module in tree.modules()
-        for node in ast.walk(module.syntax)
+        for node in module.nodes
         if isinstance(node, ast.Call | ast.Subscript) and _names_an_alias(node)
     }
 
@@ -223,7 +223,7 @@ def _naming(*names: str) -> set[str]:
     return {
         module.name
         for module in tree.modules()
-        for node in ast.walk(module.syntax)
+        for node in module.nodes
         if (isinstance(node, ast.Name) and node.id in names)
         or (isinstance(node, ast.Attribute) and node.attr in names and isinstance(node.value, ast.Name))
         or (isinstance(node, ast.FunctionDef) and node.name in names)
@@ -257,11 +257,11 @@ def _connects(module: tree.Module) -> bool:
         return True
     if not any({"signals", "receivers"} & set(name.split(".")) for name in module.imports):
         return False
-    return any(isinstance(node, ast.Attribute) and node.attr == "connect" for node in ast.walk(module.syntax))
+    return any(isinstance(node, ast.Attribute) and node.attr == "connect" for node in module.nodes)
 
 
 def _assigned(module: tree.Module) -> Iterator[ast.Attribute]:
-    for node in ast.walk(module.syntax):
+    for node in module.nodes:
         targets = (
             node.targets
             if isinstance(node, ast.Assign)

@@ -34,6 +34,11 @@ class Module:
     def syntax(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Everything in it, kept because many tests look through it."""
+        return tuple(ast.walk(self.syntax))
+
     @property
     def docstring(self) -> str | None:
         return ast.get_docstring(self.syntax)
@@ -48,12 +53,10 @@ class Module:
         return frozenset(_imported(self))
 
     def calls(self) -> Iterator[ast.Call]:
-        return (node for node in ast.walk(self.syntax) if isinstance(node, ast.Call))
+        return (node for node in self.nodes if isinstance(node, ast.Call))
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        return (
-            node for node in ast.walk(self.syntax) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
+        return (node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
     def __str__(self) -> str:
         return str(self.path.relative_to(ROOT))
@@ -96,7 +99,7 @@ def callers_of(*names: str) -> set[str]:
 
 def _imported(module: Module) -> Iterator[str]:
     package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
-    for node in ast.walk(module.syntax):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

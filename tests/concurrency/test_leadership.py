@@ -23,21 +23,21 @@ from agents.contracts import Accepted
 from tenants.context import OWNER, SYSTEM, system_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.concurrency.leaders import Nursery, nursery
 from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.forking import Forks, forks
 from tests.upkeep import leading
 
 LEASE = 1.0
 
 
 @pytest.fixture
-def processes(database: None, process_environment: dict[str, str]) -> Iterator[Nursery]:
+def processes(database: None, process_environment: dict[str, str]) -> Iterator[Forks]:
     short = {
         "ORCHESTRATOR_LEADER_LEASE_SECONDS": str(LEASE),
         "ORCHESTRATOR_TICK_SECONDS": "0.1",
         "LOG_LEVEL": "ERROR",
     }
-    with nursery(process_environment | short) as started:
+    with forks("lead", process_environment | short) as started:
         yield started
 
 
@@ -67,7 +67,7 @@ def locked(table: str) -> Iterator[None]:
 
 
 def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
-    engine: Engine, tenant: Tenant, processes: Nursery
+    engine: Engine, tenant: Tenant, processes: Forks
 ) -> None:
     engine.serve(tenant)
     pids = processes.start(), processes.start()
@@ -91,7 +91,7 @@ def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
 
 
 def test_the_runs_of_a_killed_worker_are_taken_over_though_the_leader_is_frozen(
-    engine: Engine, tenant: Tenant, processes: Nursery
+    engine: Engine, tenant: Tenant, processes: Forks
 ) -> None:
     engine.serve(tenant)
     pids = processes.start(), processes.start()
@@ -262,7 +262,7 @@ def test_admission_that_is_wiped_while_it_is_rebuilt_is_not_opened_half_empty(
 
 
 def test_a_locked_table_delays_only_the_job_that_needs_it(
-    engine: Engine, tenant: Tenant, processes: Nursery
+    engine: Engine, tenant: Tenant, processes: Forks
 ) -> None:
     engine.serve(tenant)
     processes.start()

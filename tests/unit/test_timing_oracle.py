@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from pipelines.timing import DstFold, DstGap, Repeat, Timing, times
 
+pytestmark = pytest.mark.long
+
 #: One with a change of 30 minutes, one that changes at midnight, two in the north and one in the south.
 ZONES = ("America/New_York", "Europe/London", "Australia/Sydney", "Australia/Lord_Howe", "America/Santiago")
 TWO_YEARS = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC))

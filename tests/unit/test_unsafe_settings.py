@@ -101,6 +101,7 @@ def _check(**changes: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long  # starts Django anew
 def test_django_has_nothing_to_say_about_the_settings_of_production() -> None:
     done = _check()
 
