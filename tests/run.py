@@ -1,8 +1,8 @@
 """Run tests, and those that failed once more: `python -m tests.run [arguments of pytest]`.
 
-A test that failed beside others and passes alone is unstable, not broken. It is named at the end, so that it is mended, and does not turn the
-whole run red. Only a run that came to its end is judged like this: one that was interrupted or told to stop at the first failure says nothing
-about the tests behind it.
+A test that failed beside others and passes alone is unstable, not broken. It is named at the end, so that it is mended, and does not
+turn the whole run red. Only a run that came to its end is judged like this: one that was interrupted or told to stop at the first
+failure says nothing about the tests behind it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ def main(arguments: Sequence[str]) -> int:
         failed = _failed(cache)
         if status != FAILED or not 0 < len(failed) < MANY or _ended_early(arguments, failed):
             return status
-        print(f"\nOnce more, alone and one after the other: {len(failed)} that failed.\n", flush=True)
+        _say(f"\nOnce more, alone and one after the other: {len(failed)} that failed.\n")
         status = _pytest(cache, *arguments, "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
         unstable = sorted(set(failed) - set(_failed(cache)))
     if unstable and status in (PASSED, FAILED):
-        print("\nUnstable, as they failed beside others and passed alone:")
-        print("".join(f"  {test}\n" for test in unstable), end="", flush=True)
+        _say("\n  ".join(["\nUnstable, as they failed beside others and passed alone:", *unstable]))
     return status
 
 
 def _ended_early(arguments: Sequence[str], failed: Sequence[str]) -> bool:
-    """Whether tests were left out because of a failure. A file that could not be read (it stands there by its name alone) ends everything."""
+    """Whether tests were left out because of a failure. A file that could not be read ends everything; it stands there by its name."""
     return any(arg.startswith(STOPS_EARLY) for arg in arguments) or any("::" not in test for test in failed)
 
 
@@ -47,6 +46,11 @@ def _failed(cache: str) -> list[str]:
     """The tests whose last run failed."""
     kept = Path(cache) / "v" / "cache" / "lastfailed"
     return list(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else []
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
