@@ -53,6 +53,7 @@ class Lease:
     taken: int = 0
     runs: set[UUID] = field(default_factory=set)
     doubtful: set[UUID] = field(default_factory=set)
+    cut_off: set[UUID] = field(default_factory=set)  # runs that were given up since a server was away
     beaten: float = field(default_factory=time.monotonic)
     draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -72,6 +73,10 @@ class Lease:
             self.taken += 1
         try:
             yield
+        except Exception as error:
+            if outages.is_away(error):
+                self.cut_off.add(run_id)
+            raise
         finally:
             with self.lock:
                 self.runs.discard(run_id)

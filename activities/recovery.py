@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -24,11 +24,13 @@ from activities import cancellation, counters, leases, relay, results, turned_aw
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.exceptions import RunSuperseded, TransitionRefused
-from activities.models import Activity, ActivityRun, Wake, WorkerProcess
+from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
 from activities.run_tokens import RunToken
 from tenants.context import SYSTEM, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=ActivityRun)
 
 PAGE = 500
 GRACE = timedelta(seconds=60)
@@ -37,18 +39,41 @@ YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would
 
 
 @dataclass(slots=True)
-class LivenessWatch:
-    """Tells which workers are lost: whose process is gone, or whose counter did not move for too long on our own clock."""
+class WatchedTime:
+    """Seconds during which somebody looked: the clock of a watch. It all but stands still while PostgreSQL cannot be asked, since what
+    nobody could see or say then is no silence of those that are watched.
+
+    `clock` is monotonic. Time between two looks counts up to `MOST_SECONDS`.
+    """
+
+    MOST_SECONDS: ClassVar[float] = 10.0
 
     clock: Callable[[], float] = time.monotonic
+    seconds: float = 0.0
+    looked: float | None = None
+
+    def look(self) -> float:
+        """The time by which a look is dated that has just succeeded."""
+        now = self.clock()
+        if self.looked is not None:
+            self.seconds += min(now - self.looked, self.MOST_SECONDS)
+        self.looked = now
+        return self.seconds
+
+
+@dataclass(slots=True)
+class LivenessWatch:
+    """Tells which workers are lost: whose process is gone, or whose counter did not move for too long while we looked."""
+
+    time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
     gone: set[UUID] = field(default_factory=set)
 
     def lost(self) -> list[WorkerProcess]:
         """Compare all live workers with what was seen before. The first look only takes note."""
-        now = self.clock()
         with system_scope():
             workers = list(WorkerProcess.objects.filter(ended_at=None))
+        now = self.time.look()
         self.seen = {worker.pk: self._noted(worker, now) for worker in workers}
         # Seen gone twice, a tick apart: an agent that the dead process was talking to gets a moment to notice.
         gone = {worker.pk for worker in workers if leases.is_gone(worker)}
@@ -72,14 +97,14 @@ class HeartbeatWatch:
     An agent that never sends one is bounded by its deadline alone.
     """
 
-    clock: Callable[[], float] = time.monotonic
+    time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
 
     def silent(self) -> list[ActivityRun]:
         """Compare with what was seen before. The first look only takes note."""
-        now = self.clock()
         with system_scope():
             runs = list(ActivityRun.objects.filter(status="running", accepted_at__isnull=False, beats__gt=0))
+        now = self.time.look()
         before, self.seen = self.seen, {}
         for run in runs:
             beats, since = before.get(run.pk, (run.beats, now))
@@ -131,24 +156,29 @@ def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always
 
 
 def reclaim_runs_of_ended_workers() -> int:
-    """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls."""
-    living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
+    """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls.
+
+    A worker that did not beat any more after an outage was lost to it: that is no stall.
+    """
+    own = WorkerProcess.objects.filter(pk=OuterRef("worker_id"))
     with system_scope():
-        runs = list(
-            ActivityRun.objects.filter(~Exists(living), status="running", worker_id__isnull=False).order_by(
-                "pk"
-            )[:PAGE]
+        found = ActivityRun.objects.filter(
+            ~Exists(own.filter(ended_at=None)), status="running", worker_id__isnull=False
         )
-    return _each(runs, lambda run: results.stalled(_token(run)))
+        was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
+        runs = list(found.annotate(was_away=was_away).order_by("pk")[:PAGE])
+    return _each(runs, lambda run: results.stalled(_token(run), counts=not run.was_away))
 
 
 def end_overdue_runs() -> int:
     """Fail the runs that an agent accepted and did not finish by its deadline, and those that hang in a living worker.
 
-    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted.
+    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted. After an outage agents have
+    as long to say what they could not say meanwhile.
     """
     allowed = F("timeout_seconds") * timedelta(seconds=1)
-    accepted = Q(accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
+    late = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))
+    accepted = Q(~late, accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
     hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
     with system_scope():
         runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
@@ -206,7 +236,7 @@ def _token(run: ActivityRun) -> RunToken:
     return RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
 
 
-def _each(runs: list[ActivityRun], action: Callable[[ActivityRun], Any]) -> int:
+def _each(runs: Sequence[R], action: Callable[[R], Any]) -> int:
     mended = 0
     for run in runs:
         try:

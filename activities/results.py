@@ -192,21 +192,25 @@ def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
     )
 
 
-def stalled(run: RunToken, *, heard: int | None = None) -> transitions.Moved:
+def stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> transitions.Moved:
     """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
 
-    `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. Raises `RunSuperseded`.
+    `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. `counts`: not when the worker
+    was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
     """
-    error = {"code": "stalled", "message": "The worker that ran this was lost.", "retryable": True}
+    lost = "The worker that ran this was lost."
+    if not counts:
+        lost = "The worker that ran this could not reach PostgreSQL for longer than its lease."
+    error = {"code": "stalled", "message": lost, "retryable": True}
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
         if heard is not None and not _beats(run).filter(beats=heard).exists():
             raise RunSuperseded(run.run_id)
-        if activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
+        if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
         moved = transitions.hand_back(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
-            error=error, cause="stall", attempts=-1, stalls=1, actor="recovery",
+            error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
         )  # fmt: skip
         _give_back(moved)
         wakes.go_on(moved)

@@ -75,8 +75,10 @@ def hand_back_unattended(lease: leases.Lease) -> None:
                 "Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)}
             )
             with suppress(RunSuperseded):
-                # Counted as a stall: what makes its recording fail each time must come to an end.
-                results.stalled(RunToken(run.tenant_id, run.activity_id, run.pk, run.fence))
+                # Counted as a stall: what makes its recording fail each time must come to an end. But no outage is its fault.
+                token = RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
+                results.stalled(token, counts=run.pk not in lease.cut_off)
+            lease.cut_off.discard(run.pk)
     lease.doubtful = unattended
 
 

@@ -41,8 +41,8 @@ class CountingMarkAdmin(RecordAdmin):
 
 @admin.register(LeaderLease)
 class LeaderLeaseAdmin(RecordAdmin):
-    list_display = ("host", "pid", "epoch", "since", "expires_at")
-    fields = ("host", "pid", "holder", "epoch", "since", "expires_at")
+    list_display = ("host", "pid", "epoch", "since", "expires_at", "outage_ended_at")
+    fields = ("host", "pid", "holder", "epoch", "since", "expires_at", "outage_began_at", "outage_ended_at")
     readonly_fields = fields
 
 

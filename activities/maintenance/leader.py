@@ -45,10 +45,12 @@ class Leader:
     holder: UUID = field(default_factory=uuid7)
     epoch: int = 0  # 0: does not lead
     valid_until: float = float("-inf")
+    began: float | None = None  # when it asked first
 
     def campaign(self) -> bool:
         """Renew the lease, or take over one that has run out. Raises `django.db.Error`; then the lease goes on for as long as it lasts."""
         asked, held = self.clock(), self.epoch
+        self.began = asked if self.began is None else self.began
         before = time.monotonic()
         (found,) = _CAMPAIGN.run(
             {
@@ -57,6 +59,8 @@ class Leader:
                 "host": socket.gethostname()[:255],
                 "pid": os.getpid(),
                 "seconds": settings.ORCHESTRATOR_LEADER_LEASE_SECONDS,
+                "lived": asked - self.began,
+                "heartbeat": settings.ORCHESTRATOR_HEARTBEAT_SECONDS,
             },
             using=SYSTEM,
         )

@@ -18,6 +18,10 @@ class LeaderLease(models.Model):
     pid = models.IntegerField()
     since = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField(help_text="Then another process may take over.")
+    outage_began_at = models.DateTimeField(
+        null=True, help_text="Since when nobody could renew the lease at the last outage of PostgreSQL."
+    )
+    outage_ended_at = models.DateTimeField(null=True, help_text="When somebody could again.")
 
     class Meta:
         constraints = (models.CheckConstraint(condition=models.Q(id=1), name="one_leader"),)

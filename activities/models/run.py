@@ -104,6 +104,10 @@ class WorkerProcess(models.Model):
     beat_at = models.DateTimeField(
         db_default=Now(), help_text="For people. Recovery never compares it with a clock."
     )
+    outage_at = models.DateTimeField(
+        null=True,
+        help_text="When an outage of PostgreSQL ended that it had come into. No run that it lost then counts as a stall.",
+    )
     ended_at = models.DateTimeField(null=True)
     end_reason = models.CharField(max_length=20, blank=True, default="")
 

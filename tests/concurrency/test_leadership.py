@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
@@ -19,12 +21,13 @@ from activities.admission import Closed, keys, rebuilding
 from activities.maintenance import Leader, LeadLost, Scheduler, system_jobs
 from activities.maintenance.system_jobs import SystemJob, Term
 from activities.models import ActivityRun, LeaderLease, WorkerProcess
-from agents.contracts import Accepted
+from agents.contracts import Accepted, AgentResult, Completed, Output
 from tenants.context import OWNER, SYSTEM, system_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.forking import Forks, forks
+from tests.integration.recovery.losses import Died
 from tests.upkeep import leading
 
 LEASE = 1.0
@@ -166,6 +169,138 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
     assert (other.epoch, leader.epoch) == (2, 3)
 
 
+def looking() -> Callable[[], float]:
+    """A clock of somebody who looks every five seconds."""
+    now = itertools.count(0, 5)
+    return lambda: float(next(now))
+
+
+def away(seconds: float) -> None:
+    """For so long nobody could reach PostgreSQL, which answers again; workers beat until it began."""
+    since = Now() - timedelta(seconds=seconds)
+    lasts = timedelta(seconds=django_settings.ORCHESTRATOR_LEADER_LEASE_SECONDS)
+    with system_scope():
+        LeaderLease.objects.update(expires_at=since + lasts)
+        WorkerProcess.objects.update(beat_at=since - timedelta(seconds=3))
+
+
+def candidate(lived: float) -> Leader:
+    """A process that has asked for the lead for so many seconds."""
+    leader = Leader()
+    leader.began = leader.clock() - lived
+    return leader
+
+
+def lost_in_outage(engine: Engine, lived: float = 3600.0, seconds: float = 40.0) -> None:
+    """The watchdog of the engine's worker ends it in an outage, and the leader finds its run when that is over."""
+    away(seconds)
+    assert candidate(lived).campaign()
+    with system_scope():
+        assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
+    recovery.reclaim_runs_of_ended_workers()
+    engine.lease.beat()  # its successor
+    relay.flush()
+    run_out()
+
+
+def dies(request: object) -> AgentResult:
+    raise Died
+
+
+def test_outages_that_end_workers_never_fail_the_work_they_had(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    assert Leader().campaign()
+    engine.agent.behaviour = dies
+    (activity_id,) = engine.submit(tenant)
+    for _ in range(5):
+        with pytest.raises(Died):
+            engine.drain()
+        lost_in_outage(engine)
+    engine.agent.behaviour = lambda request: Completed(Output(content="after all"))
+    engine.drain()
+
+    done = engine.get(tenant, activity_id)
+    assert (done.status, done.stalls, done.attempts) == ("done", 0, 1)
+    assert [run.status for run in engine.runs(tenant, activity_id)] == ["stalled"] * 5 + ["completed"]
+
+
+@pytest.mark.parametrize(
+    ("lived", "seconds"),
+    [(20.0, 40.0), (3600.0, 7.0)],
+    ids=["when nobody lived through it", "when a leader died and another one took over"],
+)
+def test_workers_that_die_without_an_outage_count(
+    engine: Engine, tenant: Tenant, lived: float, seconds: float
+) -> None:
+    engine.serve(tenant)
+    assert Leader().campaign()
+    engine.agent.behaviour = dies
+    (activity_id,) = engine.submit(tenant)
+    for _ in range(3):
+        with pytest.raises(Died):
+            engine.drain()
+        lost_in_outage(engine, lived, seconds)
+
+    failed = engine.get(tenant, activity_id)
+    assert (failed.status, failed.stalls) == ("failed", 2)
+
+
+def test_a_worker_that_dies_of_its_work_after_an_outage_counts(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    assert Leader().campaign()
+    engine.agent.behaviour = dies
+    (activity_id,) = engine.submit(tenant)
+    with pytest.raises(Died):
+        engine.drain()
+    away(40.0)
+    assert candidate(3600.0).campaign()
+    engine.lease.beat()  # it lives
+
+    with system_scope():
+        assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
+    recovery.reclaim_runs_of_ended_workers()
+
+    assert engine.get(tenant, activity_id).stalls == 1
+
+
+def test_a_worker_that_was_lost_before_an_outage_counts(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    assert Leader().campaign()
+    engine.agent.behaviour = dies
+    (activity_id,) = engine.submit(tenant)
+    with pytest.raises(Died):
+        engine.drain()
+    away(40.0)
+    with system_scope():
+        WorkerProcess.objects.update(beat_at=Now() - timedelta(seconds=60))
+    assert candidate(3600.0).campaign()
+
+    with system_scope():
+        assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
+    recovery.reclaim_runs_of_ended_workers()
+
+    assert engine.get(tenant, activity_id).stalls == 1
+
+
+def test_agents_whose_time_ran_out_in_an_outage_have_a_minute_to_report(
+    engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant)
+    assert Leader().campaign()
+    run = accepted(engine, tenant)
+    with system_scope():
+        ActivityRun.objects.filter(pk=run.pk).update(
+            accepted_at=Now() - timedelta(seconds=run.timeout_seconds + 10)
+        )
+    away(40.0)
+    assert candidate(3600.0).campaign()
+
+    assert recovery.end_overdue_runs() == 0
+    with system_scope():
+        LeaderLease.objects.update(outage_ended_at=Now() - timedelta(seconds=61))
+    assert recovery.end_overdue_runs() == 1
+
+
 @pytest.fixture
 def thawed(engine: Engine, tenant: Tenant) -> Term:
     """The term of a leader that was frozen while another one took over."""
@@ -177,10 +312,9 @@ def thawed(engine: Engine, tenant: Tenant) -> Term:
 
 
 def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -> None:
-    now = [0.0]
-    thawed.watch.clock = lambda: now[0]
-    thawed.watch.lost()
-    now[0] += 3600
+    thawed.watch.time.clock = looking()
+    while not thawed.watch.lost():
+        pass
 
     with pytest.raises(LeadLost):
         system_jobs._find_lost_workers(thawed)
@@ -191,10 +325,10 @@ def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -
 def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
     engine: Engine, tenant: Tenant, thawed: Term
 ) -> None:
-    run, now = accepted(engine, tenant), [0.0]
-    thawed.heartbeats.clock = lambda: now[0]
-    thawed.heartbeats.silent()
-    now[0] += 3600
+    run = accepted(engine, tenant)
+    thawed.heartbeats.time.clock = looking()
+    while not thawed.heartbeats.silent():
+        pass
 
     with pytest.raises(LeadLost):
         system_jobs._find_silent_agents(thawed)
@@ -204,10 +338,10 @@ def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
 
 def test_a_run_that_is_heard_of_between_the_look_and_its_end_goes_on(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
-    run, now = accepted(engine, tenant), [0.0]
-    watch = recovery.HeartbeatWatch(clock=lambda: now[0])
-    watch.silent()
-    now[0] += 3600
+    run = accepted(engine, tenant)
+    watch = recovery.HeartbeatWatch(recovery.WatchedTime(looking()))
+    while not watch.silent():
+        pass
 
     def meanwhile() -> None:
         with system_scope():

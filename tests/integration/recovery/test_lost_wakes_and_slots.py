@@ -136,19 +136,21 @@ def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
     (activity_id,) = engine.submit(acme)
     (other_id,) = engine.submit(acme)  # its agent never sends a heartbeat: only the deadline bounds it
     engine.drain()
-    clock = iter([0.0, 59.0, 60.0, 119.9, 120.0])
-    watch = recovery.HeartbeatWatch(clock=lambda: next(clock))
+    clock = iter(
+        [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 59.0, 60.0, 70.0, 80.0, 90.0, 100.0, 110.0, 119.9, 120.0]
+    )
+    watch = recovery.HeartbeatWatch(recovery.WatchedTime(lambda: next(clock)))
 
     def beat() -> None:
         with tenant_scope(acme.pk):
             ActivityRun.objects.filter(activity_id=activity_id).update(beats=F("beats") + 1)
 
     beat()
-    found = [recovery.reclaim_silent_runs(watch), recovery.reclaim_silent_runs(watch)]
+    found = [recovery.reclaim_silent_runs(watch) for _ in range(7)]
     beat()
-    found += [recovery.reclaim_silent_runs(watch) for _ in range(3)]
+    found += [recovery.reclaim_silent_runs(watch) for _ in range(8)]
 
-    assert found == [0, 0, 0, 0, 1]
+    assert found == [0] * 14 + [1]
     assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"]
     assert [run.status for run in engine.runs(acme, other_id)] == ["running"]
 

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from activities import leases, recovery, relay, results, workers
 from activities.exceptions import RunSuperseded
 from activities.models import ActivityRun, WorkerProcess
-from activities.recovery import LivenessWatch
+from activities.recovery import LivenessWatch, WatchedTime
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
@@ -26,16 +26,23 @@ def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(
     engine: Engine, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_LOST_AFTER_SECONDS = 30
-    clock = iter([0.0, 29.9, 31.0, 60.9, 61.0])
-    watch = LivenessWatch(clock=lambda: next(clock))
+    clock = iter([0.0, 10.0, 20.0, 29.9, 31.0, 41.0, 51.0, 60.9, 61.0])
+    watch = LivenessWatch(WatchedTime(lambda: next(clock)))
 
-    found = [watch.lost(), watch.lost()]
+    found = [watch.lost() for _ in range(4)]
     engine.lease.beat()
-    found += [watch.lost(), watch.lost()]
+    found += [watch.lost() for _ in range(4)]
     lost = watch.lost()
 
-    assert found == [[], [], [], []]
+    assert found == [[]] * 8
     assert [worker.pk for worker in lost] == [engine.lease.worker_id]
+
+
+def test_time_in_which_nobody_could_look_is_no_silence_of_a_worker(engine: Engine) -> None:
+    clock = iter([0.0, 600.0, 1200.0])
+    watch = LivenessWatch(WatchedTime(lambda: next(clock)))
+
+    assert [watch.lost() for _ in range(3)] == [[]] * 3
 
 
 def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engine: Engine) -> None:
