@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.events import bearers, following, seats
-from tenants.events.bell import Bell
+from tenants.events.bell import PROOF_SECONDS, Bell
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
@@ -79,11 +79,12 @@ class Hub:
             self._check_welcome: WELCOME_SECONDS,
             self._hold: HOLD_SECONDS,
             self._follow: FOLLOW_SECONDS,
+            bell.prove: PROOF_SECONDS,
         }
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
             ringing = _listened(selector, bell)
-            self._hear(selector, bell, ringing)
+            self._hear(selector, bell)
             now = time.monotonic()
             for check, seconds in checks.items():
                 if now >= due[check]:
@@ -91,6 +92,8 @@ class Hub:
                     _tried(check)
             for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
                 _tried(self._carry, tenant_id)
+            if ringing is not None and not bell.rings:
+                selector.unregister(ringing)  # before another connection gets the same number
             self._keep_alive(now)
             self._flush(selector)
         bell.close()
@@ -113,7 +116,7 @@ class Hub:
                 self._hurry = None
             return self._hurry is not None
 
-    def _hear(self, selector: selectors.BaseSelector, bell: Bell, ringing: int | None) -> None:
+    def _hear(self, selector: selectors.BaseSelector, bell: Bell) -> None:
         patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in self._due.values())])
         for key, mask in selector.select(max(patience, 0.0)):
             if isinstance(key.fileobj, socket.socket) and key.data is None:
@@ -122,8 +125,6 @@ class Hub:
                 self._close(selector, key.data)
         for tenant_id in bell.heard() & self._open.keys():
             self._due[tenant_id] = 0.0
-        if ringing is not None and not bell.rings:
-            selector.unregister(ringing)
 
     def _look(self) -> None:
         for tenant_id in following.with_news(

@@ -18,11 +18,14 @@ from activities.models.alert import AlertKind
 from agents.exceptions import PermanentAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.events import keeping, log
+from tenants.events.bell import PROOF_SECONDS, SILENT_SECONDS, Bell
 from tenants.events.log import EventsGone, Wanted
 from tenants.events.models import Event, FreshEvent
 from tenants.models import Budget, Tenant
+from tenants.postgresql import silence
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.flows import BROKEN, Flow, step
+from tests.network import proxy_to
 from tests.scheduling import HOUR, NOON, fire, make_schedule
 
 
@@ -235,8 +238,6 @@ def test_the_bell_rings_once_for_a_burst_and_only_where_somebody_listens(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     """NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it."""
-    from tenants.events.bell import Bell
-
     bell = Bell()
     assert bell.socket() is not None
     log.follow(tenant.pk)
@@ -252,6 +253,56 @@ def test_the_bell_rings_once_for_a_burst_and_only_where_somebody_listens(
     assert [told.payload for told in first] == [str(tenant.pk)]
     eventually(lambda: bell.heard() == {tenant.pk})
     bell.close()
+
+
+def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, now = connections.settings[SYSTEM], [0.0]
+    bell = Bell(clock=lambda: now[0])
+    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
+        with monkeypatch.context() as through:
+            through.setitem(settings, "PORT", str(between.port))
+            assert bell.socket() is not None
+        log.follow(tenant.pk)
+        between.fall_silent()
+        happens(tenant)
+        bell.prove()
+        now[0] += SILENT_SECONDS + 0.1
+        assert bell.heard() == set()
+
+        bell.prove()
+
+        assert not bell.rings
+        assert bell.socket() is not None
+        log.number(tenant.pk)
+        happens(tenant)
+        eventually(lambda: bell.heard() == {tenant.pk})
+        bell.close()
+
+
+def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None:
+    now = [0.0]
+    bell = Bell(clock=lambda: now[0])
+    kept = bell.socket()
+    for _ in range(4):
+        bell.prove()
+        heard = bell._heard
+        now[0] += PROOF_SECONDS
+        eventually(lambda before=heard: bell.heard() == set() and bell._heard > before)  # type: ignore[misc]
+
+    assert bell.socket() == kept
+    bell.close()
+
+
+def test_a_bell_waits_for_no_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = silence.of(connections[SYSTEM].get_connection_params())
+    monkeypatch.setattr(heard, "is_known", True)
+    monkeypatch.setattr(heard, "suspect", lambda: None)
+    bell = Bell()
+
+    assert bell.socket() is None
+    assert not bell.rings
 
 
 def test_what_has_happened_cannot_be_changed(tenant: Tenant) -> None:
