@@ -1,6 +1,7 @@
 """Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out. All of it or nothing, once per letter.
 
-At most one process does it at a time, so that a thousand failures at once are told of one after the other.
+At most one process does it at a time, so that a thousand failures at once are told of one after the other. The turn is held for one letter,
+by its transaction, which PostgreSQL ends when the process is frozen in it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import BANDS, LinkKind, Status
 from activities.submission import child_of, submit
 from tenants import outages
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import APP, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
 PAGE = 200
-TURN_LOCK = 0x6465616C  # "deal": whoever holds it handles dead letters; never change it
+TURN_LOCK = 0x6465616C  # "deal": the transaction that holds it handles a dead letter; never change it
 TURN_SECONDS = 20.0  # Then the queue gets its worker back. While letters wait, the next hint is on its way.
 
 _SAID = {
@@ -40,6 +41,10 @@ _SAID = {
     BurialReason.WAKE_BUDGET: "it was woken again and again without getting anywhere",
     BurialReason.RATE_LIMITED: "its agent or provider asked to come back later for too long",
 }
+
+
+class _NotOurTurn(Exception):
+    """Another process is handling a letter."""
 
 
 class _Unhandled(NamedTuple):
@@ -54,14 +59,15 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises what says so when
     PostgreSQL does not answer.
     """
-    with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [TURN_LOCK])
-        if not cursor.fetchone()[0]:
-            return 0
+    handled, until = 0, time.monotonic() + within
+    for letter in _waiting():
         try:
-            return _handle_all(time.monotonic() + within)
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [TURN_LOCK])
+            handled += _handled(letter)
+        except _NotOurTurn:
+            break
+        if time.monotonic() > until:
+            break
+    return handled
 
 
 def unhandled() -> QuerySet[Any]:
@@ -74,15 +80,6 @@ def unhandled_since(age: timedelta) -> bool:
     """Whether somebody should have been told of something that long ago."""
     with system_scope():
         return unhandled().filter(created_at__lt=Now() - age).exists()
-
-
-def _handle_all(until: float) -> int:
-    handled = 0
-    for letter in _waiting():
-        handled += _handled(letter)
-        if time.monotonic() > until:
-            break
-    return handled
 
 
 def _waiting() -> Iterator[_Unhandled]:
@@ -101,7 +98,11 @@ def _waiting() -> Iterator[_Unhandled]:
 
 def _handled(letter: _Unhandled) -> bool:
     try:
-        return _handle(letter)
+        with tenant_scope(letter.tenant_id):
+            _take_turn()
+            return _handle_item(letter) if letter.activity_id is None else _handle(letter, letter.activity_id)
+    except _NotOurTurn:
+        raise
     except Exception as error:
         if outages.may_pass(error):
             raise
@@ -113,37 +114,38 @@ def _handled(letter: _Unhandled) -> bool:
         return False
 
 
-def _handle(waiting: _Unhandled) -> bool:
-    tenant_id, activity_id = waiting.tenant_id, waiting.activity_id
-    if activity_id is None:
-        return _handle_item(waiting)
-    with tenant_scope(tenant_id):
-        activity = families.lock_with_parent(tenant_id, activity_id)
-        letters = DeadLetter.objects.for_tenant(tenant_id).filter(pk=waiting.pk, handled_at=None)
-        letter = letters.select_for_update().first()
-        if activity is None or letter is None:
-            return False  # It was handled or deleted in this moment.
-        if letter.state == DeadLetterState.OPEN:
-            if activity.status == Status.FAILED:
-                transitions.apply(
-                    activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)}
-                )
-            letter.escalation_id = _escalate(activity, letter)
-            _alert(activity, letter)
-        letters.update(handled_at=Now(), escalation_id=letter.escalation_id)
+def _take_turn() -> None:
+    """Until the end of the transaction. Raises `_NotOurTurn`."""
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [TURN_LOCK])
+        if not cursor.fetchone()[0]:
+            raise _NotOurTurn
+
+
+def _handle(waiting: _Unhandled, activity_id: UUID) -> bool:
+    activity = families.lock_with_parent(waiting.tenant_id, activity_id)
+    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+    letter = letters.select_for_update().first()
+    if activity is None or letter is None:
+        return False  # It was handled or deleted in this moment.
+    if letter.state == DeadLetterState.OPEN:
+        if activity.status == Status.FAILED:
+            transitions.apply(activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)})
+        letter.escalation_id = _escalate(activity, letter)
+        _alert(activity, letter)
+    letters.update(handled_at=Now(), escalation_id=letter.escalation_id)
     return True
 
 
 def _handle_item(waiting: _Unhandled) -> bool:
     """Nobody in the inbox can do the work of a consumer outside, so there is an alert and no escalation."""
-    with tenant_scope(waiting.tenant_id):
-        letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
-        letter = letters.select_for_update().first()
-        if letter is None:
-            return False
-        if letter.state == DeadLetterState.OPEN:
-            _alert(None, letter)
-        letters.update(handled_at=Now())
+    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+    letter = letters.select_for_update().first()
+    if letter is None:
+        return False
+    if letter.state == DeadLetterState.OPEN:
+        _alert(None, letter)
+    letters.update(handled_at=Now())
     return True
 
 

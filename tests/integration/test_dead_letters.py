@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import DatabaseError, connections
 
 from activities import burial, cancellation, deadletters, people, reassignment, results, tasks
 from activities.alerts import raise_alert
@@ -19,11 +22,11 @@ from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
-from tenants.context import system_scope, tenant_scope
+from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.asking import asked, called, children
 from tests.burying import alerts_of, escalations_of, failed, failed_many, letters_of
-from tests.engine import Engine
+from tests.engine import Engine, eventually
 from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.integration.test_alerts import statements
 
@@ -158,6 +161,44 @@ def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme, count=3)
 
     assert [deadletters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_process_that_freezes_in_its_turn_holds_up_the_others_for_seconds_only(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = failed(engine, acme, count=2)
+    inside, free = threading.Event(), threading.Event()
+
+    def freezes() -> None:
+        with connections[APP].cursor() as cursor:
+            cursor.execute("SET idle_in_transaction_session_timeout = '500ms'")
+        with pytest.raises(DatabaseError):
+            deadletters.handle_waiting()
+
+    def alert(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread() is frozen:
+            inside.set()
+            free.wait(30)
+        return raise_alert(*arguments, **more)
+
+    monkeypatch.setattr(handling, "raise_alert", alert)
+    frozen = threading.Thread(target=lambda: closing(freezes))
+    frozen.start()
+    assert inside.wait(10)
+    assert deadletters.handle_waiting() == 0, "one at a time"
+
+    eventually(lambda: deadletters.handle_waiting() == 2)
+
+    free.set()
+    frozen.join()
+    assert [len(alerts_of(acme, one)) for one in (first, second)] == [1, 1]
+
+
+def closing(action: Callable[[], Any]) -> None:
+    try:
+        action()
+    finally:
+        connections.close_all()
 
 
 def test_nobody_is_told_of_what_was_tried_again_before(engine: Engine, acme: Tenant) -> None:
