@@ -7,7 +7,7 @@ half-way has done nothing, and everything may be done twice.
 from activities.deadletters.dismissing import Dismissed, cancel_item, dismiss
 from activities.deadletters.handling import handle_waiting, unhandled, unhandled_since
 from activities.deadletters.replaying import Replayed, replay, retry_item
-from activities.deadletters.sorting import groups
+from activities.deadletters.sorting import groups, open_letters
 
 __all__ = (
     "Dismissed",
@@ -16,6 +16,7 @@ __all__ = (
     "dismiss",
     "groups",
     "handle_waiting",
+    "open_letters",
     "replay",
     "retry_item",
     "unhandled",

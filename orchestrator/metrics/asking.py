@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from activities import counters, idleness, invariants, job_records, standing
+from activities import counters, deadletters, idleness, invariants, job_records, standing
 from activities.standing import Standing
 from agents.governor import overview
 from agents.models import Agent
@@ -33,6 +33,11 @@ def _messages() -> dict[str, int]:
     return dict(zip(names, pipeline.execute(), strict=True))
 
 
+def _dead_letters() -> dict[tuple[str, str, str], int]:
+    with system_scope():
+        return deadletters.open_letters()
+
+
 def _providers() -> dict[tuple[str, str], int]:
     """How many model providers are in which state, by adapter and state. Their addresses may tell of a tenant, so they are left out."""
     return dict(Counter((shown.adapter, shown.state) for shown in overview.of_platform()))
@@ -44,6 +49,7 @@ PROBES = (
     Probe("granted", idleness.granted),
     Probe("messages", _messages),
     Probe("providers", _providers),
+    Probe("dead-letters", _dead_letters),
     Probe("admission-open", standing.admission_is_open),
     Probe("invariants", invariants.last_known),
     Probe("upkeep", job_records.read),

@@ -87,6 +87,10 @@ CATALOGUE = {
         Declared(
             "activities_needing_people", "gauge", "Activities that have failed, failed for good, or are blocked.", ("status",)
         ),
+        Declared(
+            "dead_letters", "gauge", "What failed for good and nobody has dealt with: activities and items of mailboxes.",
+            ("role", "kind", "reason"),
+        ),
         Declared("people_waiting", "gauge", "What waits for people, by what they are asked for.", ("kind",)),
         Declared("people_oldest_wait_seconds", "gauge", "How long the first of them has waited.", ("kind",)),
         Declared("invariant_violations", "gauge", "Rows that broke the invariant at the last check.", ("invariant",)),

@@ -100,6 +100,10 @@ def _of_providers(states: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
     yield family("providers", states.items())
 
 
+def _of_dead_letters(letters: Mapping[tuple[str, str, str], int]) -> Iterator[Metric]:
+    yield family("dead_letters", letters.items())
+
+
 def _of_admission(is_open: bool) -> Iterator[Metric]:
     yield single("admission_open", int(is_open))
 
@@ -132,6 +136,7 @@ _OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "granted": _of_granted,
     "messages": _of_messages,
     "providers": _of_providers,
+    "dead-letters": _of_dead_letters,
     "admission-open": _of_admission,
     "invariants": _of_invariants,
     "upkeep": _of_upkeep,

@@ -48,12 +48,12 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
         cursor.execute("ANALYZE activities_activity, activities_wake, activities_activityrun")
 
 
-def test_a_scrape_is_eleven_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
+def test_a_scrape_is_twelve_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
     with asked_of(SYSTEM) as asked:
         for probe in asking.PROBES:
             probe.question()
 
-    assert len(asked) == 11
+    assert len(asked) == 12
     (blog,) = (role for role in asking.PROBES[0].question().roles if role.role == "blog-writer")
     assert (blog.depth, blog.running) == (20, 0)
     long = [
