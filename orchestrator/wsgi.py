@@ -13,6 +13,8 @@ from django.core.wsgi import get_wsgi_application
 from django.db import DatabaseError, connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
+# Before the settings are read. A process of PostgreSQL that hangs alone is no silence of the server, so only the time tells.
+os.environ.setdefault("ORCHESTRATOR_STATEMENT_SECONDS", "7")
 
 application = get_wsgi_application()
 

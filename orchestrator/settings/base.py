@@ -23,6 +23,11 @@ _servers = endpoints()
 _login = environ.Env.db_url_config(_servers.database_url)
 
 
+# How long one statement may take. `orchestrator.wsgi` says less: who waits for an answer of web is told within 10 s that there is none.
+# Too small: honest statements are cut off. Too large: one that hangs holds a thread for as long.
+_statement_seconds = env.float("ORCHESTRATOR_STATEMENT_SECONDS", default=30.0)
+
+
 def _database(role: str | None, **extra: object) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": 3,
@@ -40,7 +45,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
     server_options = [
         "-c lock_timeout=3s",
         "-c idle_in_transaction_session_timeout=15s",
-        "-c statement_timeout=30s",
+        f"-c statement_timeout={_statement_seconds * 1000:.0f}",
         # The prepared statements of the hot path touch few rows by key: planning them anew costs more than running them.
         "-c plan_cache_mode=force_generic_plan",
         # The same from the other side: locks of a client that vanished are free after about 10 s, and what a client no longer waits
@@ -55,7 +60,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         server_options.append(f"-c role={role}")
         options["options"] = " ".join(server_options)
         # Above statement_timeout: PostgreSQL itself ends what takes too long, as long as it is able to say so.
-        options["answer_within_seconds"] = 35.0
+        options["answer_within_seconds"] = _statement_seconds + 1.5
     return {
         **_login,
         "ENGINE": "tenants.postgresql",

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator import embedded
 from orchestrator.processes import ProcessSpec
+from orchestrator.processes.specs import WEB_THREADS
 from tests.acceptance.stack import Stack, celery, eventually, invariants, running
 from tests.network import Proxy, proxy_to
 
@@ -133,6 +134,49 @@ def test_web_tells_its_health_and_refuses_in_time_while_postgresql_is_frozen(
     assert len(refused) > READERS
     assert {(status, bool(retry_after)) for status, _, retry_after in refused} == {(503, True)}
     assert max(seconds for _, seconds, _ in during) < 10.0
+
+
+def _behind(stack: Stack, name: str) -> list[psutil.Process]:
+    """The processes of PostgreSQL that serve connections of this process of ours and of its children."""
+    server = next(server for server in embedded.status(stack.home) if server.name == "postgres")
+    ours = psutil.Process(stack.supervisor.pid(name))
+    ports = {
+        connection.laddr.port
+        for one in (ours, *ours.children(recursive=True))
+        for connection in one.net_connections("tcp")
+        if connection.raddr
+    }
+    serving = psutil.Process(server.pid).children()
+    return [one for one in serving if any(f"({port})" in " ".join(one.cmdline()) for port in ports)]
+
+
+def test_processes_of_postgresql_that_hang_alone_keep_no_request_waiting_for_longer_than_ten_seconds(
+    stack: Stack, client: httpx2.Client
+) -> None:
+    ended, api = threading.Event(), [Asked() for _ in range(WEB_THREADS)]
+    with ThreadPoolExecutor(WEB_THREADS) as pool:
+        for each in api:
+            pool.submit(each.ask, f"{stack.web}/api/v1/activities/", ended, 0.05, dict(client.headers))
+        eventually(lambda: all(len(each.answers) > 2 for each in api), 60)
+        hanging = _behind(stack, "web")
+        assert hanging
+        for process in hanging:
+            process.suspend()
+        try:
+            hung = [len(each.answers) for each in api]
+            eventually(
+                lambda: all(len(each.answers) > count + 2 for each, count in zip(api, hung, strict=True)), 40
+            )
+        finally:
+            ended.set()
+            for process in hanging:
+                process.resume()
+
+    during = [answer for each, first in zip(api, hung, strict=True) for answer in each.answers[first:]]
+    refused = [answer for answer in during if answer[0] != 200]
+    assert refused, "somebody had the hanging ones"
+    assert {(status, bool(retry_after)) for status, _, retry_after in refused} == {(503, True)}
+    assert max(seconds for _, seconds, _ in during) < 10.0 + BUSY
 
 
 def test_work_goes_on_after_a_worker_was_cut_off_from_postgresql_for_a_while(
