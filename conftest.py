@@ -36,16 +36,22 @@ from django.contrib.auth.models import User  # noqa: E402
 from django.db import connections  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
-from activities import selectors, tool_rate  # noqa: E402
-from tenants import clock, lockout, registration, tokens  # noqa: E402
+from activities import selectors  # noqa: E402
+from activities.execution import agent_tools  # noqa: E402
+from tenants import (  # noqa: E402
+    clock,
+    login_throttle,
+    registration,
+    tokens,
+)
 from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import OWNER, tenant_scope  # noqa: E402
-from tenants.events import seats  # noqa: E402
+from tenants.events import connection_limits  # noqa: E402
 from tenants.models import Membership, Tenant  # noqa: E402
 from tests import cleaning  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
-for impatient in (auditing, lockout, seats, selectors, throttling, tool_rate):
+for impatient in (auditing, login_throttle, connection_limits, selectors, throttling, agent_tools):
     impatient.PATIENCE_SECONDS = 2.0  # type: ignore[attr-defined]
 
 

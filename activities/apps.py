@@ -5,7 +5,9 @@ class ActivitiesConfig(AppConfig):
     name = "activities"
 
     def ready(self) -> None:
-        from activities import receivers, retention
+        from activities.maintenance import retention
+
+        from . import receivers
 
         receivers.connect()
         retention.connect()

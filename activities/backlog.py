@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -30,16 +31,17 @@ from django.conf import settings
 from django.db import connections
 from django.db.models import Count
 
-from activities import relay, transitions, turned_away
+from activities import relay, transitions
 from activities.admission import Exchange
 from activities.exceptions import ActivityError
-from activities.models import Activity
+from activities.models import Activity, TurnedAway
 from activities.states import BANDS, Status
 from agents import configuration
 from agents.exceptions import AgentError
-from tenants.context import APP
-from tenants.remembered import Remembered
+from tenants.context import APP, SYSTEM
+from tenants.identifiers import uuid7
 from tenants.sql import Statement
+from tenants.ttl_cache import Remembered
 
 KEPT_SECONDS = 2.0
 FAR_SECONDS = 30.0  # while less than half of the bound waits: what comes costs no look then
@@ -113,7 +115,7 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
     for role in sorted(wanted):  # in one order, since each may take a lock
         _measure(tenant_id, role, len(wanted[role]), waiting)
         if not _enters(tenant_id, role, wanted[role], waiting):
-            turned_away.refused(tenant_id, [role] * len(wanted[role]))
+            note_refused(tenant_id, [role] * len(wanted[role]))
             raise BacklogFull(full(tenant_id, role))
 
 
@@ -211,7 +213,7 @@ def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: 
     )
     # Never started and part of nothing: all that they hold is their place in line.
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in gone]))
-    turned_away.count(tenant_id, turned_away.Reason.SHED, {role: len(gone)})
+    count_refused(tenant_id, Reason.SHED, {role: len(gone)})
     return len(gone)
 
 
@@ -237,3 +239,54 @@ def shown(policy: Mapping[str, Any]) -> dict[str, Any]:
         "when_full": policy.get("when_full", REJECT),
         "expire_after_seconds": policy.get("expire_after_seconds"),
     }
+
+
+# Counts what was turned away at the door, dropped to make room, or given up because its time had passed: by tenant, role and reason.
+
+
+Reason = TurnedAway.Reason
+
+REFUSALS_WRITTEN_SECONDS = 1.0
+
+_COUNT = Statement.load(Path(__file__).parent / "sql", "count_turned_away")
+
+_refused: dict[UUID, Counter[str]] = {}
+_written: dict[UUID, float] = {}
+_rejections_lock = Lock()
+
+
+def count_refused(tenant_id: UUID, reason: Reason, roles: Mapping[str, int]) -> None:
+    """In the caller's transaction, so that nothing is counted that did not happen."""
+    _write(tenant_id, reason, roles, using=APP)
+
+
+def note_refused(tenant_id: UUID, roles: Iterable[str]) -> None:
+    """A submission is about to be refused, with its transaction: counted in one of its own.
+
+    Written at most once a second by each process, so that a flood of refusals costs little; those of its last second are written with the
+    next refusal.
+    """
+    with _rejections_lock:
+        counts = _refused.setdefault(tenant_id, Counter())
+        counts.update(roles)
+        now = time.monotonic()
+        if now - _written.get(tenant_id, -1e9) < REFUSALS_WRITTEN_SECONDS:
+            return
+        _written[tenant_id] = now
+        del _refused[tenant_id]
+    _write(tenant_id, Reason.REJECTED, counts, using=SYSTEM)
+
+
+def _write(tenant_id: UUID, reason: Reason, roles: Mapping[str, int], *, using: str) -> None:
+    found = sorted(roles.items())
+    if found:
+        ids = [uuid7() for _ in found]
+        names, counts = [role for role, _ in found], [number for _, number in found]
+        parameters = {
+            "tenant": tenant_id,
+            "reason": reason.value,
+            "ids": ids,
+            "roles": names,
+            "counts": counts,
+        }
+        _COUNT.run(parameters, using=using)

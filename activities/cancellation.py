@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from activities import approvals, burial, families, relay, transitions, wakes
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import ActivityNotFound, TransitionRefused
+from activities.human_tasks import approval_links
 from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
 from activities.states import LIVE, LinkKind, Status
 from tenants.context import tenant_scope
 from tenants.money import reservations
+
+from . import activity_tree, dead_letter_records, outbox, relay, transitions
 
 OBSOLETE = "obsolete"
 
@@ -40,9 +42,9 @@ def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:
     if asked is None:
         raise ActivityNotFound(f"There is no activity {activity_id}.")
     if asked.link_kind == LinkKind.APPROVAL:
-        return approvals.lock_concerned(tenant_id, asked)[activity_id]
+        return approval_links.lock_concerned(tenant_id, asked)[activity_id]
     # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
-    return families.lock_with_dependents(tenant_id, activity_id) or asked
+    return activity_tree.lock_with_dependents(tenant_id, activity_id) or asked
 
 
 def _refuse_gate(activity: Activity) -> None:
@@ -63,7 +65,7 @@ def let_go(tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = 
     """
     ended = [_stop_work(tenant_id, activity_id, actor, run_status)]
     # Again until there is none: what is at work right now may ask for more while we come to it.
-    while open_ones := families.open_dependents(tenant_id, activity_id):
+    while open_ones := activity_tree.open_dependents(tenant_id, activity_id):
         # All are moved before any end is told, so that none of them wakes because another has ended.
         cancelled = transitions.apply_many(
             open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
@@ -82,8 +84,8 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
         freed.releases.append(Release(activity_id, run.grant))
     # A worker that is still waiting for the agent keeps its slots until the call has ended: they are in use.
     relay.after_commit(freed)
-    burial.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
-    approvals.drop_links_of(tenant_id, activity_id, actor=actor)
+    dead_letter_records.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
+    approval_links.drop_links_of(tenant_id, activity_id, actor=actor)
     return run
 
 
@@ -93,10 +95,12 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     Raises `TransitionRefused`, `ActivityNotFound`.
     """
     with tenant_scope(tenant_id):
-        _refuse_twin(families.lock_with_dependents(tenant_id, activity_id))
+        _refuse_twin(activity_tree.lock_with_dependents(tenant_id, activity_id))
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
-        wakes.record_again([moved], cause="replay")
-        if escalation := burial.close(tenant_id, activity_id, DeadLetterState.REPLAYED, actor=actor):
+        outbox.record_again([moved], cause="replay")
+        if escalation := dead_letter_records.close(
+            tenant_id, activity_id, DeadLetterState.REPLAYED, actor=actor
+        ):
             transitions.apply_many(
                 [escalation], "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
             )

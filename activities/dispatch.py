@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,36 +19,79 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities import (
-    admission,
-    budget_waits,
-    conversations,
-    leases,
-    messages,
-    on_record,
-    relay,
-    requests,
-    results,
-    spending,
-    transitions,
-)
+from activities import admission, budgets, leases, relay, transitions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
-from activities.batches import parking
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
+from activities.execution import request as execution_request
+from activities.execution import results
+from activities.execution import sessions as execution_sessions
+from activities.execution.request import Attempt, Material
+from activities.execution.run_links import LinkOfRun
+from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun
-from activities.protection import PROTECTION
-from activities.requests import Attempt, Material
-from activities.run_links import LinkOfRun
+from activities.provider_batches import items
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions, skill_files
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
+from agents.routing import queue_of
 from agents.skills import Knowledge
-from tenants import clock, outages, tracing
+from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
+
+# What a message from the broker may say, and what is written down when one says something else.
+#
+# Whoever can write to Redis can push any message. None is believed: what it names must be of the right form, then the grant must be held
+# and
+# the claim must succeed. A refused one changes nothing; it is logged, so that somebody who tries is seen.
+
+
+LONGEST_GRANT = 100  # characters; ours have a quarter of that
+LONGEST_ROLE = 63
+
+
+class MalformedMessage(ValueError):
+    """The arguments are not those of a message of ours."""
+
+
+def read_message(*, tenant: object, activity: object, grant: object, role: object) -> Grant:
+    """The grant that a message tells of. Raises `MalformedMessage`."""
+    if not isinstance(grant, str) or not 0 < len(grant) <= LONGEST_GRANT:
+        raise MalformedMessage("grant")
+    if not isinstance(role, str) or not 0 < len(role) <= LONGEST_ROLE:
+        raise MalformedMessage("role")
+    return Grant(_id("activity", activity), _id("tenant", tenant), role, grant, started=False)
+
+
+def refuse_message(why: str, grant: Grant | None = None) -> None:
+    """Write down a message that none of our processes has sent."""
+    named = {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id)} if grant else {}
+    logger.warning("Message refused", extra={"action": "message_refused", "reason": why, **named})
+
+
+def note_stale_message(grant: Grant) -> None:
+    """A second delivery, one of long ago, or one that was made up: from here they look the same, and nothing follows."""
+    logger.info(
+        "Message without a grant",
+        extra={
+            "action": "message_stale",
+            "tenant": str(grant.tenant_id),
+            "activity": str(grant.activity_id),
+        },
+    )
+
+
+def _id(name: str, value: object) -> UUID:
+    if not isinstance(value, str) or len(value) != 36:
+        raise MalformedMessage(name)
+    try:
+        return UUID(value)
+    except ValueError as error:
+        raise MalformedMessage(name) from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +99,9 @@ logger = logging.getLogger(__name__)
 def receive(**told: object) -> None:
     """Do what a message tells of, if it tells of a grant at all."""
     try:
-        grant = messages.read(**told)
-    except messages.MalformedMessage as fault:
-        messages.refuse(f"malformed {fault}")
+        grant = read_message(**told)
+    except MalformedMessage as fault:
+        refuse_message(f"malformed {fault}")
     else:
         work(grant)
 
@@ -71,10 +115,10 @@ def work(grant: Grant) -> None:
     lease, began = leases.current(), time.monotonic()
     if grant.role not in lease.roles:
         # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
-        messages.refuse("role_not_served", grant)
+        refuse_message("role_not_served", grant)
         return
     if not _still_granted(grant):
-        messages.note_stale(grant)
+        note_stale_message(grant)
         return
     following: Grant | None = grant
     while following is not None:
@@ -121,12 +165,12 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
         except OutOfBudget as error:
             # The claim was undone with its transaction.
             refusal = error
-            results.persistently(lambda: budget_waits.put_off(grant.tenant_id, grant.activity_id, refusal))
+            results.persistently(lambda: budgets.postpone(grant.tenant_id, grant.activity_id, refusal))
         if claimed is None:
             results.persistently(lambda: _give_back_unless_used(grant, run_id))
             return False
         try:
-            with on_record.run_of(claimed.row, run_id, began=began):
+            with run_of(claimed.row, run_id, began=began):
                 _call(claimed)
         except RunSuperseded:
             # Somebody else ended this run; our slots were given back with it, or are now.
@@ -180,7 +224,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
         forged = used is None and not named.exists()
     if forged:
         # The slot is that of somebody else's message, which is still to come.
-        messages.refuse("forged", grant)
+        refuse_message("forged", grant)
     elif used is None:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant, unused=True)]))
 
@@ -199,7 +243,7 @@ class _Claimed:
 def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
-        knowledge = requests.knowledge_of(grant.tenant_id, grant.role, role)
+        knowledge = execution_request.knowledge_of(grant.tenant_id, grant.role, role)
         briefing = sessions.briefing_with(role.briefing, knowledge.versions)
         row = transitions.claim(
             tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
@@ -208,12 +252,12 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
         )  # fmt: skip
         if row is None:
             return None
-        role = requests.role_for(role, row.agent_options)
+        role = execution_request.role_for(role, row.agent_options)
         if role.budgeted:
-            spending.reserve(row, run_id, role)
+            budgets.reserve(row, run_id, role)
         signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
         run = RunToken(
-            grant.tenant_id, row.id, run_id, row.fence, briefing, conversations.continued(row), signs
+            grant.tenant_id, row.id, run_id, row.fence, briefing, execution_sessions.continued(row), signs
         )
     return _Claimed(row, run, role, knowledge, grant)
 
@@ -250,12 +294,12 @@ def _call(claimed: _Claimed) -> None:
 def _answered(claimed: _Claimed, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
-        results.persistently(lambda: parking.park(run, result, claimed.row))
+        results.persistently(lambda: items.park(run, result, claimed.row))
         if claimed.row.group_key or claimed.row.files:
             _leave_seat(claimed.grant)  # The other slots it keeps, since its group or its files wait for it.
         return
     if isinstance(result, Accepted):
-        results.persistently(lambda: conversations.saw(run, result.session_id))
+        results.persistently(lambda: execution_sessions.saw(run, result.session_id))
         results.persistently(lambda: results.accepted(run))
         _leave_seat(claimed.grant)
         return
@@ -280,20 +324,20 @@ def _leave_seat(grant: Grant) -> None:
 
 def _request(claimed: _Claimed) -> AgentRequest:
     row, role = claimed.row, claimed.role
-    material = requests.at_hand(row) if row.started else _fetched(claimed)
+    material = execution_request.at_hand(row) if row.started else _fetched(claimed)
     timeout = row.timeout_seconds or role.timeout_seconds
     attempt = Attempt(
         token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
         deadline=clock.now() + timedelta(seconds=timeout),
     )  # fmt: skip
-    return parking.with_history(requests.build(row, attempt, material), row)
+    return items.with_history(execution_request.build(row, attempt, material), row)
 
 
 def _fetched(claimed: _Claimed) -> Material:
     """Read outputs that are not in the spool any more. Between the two transactions, since MongoDB may take its time."""
     row, run = claimed.row, claimed.run
     try:
-        material = requests.fetch(row, row.wakes)
+        material = execution_request.fetch(row, row.wakes)
     except OutputUnavailable as error:
         raise InputUnavailable(str(error), code=error.code) from error
     for reference in material.missing:
@@ -303,3 +347,34 @@ def _fetched(claimed: _Claimed) -> Material:
     with tenant_scope(row.tenant_id):
         transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=run.run_id, fence=row.fence)
     return material
+
+
+# What surrounds a run in a worker: ids on the log lines of all that happens in it, and the span of its trace.
+
+
+@contextmanager
+def run_of(row: Any, run_id: UUID, *, began: int) -> Iterator[None]:
+    """`row` is the claimed activity, `began` when its claim did, in nanoseconds of the epoch.
+
+    The run continues the trace of whatever woke it last, if that is young; everything else that woke it is linked, and so is the message.
+    """
+    causes = [wake["provenance"] for wake in row.wakes if wake["provenance"]]
+    ids = {"tenant": str(row.tenant_id), "activity": str(row.id), "run": str(run_id), "role": row.agent_role}
+    with request_context.of_work(causes, **ids), tracing.span(
+        f"run {row.agent_role}", tracing.CONSUMER,
+        attributes=_attributes(row, ids) if tracing.is_on() else None,
+        causes=causes[-1:], links=[*causes[:-1], *tracing.arrival()], began=began,
+    ):  # fmt: skip
+        yield
+
+
+def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
+    return {
+        **{f"orchestrator.{name}": value for name, value in ids.items()},
+        "orchestrator.attempt": row.attempts,
+        "orchestrator.wake_reason": row.reason,
+        "orchestrator.request_id": request_context.current().get(request_context.REQUEST, ""),
+        "messaging.system": "celery",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": queue_of(row.agent_role),
+    }

@@ -10,3 +10,10 @@ from django.conf import settings
 def report(tenant_id: UUID, role: str, hashed_id: str) -> str:
     """That a signed report has come under this id, with the digest of what it said."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}report:{tenant_id}:{role}:{hashed_id}"
+
+
+# Where the outcome of a check is kept in Redis.
+
+
+def invariants_outcome() -> str:
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}invariants"

@@ -12,13 +12,15 @@ from uuid import UUID
 
 from django.conf import settings
 
-from activities import cancellation, families, subtasks, suspension, transitions
 from activities.exceptions import ActivityNotFound, QuotaExceeded, ToolRefused, TransitionRefused
+from activities.human_tasks import subtasks
 from activities.models import Activity, Wake
 from activities.run_tokens import RunToken
 from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
 from tenants.context import tenant_scope
+
+from . import activity_tree, cancellation, suspension, transitions
 
 TOOL = "reassign_task"
 
@@ -32,7 +34,7 @@ def reassign(
     """An operator hands the work on; the heir. Raises `TransitionRefused` from where that cannot be, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
         # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
-        activity = families.lock_with_dependents(tenant_id, activity_id)
+        activity = activity_tree.lock_with_dependents(tenant_id, activity_id)
         if activity is None:
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         _refuse_question(activity, agent_role)
@@ -44,9 +46,9 @@ def reassign(
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
     if activity.link_kind in _NEVER:
         why = f"is a {activity.link_kind}: whoever is asked answers it"
-    elif agent_role and activity.is_approval_gate and not families.was_taken_over(activity):
+    elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
         why = "is a decision: only people decide"
-    elif agent_role and families.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:
+    elif agent_role and activity_tree.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:
         why = "is about something outside that an agent could not remove: only a person can"
     else:
         return
@@ -62,7 +64,7 @@ def reassign_by_agent(
     """
     activity = suspension.live(run)
     _refuse_another_hand(activity, agent_role)
-    subtasks.refuse_full_tree(families.tree_of(run.tenant_id, run.activity_id))
+    subtasks.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
     actor = f"run:{run.run_id}"
     heir = _hand_on(
         activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
@@ -72,7 +74,7 @@ def reassign_by_agent(
 
 
 def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
-    line = families.line_of(activity.tenant_id, activity)
+    line = activity_tree.line_of(activity.tenant_id, activity)
     most = settings.ORCHESTRATOR_REASSIGNMENTS
     if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= most:
         raise QuotaExceeded("reassignments", f"Work may be handed on {most} times, not more.")
@@ -104,7 +106,7 @@ def _is_taken(activity: Activity) -> bool:
 
 
 def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role: str | None) -> NewActivity:
-    line = families.line_of(activity.tenant_id, activity)
+    line = activity_tree.line_of(activity.tenant_id, activity)
     taken_over = next((member.agent_role for member in line if member.agent_role), None)
     told = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
     wake_reason, payload = _reason_to_start(activity, line)
@@ -118,7 +120,7 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         requires_approval=activity.requires_approval,
         priority=activity.priority,
         params=activity.params,
-        metadata={**activity.metadata, **told, families.TAKEN_OVER: taken_over},
+        metadata={**activity.metadata, **told, activity_tree.TAKEN_OVER: taken_over},
         input=activity.input,
         input_ref=activity.input_ref,
         parent_id=activity.pk,

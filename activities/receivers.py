@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from activities import (
-    approvals,
-    blockers,
-    burial,
-    counterparts,
-    families,
-    mailboxes,
-    open_work,
-    reviews,
-    subagents,
-    subtasks,
-    wakes,
-)
-from activities.alerts.occasions import tell_of_agent_health, tell_of_expired_channel
-from activities.families import Origin
+from activities.human_tasks import approval_links, blockers, reviews, subtasks
+from activities.mailboxes import producer, queries
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
 from agents import references
 from agents.signals import health_changed
 from tenants.signals import channel_expired
+
+from . import activity_tree, dead_letter_records, open_work, outbox, subagents
+from .activity_tree import Origin
+from .alerts import tell_of_agent_health, tell_of_expired_channel
 
 
 def connect() -> None:
@@ -41,8 +32,8 @@ def connect() -> None:
 
 def end_what_was_told(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     """`activity` is a `transitions.Moved`."""
-    mailboxes.follow(activity)
-    mailboxes.tell_decision(activity)
+    producer.follow(activity)
+    queries.tell_decision(activity)
     subagents.tell_parent(activity)
 
 
@@ -51,7 +42,7 @@ def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     if activity.link_kind is None or activity.status == Status.REASSIGNED:
         return
     if activity.link_kind == LinkKind.APPROVAL:
-        approvals.settle_links(activity)
+        approval_links.settle_links(activity)
     elif activity.link_kind == LinkKind.ESCALATION:
         _close_dead_letter(activity)
     elif activity.link_kind != LinkKind.GATE and activity.parent_id is not None:
@@ -59,24 +50,24 @@ def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 
 def _answer_parent(ended: Any) -> None:
-    origin = families.origin_of(ended.tenant_id, ended)
+    origin = activity_tree.origin_of(ended.tenant_id, ended)
     if origin.parent_id is None or origin.kind not in _REASONS:
         return
-    if ended.status == Status.REJECTED and families.has_successor(ended.tenant_id, ended.id):
+    if ended.status == Status.REJECTED and activity_tree.has_successor(ended.tenant_id, ended.id):
         return  # Its revision will answer.
-    parent = families.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
+    parent = activity_tree.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
     reason = _REASONS[LinkKind(origin.kind)] or reviews.reason_of(ended)
     if (
         parent is None
-        or parent.status != wakes.WAITS_IN[reason]
-        or not counterparts.holds_up(ended.tenant_id, origin)
+        or parent.status != outbox.WAITS_IN[reason]
+        or not activity_tree.holds_up(ended.tenant_id, origin)
     ):
         return
     actor = getattr(ended, "decided_by", None) or "engine"
     if origin.kind == LinkKind.REVIEW:
-        wakes.tell([parent], reason, payload=_told(ended, origin), actor=actor)
+        outbox.tell([parent], reason, payload=_told(ended, origin), actor=actor)
     else:
-        wakes.wake(parent, reason, payload=_told(ended, origin), actor=actor)
+        outbox.wake(parent, reason, payload=_told(ended, origin), actor=actor)
 
 
 #: Why a parent wakes when this ends. A review's answer decides it itself.
@@ -96,7 +87,7 @@ def _told(ended: Any, origin: Origin) -> dict[str, Any]:
 def _close_dead_letter(escalation: Any) -> None:
     """A person has said that the failure is dealt with. An escalation that fell away with its cause has nothing to close."""
     if escalation.status == Status.DONE and escalation.parent_id is not None:
-        burial.close(
+        dead_letter_records.close(
             escalation.tenant_id,
             escalation.parent_id,
             DeadLetterState.CLOSED,

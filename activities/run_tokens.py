@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core import signing
 
 from agents.contracts import Callback
-from tenants import provenance
+from tenants import request_context
 
 _SALT = "orchestrator.agent-run"
 
@@ -35,7 +35,7 @@ class RunToken:
 
 def issue(token: RunToken) -> Callback:
     """The callback of a run: its address and its token. What the agent reports goes back to what set the run going."""
-    caused_by = provenance.current()
+    caused_by = request_context.current()
     text = signing.dumps(
         [
             *map(str, (token.tenant_id, token.activity_id, token.run_id)),

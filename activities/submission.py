@@ -20,7 +20,7 @@ from activities.decision_rules import DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
 from agents import configuration
-from tenants import clock, provenance, wide_json
+from tenants import clock, request_context, wide_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -146,7 +146,8 @@ def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[U
     """What could be created, when, and in which group. The rest collided with something that exists."""
     rows = wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode()
     inserted = _SUBMIT.run(
-        {"tenant": tenant_id, "actor": actor, "rows": rows, "provenance": provenance.written()}, using=APP
+        {"tenant": tenant_id, "actor": actor, "rows": rows, "provenance": request_context.written()},
+        using=APP,
     )
     return {row.id: row for row in inserted}
 

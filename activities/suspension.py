@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from activities import families, relay, spending, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import RunSuperseded
@@ -18,13 +17,15 @@ from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import RUNNING
 
+from . import activity_tree, budgets, relay, transitions
+
 
 def live(run: RunToken, *, with_parent: bool = False) -> Activity:
     """The activity, locked, if `run` is its live run; with `with_parent` also whoever its end may wake. Raises `RunSuperseded`."""
     if with_parent:
-        activity = families.lock_with_parent(run.tenant_id, run.activity_id)
+        activity = activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
     else:
-        activity = families.lock(run.tenant_id, [run.activity_id]).get(run.activity_id)
+        activity = activity_tree.lock(run.tenant_id, [run.activity_id]).get(run.activity_id)
     if activity is None or activity.fence != run.fence or activity.status not in RUNNING:
         raise RunSuperseded(run.run_id)
     return activity
@@ -54,5 +55,5 @@ def put_aside(
         raise RunSuperseded(run.run_id)
     if ended.accepted_at is not None:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
-    spending.ended(run, ended)
+    budgets.ended(run, ended)
     return moved

@@ -6,11 +6,12 @@ from functools import partial
 
 from celery import shared_task
 
-from activities import budget_waits, bulk, deadletters, digests, dispatch, errands, forgetting, mailboxes
-from activities.alerts import delivery
-from activities.batches import gathering, leaving, tending
+from activities.dead_letters import escalation
+from activities.mailboxes import consumer
+from activities.maintenance import retention
 from activities.models.alert import ChannelKind
-from activities.webhooks import delivery as webhooks
+from activities.notifications import delivery, digests
+from activities.provider_batches import items, lifecycle
 from agents import health
 from agents.routing import (
     DEAD_LETTERS,
@@ -23,6 +24,8 @@ from agents.routing import (
 )  # fmt: skip
 from tenants import tracing
 from tenants.retention import purging
+
+from . import background_tasks, budgets, bulk_jobs, dispatch, webhooks
 
 
 @shared_task(name=RUN_TASK, ignore_result=True)
@@ -45,7 +48,9 @@ def send_digests() -> int:
     return digests.send_due()
 
 
-errands.register(errands.Errand(name="digests", queue=DIGESTS, task="digests.send", waiting=digests.due))
+background_tasks.register(
+    background_tasks.Errand(name="digests", queue=DIGESTS, task="digests.send", waiting=digests.digests_due)
+)
 
 
 @shared_task(name="webhooks.deliver", ignore_result=True)
@@ -59,19 +64,19 @@ def deliver_webhooks(*, troubled: str) -> int:
 @tracing.errand
 def handle_dead_letters() -> int:
     """Tell people of what failed for good. Safe to deliver twice, late or not at all; one process does it at a time."""
-    return deadletters.handle_waiting()
+    return escalation.handle_waiting()
 
 
 @shared_task(name="mailboxes.give_back", ignore_result=True)
 @tracing.errand
 def give_back_batches() -> int:
     """Give back what consumers of mailboxes had when they died. Safe to deliver twice, late or not at all."""
-    return mailboxes.give_back_all()
+    return consumer.give_back_all()
 
 
-errands.register(
-    errands.Errand(
-        name="mailbox-leases", queue=SYSTEM_QUEUE, task="mailboxes.give_back", waiting=mailboxes.expired
+background_tasks.register(
+    background_tasks.Errand(
+        name="mailbox-leases", queue=SYSTEM_QUEUE, task="mailboxes.give_back", waiting=consumer.expired
     )
 )
 
@@ -80,47 +85,51 @@ errands.register(
 @tracing.errand
 def look_after_budgets() -> int:
     """Release what waits for money that is there. Safe to deliver twice, late or not at all."""
-    return budget_waits.look_after()
+    return budgets.release_where_room()
 
 
 @shared_task(name="budgets.free_leftovers", ignore_result=True)
 @tracing.errand
 def free_leftover_reservations() -> int:
     """Give back what is kept for runs that have ended. Safe to deliver twice, late or not at all."""
-    return budget_waits.free_leftovers()
+    return budgets.free_leftovers()
 
 
 @shared_task(name="batches.leave", ignore_result=True)
 @tracing.errand
 def leave_batches() -> int:
     """Let go on at once what is wanted soon. Safe to deliver twice, late or not at all."""
-    return leaving.leave()
+    return lifecycle.leave()
 
 
 @shared_task(name="batches.gather", ignore_result=True)
 @tracing.errand
 def gather_batches() -> int:
     """Bind what was collected to batches. Safe to deliver twice, late or not at all."""
-    return gathering.gather()
+    return items.gather()
 
 
 @shared_task(name="batches.tend", ignore_result=True)
 @tracing.errand
 def tend_batches() -> int:
     """Send batches and take in their answers. Safe to deliver twice, late or not at all."""
-    return tending.tend()
+    return lifecycle.tend()
 
 
-errands.register(
-    errands.Errand(name="batches-leaving", queue=PROVIDER_BATCHES, task="batches.leave", waiting=leaving.due)
-)
-errands.register(
-    errands.Errand(
-        name="batches-collected", queue=PROVIDER_BATCHES, task="batches.gather", waiting=gathering.collected
+background_tasks.register(
+    background_tasks.Errand(
+        name="batches-leaving", queue=PROVIDER_BATCHES, task="batches.leave", waiting=lifecycle.due_to_leave
     )
 )
-errands.register(
-    errands.Errand(name="batches-due", queue=PROVIDER_BATCHES, task="batches.tend", waiting=tending.due)
+background_tasks.register(
+    background_tasks.Errand(
+        name="batches-collected", queue=PROVIDER_BATCHES, task="batches.gather", waiting=items.collected
+    )
+)
+background_tasks.register(
+    background_tasks.Errand(
+        name="batches-due", queue=PROVIDER_BATCHES, task="batches.tend", waiting=lifecycle.due
+    )
 )
 
 
@@ -128,10 +137,12 @@ errands.register(
 @tracing.errand
 def work_on_bulk_jobs() -> int:
     """Go on with bulk jobs. Safe to deliver twice, late or not at all."""
-    return bulk.work()
+    return bulk_jobs.work()
 
 
-errands.register(errands.Errand(name="bulk", queue=SYSTEM_QUEUE, task="bulk.work", waiting=bulk.waiting))
+background_tasks.register(
+    background_tasks.Errand(name="bulk", queue=SYSTEM_QUEUE, task="bulk.work", waiting=bulk_jobs.jobs_waiting)
+)
 
 
 @shared_task(name="retention.look_after", ignore_result=True)
@@ -145,43 +156,45 @@ def look_after_retention() -> int:
 @tracing.errand
 def forget_outputs() -> int:
     """Delete outputs whose activities are gone from MongoDB. Safe to deliver twice, late or not at all."""
-    return forgetting.forget_outputs()
+    return retention.forget_outputs()
 
 
-errands.register(
-    errands.Errand(name="retention", queue=SYSTEM_QUEUE, task="retention.look_after", waiting=purging.waiting)
+background_tasks.register(
+    background_tasks.Errand(
+        name="retention", queue=SYSTEM_QUEUE, task="retention.look_after", waiting=purging.waiting
+    )
 )
-errands.register(
-    errands.Errand(
+background_tasks.register(
+    background_tasks.Errand(
         name="forgotten-outputs",
         queue=SYSTEM_QUEUE,
         task="retention.forget_outputs",
-        waiting=forgetting.waiting,
+        waiting=retention.outputs_to_forget,
     )
 )
-errands.register(
-    errands.Errand(
-        name="budgets", queue=SYSTEM_QUEUE, task="budgets.look_after", waiting=budget_waits.waiting
+background_tasks.register(
+    background_tasks.Errand(
+        name="budgets", queue=SYSTEM_QUEUE, task="budgets.look_after", waiting=budgets.waiting
     )
 )
-errands.register(
-    errands.Errand(
-        name="reservations", queue=SYSTEM_QUEUE, task="budgets.free_leftovers", waiting=budget_waits.leftovers
+background_tasks.register(
+    background_tasks.Errand(
+        name="reservations", queue=SYSTEM_QUEUE, task="budgets.free_leftovers", waiting=budgets.leftovers
     )
 )
-errands.register(
-    errands.Errand(
-        name="dead-letters", queue=DEAD_LETTERS, task="deadletters.handle", waiting=deadletters.unhandled
+background_tasks.register(
+    background_tasks.Errand(
+        name="dead-letters", queue=DEAD_LETTERS, task="deadletters.handle", waiting=escalation.unhandled
     )
 )
-errands.register(
-    errands.Errand(
+background_tasks.register(
+    background_tasks.Errand(
         name="agents-health", queue=SYSTEM_QUEUE, task="agents.check_health", waiting=health.waiting
     )
 )
 for _kind in ChannelKind.values:
-    errands.register(
-        errands.Errand(
+    background_tasks.register(
+        background_tasks.Errand(
             name=f"alerts-{_kind}",
             queue=notification_queue(_kind),
             task="alerts.deliver",
@@ -190,12 +203,12 @@ for _kind in ChannelKind.values:
         )
     )
 for _troubled in ("no", "yes"):
-    errands.register(
-        errands.Errand(
+    background_tasks.register(
+        background_tasks.Errand(
             name="webhooks-in-trouble" if _troubled == "yes" else "webhooks",
             queue=OUTBOUND_WEBHOOKS,
             task="webhooks.deliver",
-            waiting=partial(webhooks.waiting, troubled=_troubled == "yes"),
+            waiting=partial(webhooks.deliveries_waiting, troubled=_troubled == "yes"),
             arguments={"troubled": _troubled},
         )
     )

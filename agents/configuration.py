@@ -14,13 +14,14 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
-from agents.scheduler_settings import SchedulerSettings
 from tenants.context import tenant_scope
 from tenants.money import budgets
+
+from . import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
+from .scheduler_settings import SchedulerSettings
 
 DEFAULT_ATTEMPTS = 3
 BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from agents import adapters, excerpts, well_formed
 from agents.adapters.base import UNLINKED
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import AgentError, RetryableAgentError, ServerAway
 from tenants import outages, tracing
+
+from . import adapters, redaction, well_formed
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class _PatientLink:
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:
     # Retryable, since most surprises are passing ones, and the attempts are counted anyway.
-    shown = excerpts.excerpt(f"{type(error).__name__}: {error}", secrets=excerpts.secrets_of(request))
+    shown = redaction.excerpt(f"{type(error).__name__}: {error}", secrets=redaction.secrets_of(request))
     # The traceback is not logged with its message: an exception's text may quote the prompt or a key.
     logger.error("Agent crashed", extra=_facts("agent_crashed", request) | {"error": type(error).__name__})
     return RetryableAgentError(f"The agent crashed with {shown}", code="agent_crashed")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import orjson
 from django.conf import settings
 
-from agents.answers import MAX_CONTENT_TYPE, MAX_SESSION_ID, MAX_TOKENS, InvalidAnswer
 from agents.contracts import Accepted, Completed, Output, Parked, Usage
 from tenants import strict_json
+
+from .response_parser import MAX_CONTENT_TYPE, MAX_SESSION_ID, MAX_TOKENS, InvalidAnswer
 
 
 def require(result: object) -> None:

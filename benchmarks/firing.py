@@ -16,7 +16,7 @@ from agents.models import AgentConfig
 from benchmarks import setting
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import expanding, firing, plans, running
+from pipelines.schedules import firing, lifecycle, schedule_timing, sweeps
 from tenants import registration
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -63,7 +63,7 @@ def _schedule(tenant: Tenant, name: str, **fields: object) -> Schedule:
     schedule = Schedule(
         tenant=tenant, name=name, cron="* * * * *", timezone="UTC", looked_until=datetime.now(UTC), **target, **fields
     )  # fmt: skip
-    schedule.next_run_at = plans.next_of(schedule, after=datetime.now(UTC))
+    schedule.next_run_at = schedule_timing.next_of(schedule, after=datetime.now(UTC))
     return schedule
 
 
@@ -88,10 +88,10 @@ def _expanded(
     )
     with tenant_scope(tenant.pk):
         schedule.save(force_insert=True)
-        execution = running.run_now(tenant.pk, schedule.pk, actor="bench")  # begun, and not expanded yet
+        execution = sweeps.run_now(tenant.pk, schedule.pk, actor="bench")  # begun, and not expanded yet
     before()
     began = time.perf_counter()
-    expanding.expand(tenant.pk, execution.pk)
+    lifecycle.expand(tenant.pk, execution.pk)
     seconds = time.perf_counter() - began
     relay.flush()
     with tenant_scope(tenant.pk):
@@ -133,8 +133,8 @@ def due_at_once(folder: Path, scale: float) -> Figures:
     began = time.perf_counter()
     begun = firing.fire_due(at, within=600)
     fired = time.perf_counter() - began
-    for execution in expanding.expand_all(begun):
-        expanding.expand(*execution)
+    for execution in lifecycle.expand_all(begun):
+        lifecycle.expand(*execution)
     submitted = time.perf_counter() - began
     relay.flush()
     with tenant_scope(tenant.pk):

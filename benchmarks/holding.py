@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from activities import relay
 from activities.admission import keys, rebuilding
-from activities.invariants import examine
+from activities.maintenance.invariants import examine
 from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.contracts import Callback

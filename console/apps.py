@@ -6,8 +6,8 @@ class ConsoleConfig(AppConfig):
 
     def ready(self) -> None:
         from activities import maintenance
-        from console.held import giving
+        from console.inbox import undo
 
         maintenance.register(
-            "held answers", giving.give_due, period=maintenance.TICK, owner="console.held.giving", budget=5.0
+            "held answers", undo.give_due, period=maintenance.TICK, owner="console.inbox.undo", budget=5.0
         )

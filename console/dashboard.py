@@ -17,8 +17,8 @@ from agents.governor import overview as governor
 from agents.governor.overview import ShownProvider
 from console.overview import Overview, overview, overview_within
 from pipelines.models import Schedule
-from tenants import sight
-from tenants.sight import Sight
+from tenants import admin_scope
+from tenants.admin_scope import Sight
 
 COMING = 6  # schedules that are named
 
@@ -35,7 +35,7 @@ class Board:
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """The theme's DASHBOARD_CALLBACK."""
-    return {**context, "title": "Dashboard", "board": board(sight.of_request(request))}
+    return {**context, "title": "Dashboard", "board": board(admin_scope.of_request(request))}
 
 
 def board(seen: Sight) -> Board:

@@ -12,7 +12,7 @@ from functools import cache
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from activities import idleness, job_records, outputs, standing
+from activities import job_records, outputs, queue_stats
 from console.probes import Answer, Probe, ask
 from tenants import redis
 from tenants.context import APP
@@ -141,8 +141,8 @@ def _ping_mongodb() -> None:
 PROBES = (
     Probe("postgresql", _missing_migrations),
     Probe("redis", _ping_redis),
-    Probe("admission", standing.admission_is_open),
+    Probe("admission", queue_stats.admission_is_open),
     Probe("mongodb", _ping_mongodb),
-    Probe("workers", idleness.idle_roles),
+    Probe("workers", queue_stats.idle_roles),
     Probe("upkeep", job_records.read),
 )

@@ -8,8 +8,9 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from console.pages import Desk, shown
 from tenants.models import Role
+
+from .page import Desk, shown
 
 View = Callable[..., HttpResponse]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
-
-from console.icons import STROKES
+from django.utils.http import urlencode
+from django.views.generic import RedirectView
 
 #: Heading of a group, then name of an address and what it is called. `here` of a page is the name of its address.
 PAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -64,3 +66,104 @@ def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
             yield Entry(words, reverse(f"console:{name}"), name == here, STROKES.get(name, ""))
         except NoReverseMatch:
             continue
+
+
+# Small pictures beside the words of the menu. They repeat what the words say, so nobody needs to see them.
+
+
+#: By the name of a page: strokes on a square of 24, drawn in the colour of the words.
+STROKES = {
+    "home": "M4 14a8 8 0 0 1 16 0M12 14l3.5-4M4 18.5h16",
+    "inbox": "M4 13 6.5 5h11L20 13v6H4ZM4 13h5l1 2.5h4l1-2.5h5",
+    "activities": "m4 6.5 1.3 1.3 2.5-2.6M4 13l1.3 1.3 2.5-2.6M11 6.5h9M11 13h9M11 19h9M5 19h1.5",
+    "runs": "M3 12a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0"
+    "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
+    "queues": "M4 6h16M4 10.7h16M4 15.3h11M4 20h6",
+    "dead_letters": "M6 20v-9a6 6 0 0 1 12 0v9M4 20h16M9.5 11h5M12 8.5v6",
+    "schedules": "M5 6h14v14H5ZM5 10.5h14M9 3.5v4M15 3.5v4",
+    "agents": "M6 9h12v10H6ZM12 9V5M9.5 13v1.5M14.5 13v1.5M3.5 13v3M20.5 13v3",
+    "usage": "M4 20h16M7 16v-5M12 16V6M17 16V9",
+    "audit": "m12 3.5 7 2.5v5.5c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6Zm-3 8.5 2.2 2.2 4.1-4.2",
+    "settings": "M4 7h8.5M17.5 7H20M15 4.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM4 17h2.5M11.5 17H20"
+    "M9 14.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5Z",
+    "admin": "M8 11a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM11 12.2 19.5 4M16 7.5l3 3M13.5 10l2 2",
+    "api": "m9 7-5 5 5 5M15 7l5 5-5 5",
+    "flower": "M12 9.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM12 3.5v3M12 17.5v3M3.5 12h3M17.5 12h3"
+    "M6 6l2 2M16 16l2 2M18 6l-2 2M8 16l-2 2",
+}
+
+
+# Addresses that people know from elsewhere, and the pages of the admin that they lead to.
+
+
+class Signpost(RedirectView):
+    """Leads to the first of these pages that there is. Who may see it is for the page to say."""
+
+    leads_to: tuple[str, ...] = ()
+    query_string = True
+
+    def get_redirect_url(self, *args: Any, **kwargs: Any) -> str | None:
+        for name in self.leads_to:
+            try:
+                self.url = reverse(name).replace("%", "%%")
+            except NoReverseMatch:
+                continue
+            return super().get_redirect_url(*args, **kwargs)
+        return None
+
+
+# The way from a row of the admin to the console's page that shows it, and back.
+
+
+#: By model: the name of the console's address, and the attribute of the row that it takes; none for a page of the tenant.
+_PAGES: dict[str, tuple[str, str]] = {
+    "activities.activity": ("activity", "pk"),
+    "activities.activityrun": ("activity", "activity_id"),
+    "activities.wake": ("activity", "activity_id"),
+    "activities.deadletter": ("dead_letters_alike", "fingerprint"),
+    "agents.agent": ("agent", "pk"),
+    "agents.agentconfig": ("agent", "agent_id"),
+    "pipelines.pipelinerun": ("run", "pk"),
+    "pipelines.steprun": ("run", "run_id"),
+    "pipelines.schedule": ("schedule", "pk"),
+    "pipelines.scheduleexecution": ("schedule", "schedule_id"),
+    "tenants.tenant": ("home", ""),
+    "tenants.members": ("settings", ""),
+    "tenants.apitoken": ("settings_tokens", ""),
+    "tenants.auditentry": ("audit", ""),
+    "tenants.budget": ("usage", ""),
+}
+
+
+def console_page(row: Model | None) -> str:
+    """Where the console shows a row of the admin; empty when nowhere."""
+    found = _PAGES.get(row._meta.label_lower) if row is not None else None
+    if row is None or found is None:
+        return ""
+    name, attribute = found
+    key = getattr(row, attribute, None) if attribute else None
+    if attribute and key is None:
+        return ""
+    try:
+        address = reverse(f"console:{name}", args=[key] if attribute else [])
+    except NoReverseMatch:  # a key that is none of ours: the console could not show it either
+        return ""
+    slug = _slug_of(row)
+    return f"{address}?{urlencode({'tenant': slug})}" if slug else address
+
+
+def admin_page(row: Model) -> str:
+    """Where the admin shows a row."""
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def may_enter(user: Any, row: Model) -> bool:
+    """Whether the person gets to a row's page in the admin: superusers do, and staff to what is a tenant's."""
+    is_owned = getattr(row, "tenant_id", None) is not None
+    return bool(user.is_active and (user.is_superuser or (user.is_staff and is_owned)))
+
+
+def _slug_of(row: Any) -> str:
+    if row._meta.label_lower == "tenants.tenant":
+        return str(row.slug)
+    return str(row.tenant.slug) if getattr(row, "tenant_id", None) else ""

@@ -12,11 +12,12 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from activities.standing import PeopleStanding, RoleStanding, Standing, standing
+from activities.queue_stats import PeopleStanding, RoleStanding, Standing, standing
 from console import dependencies
 from console.dependencies import Check
-from console.durations import in_words
 from tenants.context import system_scope, tenant_scope
+
+from .labels import in_words
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
 SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away

@@ -7,11 +7,12 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseBase
 from django.views.decorators.http import require_GET
 
-from console.acting import acting
 from tenants.api import event_stream
-from tenants.events.bearers import Bearer
+from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import Wanted
-from tenants.events.seats import TooManyStreams
+from tenants.events.subscribers import Bearer
+
+from .page import acting
 
 LAST_SEEN = "Last-Event-ID"
 LONGEST_NUMBER = 18  # digits, below what a number in the log can have

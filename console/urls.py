@@ -7,10 +7,11 @@ from django.urls import include, path, re_path
 
 from console import views
 from console.containment import contained_with_scripts
-from console.held.views import undo
+from console.inbox.undo import undo
 from console.saved_views.views import every as saved_views
-from console.signposts import Signpost
 from console.stream import stream
+
+from .navigation import Signpost
 
 app_name = "console"
 urlpatterns = [

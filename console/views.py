@@ -16,24 +16,21 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from activities.digests.periods import zone_of
-from console import decisions, put_aside
-from console.acting import acting
-from console.aside_until import choices, in_words, until
-from console.away import told_when_away
+from activities.notifications.digests import zone_of
 from console.containment import contained_with_scripts
-from console.decisions import Result
-from console.gone import gone
-from console.held import holding
-from console.inbox import inbox
-from console.inbox_view import View
-from console.item import Item, item
+from console.inbox import actions, held_answers, snooze
+from console.inbox.actions import Result
+from console.inbox.detail import Item, item
+from console.inbox.items import Refused
+from console.inbox.listing import gone, inbox, parts_wanted
+from console.inbox.query import View
+from console.inbox.snooze import choices, in_words, until
 from console.overview import overview
-from console.pages import ACTING, LOOKING, Desk, choose, page, shown
-from console.pulse import pulse_of
-from console.refreshed import parts_wanted
-from console.refusals import Refused
 from tenants import clock
+
+from .activity_chart import pulse_of
+from .error_pages import told_when_away
+from .page import ACTING, LOOKING, Desk, acting, choose, page, shown
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -90,12 +87,12 @@ def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
     if "aside" in request.POST:
         return _aside(request, desk, item_id)
     try:
-        if holding.is_held():
-            holding.hold(
+        if held_answers.is_held():
+            held_answers.hold(
                 desk.who, item_id, request.POST
             )  # the page says so, for as long as it can be taken back
         else:
-            result = decisions.act(desk.who, item_id, request.POST)
+            result = actions.act(desk.who, item_id, request.POST)
             messages.success(request, f"{result.words}: {result.name}")
     except Refused as refusal:
         return _page(request, desk, item(desk.who, item_id), refusal=refusal)
@@ -106,7 +103,7 @@ def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
 def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
     try:
-        approve = holding.hold_together if holding.is_held() else decisions.approve_together
+        approve = held_answers.hold_together if held_answers.is_held() else actions.approve_together
         results = approve(desk.who, request.POST.getlist("chosen"))
     except Refused as refusal:
         return _page(request, desk, refusal=refusal)
@@ -121,7 +118,7 @@ def inbox_back(request: HttpRequest, desk: Desk) -> HttpResponse:
     except ValueError as error:
         raise Http404 from error
     try:
-        name = put_aside.bring_back(desk.who, item_id)
+        name = snooze.bring_back(desk.who, item_id)
     except Refused as refusal:
         return _page(request, desk, refusal=refusal)
     messages.success(request, f"Back in your list: {name}")
@@ -145,9 +142,9 @@ def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
 def _aside(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
     """Put an item aside for this person, and on to the next one."""
     try:
-        shown, zone = put_aside.version_shown(request.POST), _zone(desk)
+        shown, zone = snooze.version_shown(request.POST), _zone(desk)
         wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-        row, back_at = put_aside.put_aside(desk.who, item_id, shown=shown, until=wanted)
+        row, back_at = snooze.put_aside(desk.who, item_id, shown=shown, until=wanted)
     except Refused as refusal:
         return _page(request, desk, item(desk.who, item_id), refusal=refusal)
     due = ", when it is due" if back_at < wanted else ""

@@ -24,9 +24,10 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from orchestrator.ticks import is_tick
 from tenants.admin.bases import RecordAdmin, SuperusersOnly
 from tenants.models import Membership
+
+from .beat_tasks import is_tick
 
 for _model in (
     User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,

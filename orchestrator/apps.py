@@ -5,7 +5,8 @@ class OrchestratorConfig(AppConfig):
     name = "orchestrator"
 
     def ready(self) -> None:
-        from orchestrator import ticks  # noqa: F401  # its check registers itself
         from tenants import tracing
+
+        from . import beat_tasks  # noqa: F401  # its check registers itself
 
         tracing.begin()

@@ -13,8 +13,9 @@ import structlog
 from django.db import close_old_connections
 from django_celery_beat.schedulers import DatabaseScheduler
 
-from orchestrator.ticks import TICKS, is_tick
 from tenants import outages
+
+from .beat_tasks import TICKS, is_tick
 
 logger = logging.getLogger(__name__)
 

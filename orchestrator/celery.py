@@ -17,8 +17,9 @@ import structlog
 from celery import Celery, signals
 from celery.worker import state
 
-from orchestrator import broker, flower_door
 from tenants import tracing
+
+from . import broker, flower_auth
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 
@@ -26,8 +27,8 @@ broker.install()
 app = Celery("orchestrator")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-if flower_door.is_starting(sys.argv):
-    flower_door.close()
+if flower_auth.is_starting(sys.argv):
+    flower_auth.close()
 
 logger = logging.getLogger(__name__)
 
@@ -134,11 +135,12 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
 @signals.worker_ready.connect
 def begin_worker(sender: Any, **kwargs: Any) -> None:
     """The main process keeps things going; with threads it also runs the agents."""
-    from activities import maintenance, workers
+    from activities import maintenance
+    from activities import worker as activity_worker
 
     if not _forks(sender.controller):
         _surely(
-            lambda: workers.begin(
+            lambda: activity_worker.begin(
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=_Intake(sender)
             )
         )
@@ -160,9 +162,9 @@ def _end_after_cold_shutdown() -> None:
 @signals.worker_process_init.connect
 def begin_child(sender: Any = None, **kwargs: Any) -> None:
     """A forked child runs agents one at a time under a lease of its own."""
-    from activities import workers
+    from activities import worker as activity_worker
 
-    _surely(lambda: workers.begin(roles=list(_roles), concurrency=1))
+    _surely(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
 
 
 _before, _after = signals.task_prerun, signals.task_postrun
@@ -184,30 +186,31 @@ def forget_task(**kwargs: Any) -> None:
 @signals.worker_shutting_down.connect
 def drain_worker(sender: Any = None, **kwargs: Any) -> None:
     """Sent from within a signal handler, where a database connection must not be touched: a thread does it."""
-    from activities import workers
+    from activities import worker as activity_worker
 
     if _roles:
-        threading.Thread(target=workers.drain, name="drain", daemon=True).start()
+        threading.Thread(target=activity_worker.drain, name="drain", daemon=True).start()
 
 
 @signals.worker_process_shutdown.connect
 @signals.worker_shutdown.connect
 def end_worker(sender: Any = None, **kwargs: Any) -> None:
-    from activities import maintenance, workers
+    from activities import maintenance
+    from activities import worker as activity_worker
 
     maintenance.end()
-    workers.end()
+    activity_worker.end()
 
 
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import maintenance
     from agents import references
-    from pipelines import monthly
+    from pipelines.periods import monthly_job
     from pipelines.schedules import beat
 
     def mend() -> None:
-        monthly.mend()
+        monthly_job.mend()
         beat.mend()
         references.warn_of_broken()
 

@@ -39,7 +39,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
 ]
 
-handler400 = "console.faults.bad_request"
-handler403 = "console.faults.permission_denied"
-handler404 = "console.faults.not_found"
-handler500 = "console.faults.server_error"
+handler400 = "console.error_pages.bad_request"
+handler403 = "console.error_pages.permission_denied"
+handler404 = "console.error_pages.not_found"
+handler500 = "console.error_pages.server_error"

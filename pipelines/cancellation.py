@@ -15,10 +15,11 @@ from activities import cancellation as activity_cancellation
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
 from activities.states import FINAL
-from pipelines import tally
 from pipelines.exceptions import PipelineNotFound, RunEnded
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
+
+from . import period_counts
 
 
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:
@@ -34,7 +35,7 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
             raise PipelineNotFound(f"There is no pipeline run {run_id}.")
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
-        tally.run_changed(run)
+        period_counts.run_changed(run)
         # Nothing is decided or waited for any more.
         StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, status="pending").update(
             waits_until=None, reason=""

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from activities import families
+from activities import activity_tree
 from activities.models import Activity
 from activities.states import SETTLED, Status
 from pipelines.models import PipelineRun, ScheduleExecution, ScheduleJob
@@ -42,7 +42,7 @@ def activity_changed(activity: Any) -> None:
     """An activity has settled, or is tried again: its job knows. `activity` is a `transitions.Moved`."""
     if activity.schedule_id is None or activity.pipeline_run_id is not None:
         return
-    if activity.link_kind is not None and activity.link_kind not in families.SUCCESSORS:
+    if activity.link_kind is not None and activity.link_kind not in activity_tree.SUCCESSORS:
         return  # It is about the job's activity, or a part of it.
     follow_activity(activity.tenant_id, activity.id, activity.status, _error_of(activity))
 
@@ -101,7 +101,9 @@ def look_again(job: ScheduleJob) -> None:
 
 def _successor(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity_id)
-    found: Activity | None = rows.filter(link_kind__in=families.SUCCESSORS).order_by("-created_at").first()
+    found: Activity | None = (
+        rows.filter(link_kind__in=activity_tree.SUCCESSORS).order_by("-created_at").first()
+    )
     return found
 
 

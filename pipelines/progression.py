@@ -24,7 +24,6 @@ from django.db.models.functions import Now
 from activities.exceptions import TransitionRefused
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
-from pipelines import conditions, inputs, revisions, starting, tally, versions
 from pipelines.graph import Advance, RunOutcome, StepState
 from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
@@ -32,6 +31,8 @@ from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.sql import Statement
+
+from . import conditions, inputs, period_counts, revisions, starting, versions
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ def go_on(
         following = plan.graph.advance(states_of(run.id)) if ended else Advance()
     if unsettled == 0:
         finish(run.tenant_id, run.id, plan)
-        tally.run_changed(run)
+        period_counts.run_changed(run)
 
 
 def _start(
@@ -243,7 +244,7 @@ def fail(run: Any, step: str, code: str, message: str) -> int:
             "code": code,
         }
         logger.info("Step failed without an activity", extra=facts)
-        tally.run_changed(run)
+        period_counts.run_changed(run)
     return failed
 
 
@@ -304,7 +305,7 @@ def reopen(activity: Any) -> None:
     PipelineRun.objects.filter(pk=run.pk).update(
         status="running", failed=False, finished_at=None, unsettled=F("unsettled") + 1 + waiting
     )
-    tally.run_changed(run)
+    period_counts.run_changed(run)
 
 
 def _reopen_whole(whole: QuerySet[StepRun]) -> bool:

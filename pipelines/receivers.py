@@ -6,8 +6,10 @@ from typing import Any
 
 from activities.signals import activity_buried, activity_reopened, activity_settled
 from agents import references as references_to_agents
-from pipelines import jobs, monthly, periods, progression, references
+from pipelines.periods import monthly_job
 from tenants.signals import tenant_changed
+
+from . import jobs, periods, progression, references
 
 
 def connect() -> None:
@@ -47,4 +49,4 @@ def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) 
 
 
 def keep_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:
-    monthly.keep(tenant)
+    monthly_job.keep(tenant)

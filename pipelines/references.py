@@ -15,7 +15,7 @@ from agents.models import Agent
 from agents.references import Broken, Reference, Source
 from pipelines.models import Deliverable, PipelineVersion, Schedule
 from pipelines.models.deliverable import DeliverableState
-from pipelines.periods import planner
+from pipelines.periods import planning
 from tenants.context import SYSTEM
 
 
@@ -23,7 +23,7 @@ def of(role: str) -> list[Reference]:
     """Enabled schedules and pipelines that need this agent, and active deliverables if it plans them."""
     schedules = _schedules().filter(agent_role=role)
     versions = _newest_versions().filter(definition__contains={"steps": [{"agent_role": role}]})
-    planned = _deliverables() if role == planner.ROLE else ()
+    planned = _deliverables() if role == planning.ROLE else ()
     return [
         *(_of_deliverable(deliverable) for deliverable in planned),
         *(_of_schedule(schedule, role) for schedule in schedules),
@@ -34,7 +34,7 @@ def of(role: str) -> list[Reference]:
 def broken() -> list[Broken]:
     """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
-    unplanned = _deliverables() if (fault := _fault(agents, planner.ROLE)) else ()
+    unplanned = _deliverables() if (fault := _fault(agents, planning.ROLE)) else ()
     return [
         *(Broken(_of_deliverable(deliverable), fault) for deliverable in unplanned),
         *_broken_schedules(agents),
@@ -89,7 +89,7 @@ def _deliverables() -> QuerySet[Deliverable]:
 
 def _of_deliverable(deliverable: Deliverable) -> Reference:
     return Reference(
-        "deliverable", deliverable.key, deliverable.tenant_id, deliverable.tenant.slug, planner.ROLE, "pipelines.deliverable",
+        "deliverable", deliverable.key, deliverable.tenant_id, deliverable.tenant.slug, planning.ROLE, "pipelines.deliverable",
         str(deliverable.pk),
     )  # fmt: skip
 

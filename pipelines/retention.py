@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from activities import retention as activities
+from activities.maintenance import retention as activities
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
 from tenants.retention.kinds import Kind, register

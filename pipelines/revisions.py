@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from activities import approvals
 from activities import cancellation as activity_cancellation
+from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.states import LinkKind
 from activities.submission import submit

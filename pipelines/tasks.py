@@ -6,102 +6,116 @@ from uuid import UUID
 
 from celery import shared_task
 
-from activities import errands
+from activities import background_tasks
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
-from pipelines import monthly, overdue, unadmitted, undecided
-from pipelines.schedules import beat, firing, tending
+from pipelines.periods import monthly_job
+from pipelines.schedules import beat, firing, sweeps
 from tenants import tracing
 
+from . import waiting_steps
 
-@shared_task(name=monthly.TASK, ignore_result=True)
+
+@shared_task(name=monthly_job.TASK, ignore_result=True)
 @tracing.errand
 def start_new_period(*, tenant: str) -> int:
     """The monthly job of one tenant. Safe to deliver twice, late or not at all."""
-    return monthly.run(UUID(tenant))
+    return monthly_job.run(UUID(tenant))
 
 
-@shared_task(name=monthly.MADE_UP_TASK, ignore_result=True)
+@shared_task(name=monthly_job.MADE_UP_TASK, ignore_result=True)
 @tracing.errand
 def start_missed_periods() -> int:
     """The monthly jobs that were never sent or got lost."""
-    return monthly.run_missed()
+    return monthly_job.run_missed()
 
 
 @shared_task(name=beat.TASK, ignore_result=True)
 @tracing.errand
 def fire_schedule(*, tenant: str, schedule: str) -> int:
     """Beat has ticked for one schedule. Safe to deliver twice, late or not at all."""
-    return tending.fire_one(UUID(tenant), UUID(schedule))
+    return sweeps.fire_one(UUID(tenant), UUID(schedule))
 
 
 @shared_task(name=beat.CHECK_TASK, ignore_result=True)
 @tracing.errand
 def check_schedules() -> int:
     """Beat has ticked for all schedules. Safe to deliver twice, late or not at all."""
-    return tending.check()
+    return sweeps.check()
 
 
 @shared_task(name="schedules.fire_due", ignore_result=True)
 @tracing.errand
 def fire_due_schedules() -> int:
     """The times that have come. Safe to deliver twice, late or not at all."""
-    return tending.fire()
+    return sweeps.fire()
 
 
 @shared_task(name="schedules.expand", ignore_result=True)
 @tracing.errand
 def expand_executions() -> int:
     """Executions without all of their jobs. Safe to deliver twice, late or not at all."""
-    return tending.expand()
+    return sweeps.expand()
 
 
 @shared_task(name="schedules.settle", ignore_result=True)
 @tracing.errand
 def settle_executions() -> int:
     """Batches to let go, and executions that end. Safe to deliver twice, late or not at all."""
-    return tending.settle()
+    return sweeps.settle()
 
 
 @shared_task(name="schedules.close", ignore_result=True)
 @tracing.errand
 def close_executions() -> int:
     """Jobs of cancelled executions that go on. Safe to deliver twice, late or not at all."""
-    return tending.close()
+    return sweeps.close()
 
 
-@shared_task(name=undecided.TASK, ignore_result=True)
+@shared_task(name=waiting_steps.DECIDE_TASK, ignore_result=True)
 @tracing.errand
 def decide_steps() -> int:
     """Conditions that read what is in MongoDB by now. Safe to deliver twice, late or not at all."""
-    return undecided.decide_waiting()
+    return waiting_steps.decide_waiting()
 
 
-@shared_task(name=unadmitted.TASK, ignore_result=True)
+@shared_task(name=waiting_steps.ADMIT_TASK, ignore_result=True)
 @tracing.errand
 def admit_steps() -> int:
     """Steps for which there was no room in a backlog. Safe to deliver twice, late or not at all."""
-    return unadmitted.admit_waiting()
+    return waiting_steps.admit_steps()
 
 
-@shared_task(name=overdue.TASK, ignore_result=True)
+@shared_task(name=waiting_steps.OVERDUE_TASK, ignore_result=True)
 @tracing.errand
 def fail_overdue_steps() -> int:
     """Steps that have waited too long. Safe to deliver twice, late or not at all."""
-    return overdue.fail_overdue()
+    return waiting_steps.fail_overdue()
 
 
-errands.register(errands.Errand("undecided-steps", SYSTEM_QUEUE, undecided.TASK, waiting=undecided.waiting))
-errands.register(
-    errands.Errand("steps-without-room", SYSTEM_QUEUE, unadmitted.TASK, waiting=unadmitted.waiting)
+background_tasks.register(
+    background_tasks.Errand(
+        "undecided-steps", SYSTEM_QUEUE, waiting_steps.DECIDE_TASK, waiting=waiting_steps.runs_undecided
+    )
 )
-errands.register(errands.Errand("overdue-steps", SYSTEM_QUEUE, overdue.TASK, waiting=overdue.waiting))
-errands.register(
-    errands.Errand("missed-periods", DELIVERABLE_PERIODS, monthly.MADE_UP_TASK, waiting=monthly.missed)
+background_tasks.register(
+    background_tasks.Errand(
+        "steps-without-room", SYSTEM_QUEUE, waiting_steps.ADMIT_TASK, waiting=waiting_steps.steps_unadmitted
+    )
+)
+background_tasks.register(
+    background_tasks.Errand(
+        "overdue-steps", SYSTEM_QUEUE, waiting_steps.OVERDUE_TASK, waiting=waiting_steps.steps_overdue
+    )
+)
+background_tasks.register(
+    background_tasks.Errand(
+        "missed-periods", DELIVERABLE_PERIODS, monthly_job.MADE_UP_TASK, waiting=monthly_job.missed
+    )
 )
 for _name, _task, _waiting in (
     ("schedules-due", "schedules.fire_due", firing.due),
-    ("schedules-unexpanded", "schedules.expand", tending.unexpanded),
-    ("schedules-unsettled", "schedules.settle", tending.unsettled),
-    ("schedules-uncancelled", "schedules.close", tending.uncancelled),
+    ("schedules-unexpanded", "schedules.expand", sweeps.unexpanded),
+    ("schedules-unsettled", "schedules.settle", sweeps.unsettled),
+    ("schedules-uncancelled", "schedules.close", sweeps.uncancelled),
 ):
-    errands.register(errands.Errand(_name, SCHEDULES, _task, waiting=_waiting))
+    background_tasks.register(background_tasks.Errand(_name, SCHEDULES, _task, waiting=_waiting))

@@ -15,10 +15,11 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import APIException, AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from tenants import lockout, members, signing_in, tokens
 from tenants.audit import Actor
-from tenants.audit.origin import address_of
+from tenants.audit.recording import address_of
 from tenants.principals import Principal
+
+from . import login_throttle, members, tokens
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +105,10 @@ def refused(request: Request, secret: str, detail: str, code: str, *, account: s
     tries would be stopped with them.
     """
     beginning = secret[: tokens.SHOWN_CHARACTERS]
-    said = lockout.attempt("token", address_of(request._request), account or beginning)
+    said = login_throttle.attempt("token", address_of(request._request), account or beginning)
     if not said.allowed:
         return TooManyFailures(said.retry_after)
-    signing_in.note("token.refused", Actor("nobody", "", beginning), outcome="failed")
+    login_throttle.note_sign_in("token.refused", Actor("nobody", "", beginning), outcome="failed")
     return AuthenticationFailed(detail, code)
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from django.contrib.auth import get_user_model
 from django.db import connections, transaction
 
-from tenants import break_glass
-from tenants.context import APP, system_scope
+from tenants import audit, break_glass
+from tenants.audit.recording import changes_between
+from tenants.context import APP, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role, Tenant
 from tenants.principals import Principal
@@ -101,3 +104,167 @@ def _principal(user: User, tenant: Tenant, role: Role, human_roles: tuple[str, .
         user_id=user.pk,
         is_platform_admin=user.is_superuser,
     )
+
+
+# Who acts for a tenant, as its admins arrange it: roles changed, memberships ended, and by superusers people added.
+#
+# Each change stands in the tenant's audit trail, in the transaction of the change, and acts on the person's next request. A tenant keeps
+# an
+# admin: the last one neither leaves nor becomes less, unless a superuser says so.
+
+
+KIND = "members"
+
+
+class ArrangingRefused(TenantError):
+    """Base of why a membership stays as it is."""
+
+    code = "membership_refused"
+    status = 400
+
+
+class MembershipForbidden(ArrangingRefused):
+    """Only admins of the tenant arrange who acts for it, and only superusers choose among all people."""
+
+    code = "forbidden"
+    status = 403
+
+
+class MemberNotFound(ArrangingRefused):
+    """The tenant has no such member, or the platform no such person."""
+
+    code = "not_found"
+    status = 404
+
+
+class LastAdmin(ArrangingRefused):
+    """Without its last admin nobody could arrange anything for the tenant any more."""
+
+    code = "last_admin"
+    status = 409
+
+
+class MemberChanged(ArrangingRefused):
+    """Somebody else has arranged it otherwise since it was looked at."""
+
+    code = "member_changed"
+    status = 409
+
+
+class AlreadyMember(ArrangingRefused):
+    """The person is a member already: change their role instead."""
+
+    code = "already_exists"
+    status = 409
+
+
+def members_of(tenant_id: UUID) -> list[Membership]:
+    """All members with the people that they are, by name. In the caller's `tenant_scope`."""
+    rows = Membership.objects.for_tenant(tenant_id).select_related("user")
+    return list(rows.order_by("user__username"))
+
+
+def standing_of(member: Membership) -> str:
+    """What a member may do, as a text by which a change is noticed."""
+    return " ".join((str(member.role), *member.human_roles))
+
+
+def change_member(
+    who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str], *, seen: str
+) -> Membership:
+    """Give a member another role, if `standing_of` them still is what was seen.
+
+    Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
+    """
+    _refuse_others(who)
+    with tenant_scope(who.tenant_id):
+        member = _locked(who, membership_id)
+        if standing_of(member) != seen:
+            raise MemberChanged(f"{member.user} was changed since you looked, and acts as {member.role} now.")
+        if role != Role.ADMIN:
+            _refuse_last_admin(who, member)
+        before = _shown(member)
+        member.role, member.human_roles = role, list(human_roles)
+        member.save(update_fields=["role", "human_roles"])
+        audit.record_action(
+            who,
+            "membership.changed",
+            about=(KIND, member.pk),
+            changes=changes_between(before, _shown(member)),
+        )
+    return member
+
+
+def end_membership(who: Principal, membership_id: UUID) -> str:
+    """End a membership; whose it was. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+    _refuse_others(who)
+    with tenant_scope(who.tenant_id):
+        member = _locked(who, membership_id)
+        _refuse_last_admin(who, member)
+        audit.record_action(
+            who, "membership.ended", about=(KIND, member.pk), changes=changes_between(_shown(member), None)
+        )
+        name = str(member.user)
+        member.delete()
+    return name
+
+
+def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
+    """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
+    _refuse_others(who)
+    if not who.is_platform_admin:
+        raise MembershipForbidden("Superusers add people: whoever may choose among all learns who they are.")
+    user = person(username)
+    with tenant_scope(who.tenant_id):
+        given = {"role": role, "human_roles": list(human_roles)}
+        rows = Membership.objects.for_tenant(who.tenant_id)
+        member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=given)
+        if not is_new:
+            raise AlreadyMember(f"{username} is a member already.")
+        audit.record_action(
+            who, "membership.begun", about=(KIND, member.pk), changes=changes_between(None, _shown(member))
+        )
+    return member
+
+
+def first_admin(tenant_id: UUID, user: User) -> Membership:
+    """Whom a tenant begins with, as whoever has a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
+    member = Membership(tenant_id=tenant_id, user=user, role=Role.ADMIN, human_roles=[])
+    member.save(force_insert=True)
+    return member
+
+
+def person(username: str) -> User:
+    """Somebody who may sign in. Raises `MemberNotFound`."""
+    user: User | None = get_user_model().objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise MemberNotFound(f"There is no person {username!r}.")
+    return user
+
+
+def _refuse_others(who: Principal) -> None:
+    if not who.role.includes(Role.ADMIN):
+        raise MembershipForbidden(f"This needs the role admin; you act as {who.role.value}.")
+
+
+def _locked(who: Principal, membership_id: UUID) -> Membership:
+    """With all admins of the tenant: of two who make each other less, the second finds that nobody else is left."""
+    rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(of=("self",)).order_by("pk")
+    list(rows.filter(role=Role.ADMIN).values_list("pk"))
+    member: Membership | None = rows.select_related("user").filter(pk=membership_id).first()
+    if member is None:
+        raise MemberNotFound(f"There is no member {membership_id}.")
+    return member
+
+
+def _refuse_last_admin(who: Principal, member: Membership) -> None:
+    if member.role != Role.ADMIN or who.is_platform_admin:
+        return
+    admins = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN, user__is_active=True)
+    others = admins.exclude(pk=member.pk)  # whose account is closed arranges nothing
+    if not others.exists():
+        raise LastAdmin(f"{member.user} is the only admin. Make somebody else one first.")
+
+
+def _shown(member: Membership) -> dict[str, object]:
+    return {"user": str(member.user), "role": str(member.role), "human_roles": member.human_roles}

@@ -11,10 +11,11 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.views import defaults
 
-from tenants import provenance, sight
-from tenants.audit import origin
+from tenants.audit import recording
 from tenants.exceptions import TenantOutOfSight
 from tenants.identifiers import uuid7
+
+from . import admin_scope, request_context
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ class RequestIdMiddleware:
         request_id = offered if REQUEST_ID.fullmatch(offered) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
         with (
-            provenance.of_request(request_id),
-            origin.of_request(request, request_id),
+            request_context.of_request(request_id),
+            recording.origin_of_request(request, request_id),
         ):
             response = self.get_response(request)
         response["X-Request-Id"] = request_id
@@ -63,7 +64,7 @@ class AdminMiddleware:
             or request.path in ADMIN_DOOR
         ):
             return self.get_response(request)
-        seen = sight.of(request.user)
+        seen = admin_scope.of(request.user)
         if seen.is_empty:
             raise PermissionDenied(
                 "Only superusers, and staff who are members of a tenant, may use the admin."

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from activities import approvals, families
-from activities.approvals import NewApproval
+from activities import activity_tree
 from activities.decision_rules import DecisionRules
+from activities.human_tasks import approval_links
+from activities.human_tasks.approval_links import NewApproval
 from activities.models import Activity, ApprovalLink, Wake
 from agents.contracts import AgentRequest
 from tenants.context import tenant_scope
@@ -41,15 +42,15 @@ def asked(
 ) -> UUID:
     """An approval about these activities, asked by an operator; those that have not started wait for it."""
     with tenant_scope(tenant.pk):
-        linked = families.lock(tenant.pk, activities)
+        linked = activity_tree.lock(tenant.pk, activities)
         new = NewApproval(
             type="content_direction",
             title="Which direction?",
             human_role=human_role,
             rules=DecisionRules(**rules),
         )
-        approval = approvals.open_approval(tenant.pk, new, actor="operator", identity=identity)
-        approvals.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
+        approval = approval_links.open_approval(tenant.pk, new, actor="operator", identity=identity)
+        approval_links.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
     return approval
 
 

@@ -10,9 +10,10 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities.batches import gathering, leaving, tending
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import OPEN_BATCHES
+from activities.provider_batches import items as provider_batches_items
+from activities.provider_batches import lifecycle
 from agents import configuration
 from agents.models import Agent
 from benchmarks.fake_provider import FakeProvider
@@ -45,10 +46,10 @@ def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
 def look_after(tenant: Tenant, turns: int = 1) -> None:
     """Do what the errands of batches do, as often, whenever it is due."""
     for _ in range(turns):
-        leaving.leave()
-        gathering.gather()
+        lifecycle.leave()
+        provider_batches_items.gather()
         make_due(tenant)
-        tending.tend()
+        lifecycle.tend()
 
 
 def make_due(tenant: Tenant) -> None:

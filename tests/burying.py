@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from activities import burial, transitions
-from activities.deadletters import choosing
+from activities import dead_letter_records, transitions
+from activities.dead_letters import operations
 from activities.models import Activity, Alert, DeadLetter, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult
@@ -39,13 +39,13 @@ def failed_many(tenant: Tenant, count: int) -> list[UUID]:
     with tenant_scope(tenant.pk):
         items = [NewActivity(name=f"work {number}", agent_role="qa") for number in range(count)]
         ids = [item.id for item in submit(items, actor="test")]
-        for portion in choosing.portions(ids):
+        for portion in operations.portions(ids):
             transitions.apply_many(portion, "claim", actor="test")
             transitions.apply_many(portion, "fail", actor="test", error=error)
         DeadLetter.objects.bulk_create(
             DeadLetter(
                 tenant_id=tenant.pk, activity_id=activity_id, agent_role="qa", reason="permanent", error=error,
-                fingerprint=burial.fingerprint_of("qa", error), attempts=1,
+                fingerprint=dead_letter_records.fingerprint_of("qa", error), attempts=1,
             )
             for activity_id in ids
         )  # fmt: skip

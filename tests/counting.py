@@ -6,7 +6,7 @@ from django.test import Client
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from activities import counters
+from activities.maintenance import counters
 from activities.models import ActivityEvent, CountingMark
 from tenants.context import system_scope
 from tests.engine import eventually

@@ -180,10 +180,10 @@ class Engine:
         """Let every delay of the tenant's wakes be over, and promote them."""
         from django.db.models.functions import Now
 
-        from activities import promotion
+        from activities import outbox
         from activities.models import Wake
 
         with tenant_scope(tenant.pk):
             Wake.objects.filter(state="pending", due_at__isnull=False).update(due_at=Now())
-        promotion.promote()
+        outbox.promote()
         relay.flush()

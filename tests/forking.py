@@ -16,9 +16,8 @@ from itertools import count
 from pathlib import Path
 
 from activities import maintenance
-from activities.batches import gathering, leaving, settling
-from activities.batches import tending as batches
-from pipelines.schedules import tending as schedules
+from activities.provider_batches import items, lifecycle
+from pipelines.schedules import sweeps as schedules
 
 #: Models can be imported only after Django was set up, and this module imports some.
 _PROGRAM = "import sys, django; django.setup(); from tests import forking; forking.serve(sys.argv[1])"
@@ -84,14 +83,14 @@ def look_after_batches(stop_after: int) -> None:
     if stop_after:
         _stop_after(stop_after)
     while True:
-        leaving.leave()
-        gathering.gather()
-        batches.tend()
+        lifecycle.leave()
+        items.gather()
+        lifecycle.tend()
         time.sleep(0.05)
 
 
 def _stop_after(answers: int) -> None:
-    settle, numbers = settling.settle, count(1)
+    settle, numbers = items.settle_item, count(1)
 
     def counted(*arguments: object) -> None:
         settle(*arguments)  # type: ignore[arg-type]
@@ -99,7 +98,7 @@ def _stop_after(answers: int) -> None:
             _say("stopped")
             signal.pause()
 
-    settling.settle = counted  # type: ignore[assignment]
+    items.settle_item = counted  # type: ignore[assignment]
 
 
 WORK: dict[str, Callable[[int], None]] = {

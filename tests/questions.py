@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from activities import approvals, deadletters
-from activities.approvals import NewApproval
+from activities.dead_letters import escalation as dead_letters_escalation
 from activities.decision_rules import DecisionRules
+from activities.human_tasks import approval_links, approvals
+from activities.human_tasks.approval_links import NewApproval
 from activities.models import Activity, ApprovalLink
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
@@ -130,7 +131,7 @@ class Questions:
         with tenant_scope(self.tenant.pk):
             items = [NewActivity(name=f"Page {number}", agent_role="seo") for number in range(1, linked + 1)]
             ids = [one.id for one in submit(items, actor="token:planner")]
-            approval_id = approvals.open_approval(
+            approval_id = approval_links.open_approval(
                 self.tenant.pk,
                 NewApproval(
                     type="content_direction",
@@ -142,7 +143,7 @@ class Questions:
                 identity="token:0",
             )
             rows = list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update())
-            approvals.link(self.tenant.pk, approval_id, rows, actor="token:planner", may_hold=ids)
+            approval_links.link(self.tenant.pk, approval_id, rows, actor="token:planner", may_hold=ids)
         return self.newest(pk=approval_id)
 
     def escalation(self, message: str = "The page is gone.", **fields: Any) -> Activity:
@@ -155,7 +156,7 @@ class Questions:
         with tenant_scope(self.tenant.pk):
             submit([NewActivity(name="Audit", agent_role="qa", **fields)], actor="token:planner")
         self.engine.drain()
-        deadletters.handle_waiting()
+        dead_letters_escalation.handle_waiting()
         return self.newest(link_kind="escalation")
 
     def get_linked(self, approval: Activity) -> list[UUID]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from activities import relay
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Firing, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, plans, tending
+from pipelines.schedules import beat, firing, schedule_timing, sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -30,7 +30,7 @@ def make_schedule(tenant: Tenant, name: str = "refresh", **fields: Any) -> Sched
     defaults = {"timezone": "UTC", "overlap": "allow", "catch_up": {"up_to": 1}}
     with tenant_scope(tenant.pk):
         schedule = Schedule(tenant=tenant, name=name, looked_until=looked, **(defaults | fields))
-        schedule.next_run_at = plans.next_of(schedule, after=looked)
+        schedule.next_run_at = schedule_timing.next_of(schedule, after=looked)
         schedule.save(force_insert=True)
         beat.keep_in_step(schedule, tenant.slug)
     return schedule
@@ -69,7 +69,7 @@ def tickers(tenant: Tenant, count: int, **fields: Any) -> Dataset:
 def fire(schedule: Schedule, now: datetime) -> list[UUID]:
     """Fire at this time, and expand what begins."""
     begun = firing.fire(schedule.tenant_id, schedule.pk, now=now)
-    tending.tend()
+    sweeps.tend()
     relay.flush()
     return begun
 
@@ -107,7 +107,7 @@ def jobs(tenant: Tenant) -> list[ScheduleJob]:
 
 def statuses(tenant: Tenant) -> list[str]:
     """Of all executions, oldest first, once everything that can be tended to has been."""
-    tending.tend()
+    sweeps.tend()
     relay.flush()
     return [found.status for found in executions(tenant)]
 

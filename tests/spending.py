@@ -6,7 +6,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from activities import budget_waits, invariants, promotion, relay
+from activities import budgets as activity_budgets
+from activities import outbox, relay
+from activities.maintenance import invariants
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from agents import configuration
@@ -81,8 +83,8 @@ def kept(tenant: Tenant) -> list[Decimal]:
 
 def let_go(engine: Engine) -> int:
     """What the errand does, and what follows from it."""
-    released = budget_waits.look_after()
-    promotion.promote()
+    released = activity_budgets.release_where_room()
+    outbox.promote()
     relay.flush()
     return released
 

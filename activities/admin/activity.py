@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.views import ChangeList
 
-from activities import outputs, selectors, waiting
+from activities import outputs, selectors, wait_reasons
 from activities.admin import labels
 from activities.admin.decisions import DecisionsAdmin
 from activities.admin.filters import RoleFilter, SituationFilter
@@ -38,7 +38,7 @@ class ActivityList(ChangeList):
         waits = {
             activity_id: wait
             for tenant_id, rows in by_tenant.items()
-            for activity_id, wait in waiting.briefly(tenant_id, rows).items()
+            for activity_id, wait in wait_reasons.briefly(tenant_id, rows).items()
         }
         for activity in self.result_list:
             activity.wait = waits[activity.pk]
@@ -158,7 +158,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
 
     @display(description="What it waits for")
     def why(self, activity: Activity) -> SafeString:
-        found = waiting.why(activity.tenant_id, activity.pk)
+        found = wait_reasons.why(activity.tenant_id, activity.pk)
         facts = [
             found.detail,
             f"Held by {found.holder}." if found.holder else "",

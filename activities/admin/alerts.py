@@ -13,18 +13,16 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
-from activities import digests
 from activities.admin import labels
-from activities.alerts import targets
-from activities.alerts.acknowledging import acknowledge
-from activities.alerts.delivery import send_again
-from activities.alerts.raising import try_channel
-from activities.alerts.targets import InvalidTarget
+from activities.alerts import acknowledge, try_channel
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.notifications import digests, targets
+from activities.notifications.delivery import send_again
+from activities.notifications.targets import InvalidTarget
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
 
 ACKNOWLEDGE = Deed(
@@ -237,7 +235,7 @@ class NotificationChannelAdmin(DeedsAdmin):
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():
             targets.put(obj, address)
-        digests.plan(obj, obj.tenant.timezone)
+        digests.plan_digest(obj, obj.tenant.timezone)
         obj.version += change
         super().save_model(request, obj, form, change)
 

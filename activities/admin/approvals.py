@@ -17,15 +17,15 @@ from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 
-from activities import approvals
 from activities.admin import labels
 from activities.admin.records import PartAdmin
-from activities.approvals import Question, questions
 from activities.decision_rules import Voter
 from activities.exceptions import ActivityError
+from activities.human_tasks import approvals
+from activities.human_tasks.approval_links import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
 
 APPROVE = Deed(
     "approve_selected",

@@ -12,8 +12,8 @@ from unfold.decorators import display
 
 from activities.admin import labels
 from activities.admin.records import PartAdmin
-from activities.batches import awaiting
 from activities.models import BatchItem, ProviderBatch
+from activities.provider_batches import items
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 
 
@@ -32,7 +32,7 @@ class ProviderBatchAdmin(RecordAdmin):
 
     @display(description="Provider")
     def place(self, batch: ProviderBatch) -> str:
-        return awaiting.named(batch.provider)
+        return items.provider_name(batch.provider)
 
     @display(description="State")
     def situation(self, batch: ProviderBatch) -> SafeString:
@@ -53,7 +53,7 @@ class BatchItemAdmin(PartAdmin):
 
     @display(description="Provider")
     def place(self, item: BatchItem) -> str:
-        return awaiting.named(item.provider)
+        return items.provider_name(item.provider)
 
     @display(description="State")
     def situation(self, item: BatchItem) -> SafeString:

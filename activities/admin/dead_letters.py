@@ -18,14 +18,14 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 
-from activities import deadletters
 from activities.admin import labels
 from activities.admin.filters import RoleFilter
+from activities.dead_letters import operations
 from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityRun, DeadLetter, MailboxItem, RepeatedSubmissions
 from activities.models.dead_letter import DeadLetterState
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.context import tenant_scope
 
 
@@ -134,19 +134,19 @@ class DeadLetterAdmin(DeedsAdmin, RecordAdmin):
 
     @admin.action(description="Try again", permissions=["view"])
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        deed = _with_count(REPLAY, queryset, _itself, deadletters.replay)
+        deed = _with_count(REPLAY, queryset, _itself, operations.replay)
         return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _itself))
 
     @admin.action(description="Try all alike again", permissions=["view"])
     def replay_alike_selected(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter]
     ) -> HttpResponse | None:
-        deed = _with_count(REPLAY_ALIKE, queryset, _all_alike, deadletters.replay)
+        deed = _with_count(REPLAY_ALIKE, queryset, _all_alike, operations.replay)
         return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _all_alike))
 
     @admin.action(description="Give up", permissions=["view"])
     def dismiss_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        deed = _with_count(DISMISS, queryset, _itself, deadletters.dismiss, reason="")
+        deed = _with_count(DISMISS, queryset, _itself, operations.dismiss, reason="")
         return self.perform(request, queryset, deed, lambda letter, notes: _dismiss(request, letter, notes))
 
     @action(description="Try again", url_path="replay", icon="replay", permissions=["view"])
@@ -198,13 +198,13 @@ def _with_count(
 
 def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:
     with tenant_scope(letter.tenant_id):
-        done = deadletters.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
+        done = operations.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
     _refuse_nothing(done.count)
 
 
 def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
     with tenant_scope(letter.tenant_id):
-        done = deadletters.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
+        done = operations.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
     _refuse_nothing(done.count)
 
 

@@ -12,14 +12,15 @@ from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 
-from activities import approvals, blockers, cancellation, reassignment, states
+from activities import cancellation, reassignment, states
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, Voter
 from activities.exceptions import ActivityError
+from activities.human_tasks import approvals, blockers
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from agents import configuration
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import actor_of
-from tenants.admin.deeds import Deed, DeedsAdmin
 
 APPROVE = Deed(
     "approve_selected",

@@ -7,7 +7,7 @@ from activities.models.batch import BatchState, ItemState
 from activities.models.dead_letter import DeadLetterState
 from activities.models.decision import LinkState
 from activities.states import RunStatus, Status, WakeState
-from tenants.events.models import WebhookDeliveryState
+from tenants.models.events import WebhookDeliveryState
 
 STATUS = {
     Status.ASSIGNED.value: "info",

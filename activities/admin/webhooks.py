@@ -8,7 +8,7 @@ from unfold.decorators import display
 
 from activities.admin import labels
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
-from tenants.events.models import WebhookDelivery, WebhookEndpoint
+from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
 
 @admin.register(WebhookEndpoint)

@@ -6,25 +6,75 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
+import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import mailboxes, selectors, waiting
+from activities import selectors, wait_reasons
 from activities.api.decisions import DecisionActions
-from activities.api.filters import ActivityFilter
 from activities.api.operations import OperationActions
 from activities.api.serializers import ActivitySerializer, link_of
 from activities.api.submissions import NewActivitySerializer, new_activity
+from activities.mailboxes import producer
 from activities.models import Activity
+from activities.models.activity import AssigneeType
+from activities.states import Status
 from activities.submission import NewActivity, Submitted, submit
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import Fault, InvalidRequest
-from tenants.api.versions import Versioned
+from tenants.api.filters import FlagFilter
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+# By what lists of activities can be narrowed.
+
+
+class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
+    """One status, or several with commas."""
+
+
+class ActivityFilter(django_filters.FilterSet):
+    status = StatusFilter(
+        choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas."
+    )
+    agent_role = django_filters.CharFilter()
+    human_role = django_filters.CharFilter()
+    assignee_type = django_filters.ChoiceFilter(choices=AssigneeType.choices)
+    priority = django_filters.NumberFilter()
+    pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
+    step = django_filters.CharFilter()
+    branch = django_filters.NumberFilter()
+    parent = django_filters.UUIDFilter(field_name="parent_id")
+    deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    schedule = django_filters.UUIDFilter(field_name="schedule_id")
+    dedup_key = django_filters.CharFilter()
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = Activity
+        fields: tuple[str, ...] = ()
+
+
+class InboxFilter(django_filters.FilterSet):
+    human_role = django_filters.CharFilter()
+    pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
+    deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    gate = FlagFilter(field_name="is_approval_gate", help_text="Only decisions, or only tasks.")
+    mine = FlagFilter(method="of_caller", help_text="Only what is asked of the caller's own human roles.")
+
+    class Meta:
+        model = Activity
+        fields: tuple[str, ...] = ()
+
+    def of_caller(self, rows: Any, name: str, value: bool) -> Any:
+        roles = self.request.user.human_roles
+        return rows.filter(human_role__in=roles) if value and roles else rows
+
 
 MOST_AT_ONCE = 1_000
 
@@ -137,7 +187,7 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         return items
 
     def _mailbox_of(self, attrs: Any) -> UUID | None:
-        return mailboxes.opened(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
+        return producer.open_mailbox(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
     def _refuse_unknown_outputs(self, items: Sequence[NewActivity], *, single: bool) -> None:
         wanted = {item.input_ref for item in items if item.input_ref}
@@ -160,7 +210,7 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         return rows
 
     def shown(self, found: Any, *, many: bool = False) -> Any:
-        reasons = waiting.briefly(self.tenant_id, found if many else [found])
+        reasons = wait_reasons.briefly(self.tenant_id, found if many else [found])
         return self.serializer_class(found, many=many, context={"waiting": reasons}).data
 
 

@@ -12,15 +12,15 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.alerts.acknowledging import acknowledge
+from activities.alerts import acknowledge
 from activities.api.decisions import EmptySerializer
 from activities.models import Alert, AlertDelivery
 from activities.models.alert import AlertKind, Severity
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown
-from agents.api.strict import read
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.filters import FlagFilter
+from tenants.api.serializers import Shown
+from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

@@ -5,26 +5,169 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
+import django_filters
+from django.db.models import Exists, OuterRef, QuerySet
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import approvals, families
-from activities.api.approval_bodies import DECISIONS, NewApprovalSerializer, VerdictSerializer
-from activities.api.approval_filter import ApprovalFilter
-from activities.api.approvals_shown import ApprovalItemSerializer, SettledApprovalSerializer
-from activities.api.decisions import decide, told_who_was_first, voter_of
+from activities import activity_tree
+from activities.api.decisions import LONGEST_NOTES, decide, told_who_was_first, voter_of
 from activities.api.operations import ReasonSerializer
-from activities.approvals import NewApproval, Question, questions
-from activities.bodies.rules import rules_of
+from activities.api.serializers import link_of
 from activities.exceptions import ActivityNotFound
-from activities.models import Approval
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
+from activities.human_tasks import approval_links, approvals
+from activities.human_tasks.approval_links import STATUSES, NewApproval, Question, questions
+from activities.models import Activity, Approval, ApprovalLink, Vote
+from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules_of
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.versions import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+# What is sent to ask for an approval and to decide one.
+
+
+DECISIONS = {"approved": "approve", "rejected": "reject"}
+
+
+class NewApprovalSerializer(ApprovalRequestSerializer, RulesSerializer):
+    """A question about any number of activities. Those that have not started wait for the answer."""
+
+
+class VerdictSerializer(StrictSerializer):
+    """An answer. Where several must agree it is one voice."""
+
+    decision = OneOf(choices=list(DECISIONS))
+    notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
+    chosen_option = Text(max_length=200, help_text="One of the options, if there are any.", **OPTIONAL)
+
+
+# What approvals can be narrowed by.
+
+
+class ApprovalFilter(django_filters.FilterSet):
+    type = django_filters.CharFilter()
+    status = django_filters.ChoiceFilter(
+        method="with_status", choices=[(status, status) for status in STATUSES]
+    )
+    human_role = django_filters.CharFilter(method="asked_of")
+    activity = django_filters.UUIDFilter(method="about", help_text="Only approvals about this activity.")
+
+    class Meta:
+        model = Approval
+        fields: tuple[str, ...] = ()
+
+    def with_status(self, rows: Any, name: str, value: str) -> Any:
+        return rows.filter(Exists(_item(status__in=STATUSES[value])))
+
+    def asked_of(self, rows: Any, name: str, value: str) -> Any:
+        return rows.filter(Exists(_item(human_role=value)))
+
+    def about(self, rows: Any, name: str, value: UUID) -> Any:
+        links = ApprovalLink.objects.filter(tenant_id=OuterRef("tenant_id"), approval_id=OuterRef("pk"))
+        return rows.filter(Exists(links.filter(activity_id=value)))
+
+
+def _item(**conditions: Any) -> QuerySet[Activity]:
+    """The activity that an approval of an outer query extends."""
+    return Activity.objects.filter(tenant_id=OuterRef("tenant_id"), pk=OuterRef("pk"), **conditions)
+
+
+# What is shown of an approval: the question, the votes, and what hangs on the answer.
+
+
+ADDRESS = "/api/v1/approvals/"
+
+
+class ApprovalItemSerializer(Shown):
+    """A question to people, with everything that hangs on the answer. Its id is that of its item in the inbox."""
+
+    id = serializers.UUIDField(source="approval.pk")
+    type = serializers.CharField(source="approval.type")
+    title = serializers.CharField(source="item.name")
+    description = serializers.CharField(source="item.description")
+    options = serializers.ListField(
+        child=serializers.CharField(), source="approval.options", help_text="Empty: yes or no."
+    )
+    status = serializers.CharField(help_text=f"One of {', '.join(STATUSES)}.")
+    human_role = serializers.CharField(source="item.human_role")
+    priority = serializers.IntegerField(source="item.priority")
+    requested_by = serializers.CharField(source="approval.requested_by")
+    requested_for = serializers.UUIDField(
+        source="item.parent_id", allow_null=True, help_text="The activity whose agent asks."
+    )
+    due_at = serializers.DateTimeField(source="item.due_at", allow_null=True)
+    on_timeout = serializers.CharField(source="rules.on_timeout", allow_null=True)
+    quorum = serializers.IntegerField(source="rules.quorum", help_text="So many must agree.")
+    voters = serializers.IntegerField(
+        source="rules.voters", allow_null=True, help_text="Of so many who are asked."
+    )
+    self_approval = serializers.BooleanField(
+        source="rules.self_approval", help_text="Whether who asks may decide."
+    )
+    votes = serializers.SerializerMethodField()
+    decided_by = serializers.CharField(source="item.decided_by", allow_null=True)
+    decided_at = serializers.DateTimeField(source="item.decided_at", allow_null=True)
+    chosen_option = serializers.CharField(source="item.chosen_option", allow_null=True)
+    notes = serializers.SerializerMethodField()
+    links = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField(source="approval.created_at")
+    version = serializers.IntegerField(help_text="Raised by everything that happens to it; the ETag.")
+    link = serializers.SerializerMethodField()
+
+    def get_votes(self, question: Question) -> list[dict[str, Any]]:
+        return [_vote(vote) for vote in question.votes]
+
+    def get_notes(self, question: Question) -> str | None:
+        found: str | None = question.item.reviewer_notes or question.item.cancel_reason
+        return found
+
+    def get_links(self, question: Question) -> list[dict[str, Any]]:
+        return [
+            {
+                "activity": linked.activity,
+                "name": linked.name,
+                "status": linked.status,
+                "state": linked.state,
+                "reason": linked.reason,
+                "link": link_of(linked.activity),
+            }
+            for linked in question.links
+        ]
+
+    def get_link(self, question: Question) -> str:
+        return f"{ADDRESS}{question.approval.pk}/"
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    return {
+        "by": vote.actor,
+        "decision": "approved" if vote.decision == "approve" else "rejected",
+        "chosen_option": vote.chosen_option,
+        "notes": vote.notes,
+        "at": vote.at,
+    }
+
+
+class SettledApprovalSerializer(ApprovalItemSerializer):
+    """An approval after an answer; the links say of each activity what became of it."""
+
+    woken = serializers.SerializerMethodField(help_text="Activities whose next run hears of the answer.")
+    skipped = serializers.SerializerMethodField(
+        help_text="Activities that had ended, or that nothing starts by itself."
+    )
+
+    def get_woken(self, question: Question) -> list[UUID]:
+        return [linked.activity for linked in question.links if linked.state == "woken"]
+
+    def get_skipped(self, question: Question) -> list[UUID]:
+        return [linked.activity for linked in question.links if linked.state == "skipped"]
+
 
 CHANGE: dict[str, Any] = {
     "answer": SettledApprovalSerializer,
@@ -72,7 +215,7 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         as skipped."""
         body = read(NewApprovalSerializer, request.data)
         wanted = body.get("activity_ids", [])
-        linked = families.lock(self.tenant_id, wanted)
+        linked = activity_tree.lock(self.tenant_id, wanted)
         if unknown := [index for index, wished in enumerate(wanted) if wished not in linked]:
             raise InvalidRequest(
                 [(f"activity_ids[{index}]", "is no activity of this tenant") for index in unknown]
@@ -82,8 +225,8 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
             human_role=body.get("human_role"), rules=rules_of(body),
         )  # fmt: skip
         by = self.principal
-        approval = approvals.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
-        approvals.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
+        approval = approval_links.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
+        approval_links.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
         shown = ApprovalItemSerializer(self._question(approval)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
@@ -120,5 +263,5 @@ class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
 
     def _unchanged(self, pk: UUID) -> None:
         """Lock it with all that its end may move, and hold `If-Match` against what it is then."""
-        approvals.lock_concerned_by(self.tenant_id, [pk])
+        approval_links.lock_concerned_by(self.tenant_id, [pk])
         self.check_if_match(self._question(pk).version)

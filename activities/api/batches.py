@@ -12,11 +12,11 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.batches import awaiting
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
-from agents.api.documentation import operation
-from agents.api.shown import Shown
+from activities.provider_batches import items as provider_batches_items
+from tenants.api.documentation import operation
+from tenants.api.serializers import Shown
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
@@ -40,7 +40,7 @@ class BatchSerializer(Shown):
     ended_at = serializers.DateTimeField(allow_null=True)
 
     def get_provider(self, batch: ProviderBatch) -> str:
-        return awaiting.named(batch.provider)
+        return provider_batches_items.provider_name(batch.provider)
 
     def get_items(self, batch: Any) -> dict[str, int]:
         counted: dict[str, int] = batch.counted
@@ -63,7 +63,7 @@ class BatchItemSerializer(Shown):
     closed_at = serializers.DateTimeField(allow_null=True)
 
     def get_provider(self, item: BatchItem) -> str:
-        return awaiting.named(item.provider)
+        return provider_batches_items.provider_name(item.provider)
 
 
 class BatchFilter(django_filters.FilterSet):

@@ -2,30 +2,228 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.http import QueryDict
-from drf_spectacular.utils import OpenApiExample
+from drf_spectacular.utils import OpenApiExample, extend_schema_field
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import bulk
-from activities.api.bulk_bodies import ARGUMENTS, BulkSerializer, as_query, as_stored
-from activities.api.bulk_shown import JOBS, BulkItemSerializer, BulkJobSerializer, BulkPreviewSerializer
+from activities import bulk_jobs
+from activities.api.activities import ActivityFilter
 from activities.api.decisions import EmptySerializer
-from activities.api.filters import ActivityFilter
 from activities.api.serializers import link_of
 from activities.models import Activity, BulkItem, BulkJob
-from activities.states import LinkKind
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
+from activities.models.activity import AssigneeType
+from activities.models.bulk import BulkAction, BulkStatus, ItemState
+from activities.priorities import PriorityField, priority_of
+from activities.schemas import LONGEST_REASON, AssigneeSerializer
+from activities.states import LinkKind, Status
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.faults import InvalidRequest, extend
+from tenants.api.filters import SEARCH_LENGTH
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
+
+# What is sent to do one thing to many activities, and how the job is shown.
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string", "enum": list(Status)}, "minItems": 1},
+        ]
+    }
+)
+class StatusesField(serializers.Field[Any, Any, Any, Any]):
+    """One status, several with commas as in the address of the list, or a list of them."""
+
+    default_error_messages = {"invalid": f"must be one or more of {', '.join(Status)}"}
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        named = data.split(",") if isinstance(data, str) else data
+        if (
+            not isinstance(named, list)
+            or not named
+            or not all(isinstance(one, str) and one in set(Status) for one in named)
+        ):
+            self.fail("invalid")
+        return list(dict.fromkeys(named))
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class ActivityChoiceSerializer(StrictSerializer):
+    """What the list of activities can be narrowed by; at least one condition."""
+
+    status = StatusesField(**OPTIONAL)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+    assignee_type = OneOf(choices=AssigneeType.values, **OPTIONAL)
+    priority = Whole(min_value=1, max_value=20, **OPTIONAL)
+    pipeline_run = Identifier(**OPTIONAL)
+    step = Text(max_length=63, **OPTIONAL)
+    branch = Whole(min_value=0, max_value=1_000_000, **OPTIONAL)
+    parent = Identifier(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
+    deliverable = Identifier(**OPTIONAL)
+    schedule = Identifier(**OPTIONAL)
+    dedup_key = Text(max_length=200, **OPTIONAL)
+    created_after = Moment(**OPTIONAL)
+    created_before = Moment(**OPTIONAL)
+    search = Text(
+        max_length=SEARCH_LENGTH, help_text="Words that must all occur in name or description.", **OPTIONAL
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError("must have at least one condition")
+        return attrs
+
+
+class BulkSerializer(AssigneeSerializer):
+    """One thing for all activities that a filter finds. First a dry run, then with the count that it told."""
+
+    action = OneOf(choices=BulkAction.values)
+    filter = ActivityChoiceSerializer()
+    dry_run = Flag(help_text="Only count, and show some of them.", **OPTIONAL)
+    expected_count = Whole(
+        min_value=0,
+        max_value=10_000_000,
+        help_text="What the dry run counted; 409 when it is another number by now.",
+        **OPTIONAL,
+    )
+    reason = Text(max_length=LONGEST_REASON, help_text="Needed to reassign.", **OPTIONAL)
+    priority = PriorityField(
+        help_text="Needed to set it: 1 (urgent) to 20, or the name of a band.", **OPTIONAL
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        action, faults = attrs["action"], {}
+        if bool(attrs.get("dry_run")) == ("expected_count" in attrs):
+            faults["expected_count"] = ["exactly one of dry_run and expected_count must be given"]
+        if action == BulkAction.REASSIGN:
+            if "reason" not in attrs:
+                faults["reason"] = ["is needed to reassign"]
+            attrs = super().validate(attrs)
+        else:
+            faults |= {name: [f"is only for {BulkAction.REASSIGN}"] for name in ASSIGNEE if name in attrs}
+        if (action == BulkAction.PRIORITY) != ("priority" in attrs):
+            faults["priority"] = ["is needed to set the priority, and only for that"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        if "priority" in attrs:
+            attrs["priority"] = priority_of(attrs["priority"])
+        return attrs
+
+
+ASSIGNEE = ("assignee_type", "agent_role", "human_role")
+ARGUMENTS = ("reason", "priority", *ASSIGNEE)
+
+
+def as_query(chosen: dict[str, Any]) -> dict[str, str]:
+    """The conditions as the address of the list has them."""
+    return {name: _written(value) for name, value in chosen.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def as_stored(chosen: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, UUID | datetime) else value for name, value in chosen.items()
+    }
+
+
+# Bulk jobs as the API shows them.
+
+
+JOBS = "/api/v1/bulk-jobs/"
+
+
+class BulkJobSerializer(Shown):
+    """One thing that is done to many activities."""
+
+    id = serializers.UUIDField()
+    action = serializers.CharField(help_text=f"One of {', '.join(BulkAction.values)}.")
+    status = serializers.CharField(help_text=f"One of {', '.join(BulkStatus.values)}.")
+    filter = serializers.DictField(help_text="The activities were found by it once, when the job was made.")
+    arguments = serializers.DictField()
+    total = serializers.IntegerField()
+    done = serializers.IntegerField()
+    skipped = serializers.IntegerField(help_text="Not in a state in which this can happen.")
+    failed = serializers.IntegerField()
+    remaining = serializers.SerializerMethodField()
+    rate = serializers.SerializerMethodField(help_text="Items per second so far; null before the first.")
+    created_by = serializers.CharField()
+    cancelled_by = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    link = serializers.SerializerMethodField()
+
+    def get_remaining(self, job: BulkJob) -> int:
+        return job.total - job.done - job.skipped - job.failed
+
+    def get_rate(self, job: BulkJob) -> float | None:
+        dealt_with = job.total - self.get_remaining(job)
+        if not dealt_with:
+            return None
+        # Until it got on last, not until now: an object that nobody has changed looks the same.
+        seconds = (job.updated_at - job.created_at).total_seconds()
+        return round(dealt_with / max(seconds, 0.001), 1)
+
+    def get_cancelled_by(self, job: BulkJob) -> str | None:
+        return job.cancelled_by or None
+
+    def get_link(self, job: BulkJob) -> str:
+        return f"{JOBS}{job.pk}/"
+
+
+class BulkErrorSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+
+
+class BulkItemSerializer(Shown):
+    """What became of one activity."""
+
+    activity = serializers.UUIDField(source="activity_id")
+    state = serializers.CharField(help_text=f"One of {', '.join(ItemState.values)}.")
+    error = BulkErrorSerializer(allow_null=True, help_text="Why it was skipped or failed.")
+    ended_at = serializers.DateTimeField(allow_null=True)
+    link = serializers.SerializerMethodField(help_text="Of the activity.")
+
+    def get_link(self, item: BulkItem) -> str:
+        return link_of(item.activity_id)
+
+
+class SampleSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    status = serializers.CharField()
+    link = serializers.CharField()
+
+
+class BulkPreviewSerializer(serializers.Serializer[Any]):
+    """What a filter finds now. Send `count` as `expected_count` to do it."""
+
+    dry_run = serializers.BooleanField()
+    count = serializers.IntegerField()
+    sample = SampleSerializer(many=True, help_text="The newest of them.")
+
 
 SAMPLE = 10
 
@@ -71,7 +269,7 @@ class BulkOfActivities(TenantView):
         found = self._found(chosen)
         if body.get("dry_run"):
             return Response(self._preview(found))
-        job = bulk.start(
+        job = bulk_jobs.start(
             self.tenant_id,
             body["action"],
             list(found.order_by("pk").values_list("pk", flat=True)),
@@ -138,7 +336,7 @@ class BulkJobViewSet(Digested, TenantViewSet):
         """What is done stays done; the rest stays as it is."""
         read(EmptySerializer, request.data)
         self.refuse_changed(BulkJobSerializer(self.get_object()).data)
-        bulk.cancel(self.tenant_id, pk, actor=self.principal.actor)
+        bulk_jobs.cancel(self.tenant_id, pk, actor=self.principal.actor)
         return Response(BulkJobSerializer(self.get_object()).data)
 
 
@@ -163,7 +361,7 @@ class BulkItems(TenantViewSet):
         refusals=(400, 404),
     )
     def list(self, request: Request, job_id: UUID) -> Response:
-        bulk.refuse_unknown(self.tenant_id, job_id)
+        bulk_jobs.refuse_unknown(self.tenant_id, job_id)
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         return self.get_paginated_response(BulkItemSerializer(page, many=True).data)
 

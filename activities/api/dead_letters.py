@@ -5,25 +5,185 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
+from urllib.parse import quote
 from uuid import UUID
 
+import django_filters
 from django.db.models import QuerySet
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
 
-from activities import deadletters
-from activities.api.dead_letter_bodies import DismissalSerializer, ReplaySerializer
-from activities.api.dead_letter_filter import DeadLetterFilter, conditions_of
-from activities.api.dead_letters_shown import DeadLetterSerializer, DismissedSerializer, ReplayedSerializer
 from activities.api.decisions import EmptySerializer
+from activities.api.serializers import link_of
+from activities.dead_letters import operations
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
-from tenants.api.views import TenantViewSet
+from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text, read
+from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
+
+# What is sent to replay or to dismiss dead letters.
+
+
+MOST_AT_ONCE = 10_000
+FASTEST = 1_000  # a second; more would be the same as no limit
+
+
+class ChoiceSerializer(StrictSerializer):
+    """What the list can be narrowed by. An empty object chooses everything."""
+
+    kind = OneOf(choices=LetterKind.values, **OPTIONAL)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    mailbox = Text(max_length=200, **OPTIONAL)
+    reason = OneOf(choices=BurialReason.values, **OPTIONAL)
+    fingerprint = Text(max_length=64, **OPTIONAL)
+    state = OneOf(choices=DeadLetterState.values, **OPTIONAL)
+    activity = Identifier(**OPTIONAL)
+    pipeline_run = Identifier(**OPTIONAL)
+    created_after = Moment(**OPTIONAL)
+    created_before = Moment(**OPTIONAL)
+
+
+class ChosenSerializer(StrictSerializer):
+    """Base of what is done to many: exactly one of `ids` and `filter`."""
+
+    ids = serializers.ListField(child=Identifier(), allow_empty=False, max_length=MOST_AT_ONCE, **OPTIONAL)
+    filter = ChoiceSerializer(**OPTIONAL)
+    dry_run = Flag(help_text="Only count what would be done.", **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("ids" in attrs) == ("filter" in attrs):
+            raise serializers.ValidationError({"ids": ["exactly one of ids and filter must be given"]})
+        return attrs
+
+
+class ReplaySerializer(ChosenSerializer):
+    """Failures to be tried again."""
+
+    per_second = Number(
+        min_value=0.001,
+        max_value=FASTEST,
+        help_text="So many start in a second. Left out: all at once.",
+        **OPTIONAL,
+    )
+
+
+class DismissalSerializer(ChosenSerializer):
+    """Failures that nobody wants to try again."""
+
+    reason = Text(max_length=2_000)
+
+
+# What dead letters can be narrowed by, in an address and in a body.
+
+
+IS_NULL = {
+    LetterKind.ACTIVITY.value: False,
+    LetterKind.MAILBOX_ITEM.value: True,
+}  # the activity of such a letter
+
+
+class DeadLetterFilter(django_filters.FilterSet):
+    kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
+    agent_role = django_filters.CharFilter()
+    mailbox = django_filters.CharFilter(field_name="mailbox_key")
+    reason = django_filters.ChoiceFilter(choices=BurialReason.choices)
+    fingerprint = django_filters.CharFilter()
+    state = django_filters.ChoiceFilter(choices=DeadLetterState.choices)
+    activity = django_filters.UUIDFilter(field_name="activity_id")
+    pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = DeadLetter
+        fields: tuple[str, ...] = ()
+
+    def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(activity_id__isnull=IS_NULL[value])
+
+
+_CONDITIONS = {
+    name: f"{found.field_name}__{found.lookup_expr}" for name, found in DeadLetterFilter.base_filters.items()
+}
+
+
+def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same conditions from a body, whose values are checked and converted already."""
+    plain = {_CONDITIONS[name]: value for name, value in given.items() if name != "kind"}
+    return plain | ({"activity_id__isnull": IS_NULL[given["kind"]]} if "kind" in given else {})
+
+
+# What is shown of dead letters, and of what was done to many.
+
+
+class DeadLetterSerializer(Shown):
+    """One failure for good. A replay that fails again makes a further one."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField(help_text="What failed: activity or mailbox_item.")
+    activity = serializers.UUIDField(source="activity_id", allow_null=True)
+    mailbox = serializers.SerializerMethodField(help_text="The key of the mailbox, for its items.")
+    mailbox_item = serializers.UUIDField(source="mailbox_item_id", allow_null=True)
+    name = serializers.CharField()
+    activity_status = serializers.SerializerMethodField(help_text="Of the activity, now.")
+    agent_role = serializers.CharField()
+    reason = serializers.CharField(help_text=f"One of {', '.join(BurialReason.values)}.")
+    error = serializers.DictField(help_text="`code` and `message` of the last failure.")
+    attempts = serializers.IntegerField()
+    stalls = serializers.IntegerField()
+    cost_usd = serializers.DecimalField(
+        max_digits=14, decimal_places=6, help_text="Reported by all runs until then."
+    )
+    fingerprint = serializers.CharField(help_text="Equal for failures that look alike.")
+    run = serializers.UUIDField(source="run_id", allow_null=True, help_text="The run that failed last.")
+    pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
+    state = serializers.CharField(
+        help_text="open; replayed; or closed: cancelled, handed on, or dealt with by a person."
+    )
+    escalation = serializers.UUIDField(
+        source="escalation_id", allow_null=True, help_text="The activity that asks a person about it."
+    )
+    created_at = serializers.DateTimeField()
+    handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were told.")
+    closed_at = serializers.DateTimeField(allow_null=True)
+    closed_by = serializers.SerializerMethodField()
+    link = serializers.SerializerMethodField(help_text="Of the activity or item.")
+
+    def get_mailbox(self, letter: DeadLetter) -> str | None:
+        return letter.mailbox_key or None
+
+    def get_activity_status(self, letter: DeadLetter) -> str | None:
+        return letter.activity.status if letter.activity else None
+
+    def get_closed_by(self, letter: DeadLetter) -> str | None:
+        return letter.closed_by or None
+
+    def get_link(self, letter: DeadLetter) -> str:
+        if letter.activity_id is None:
+            return f"/api/v1/mailboxes/{quote(letter.mailbox_key, safe='')}/items/{letter.mailbox_item_id}/"
+        return link_of(letter.activity_id)
+
+
+class DismissedSerializer(serializers.Serializer[Any]):
+    """What was done, or in a dry run would be."""
+
+    count = serializers.IntegerField()
+    skipped = serializers.IntegerField(
+        help_text="Chosen, but dealt with before, or equal to work that is under way."
+    )
+    dry_run = serializers.BooleanField()
+
+
+class ReplayedSerializer(DismissedSerializer):
+    seconds = serializers.FloatField(help_text="Until the last of them starts.")
 
 
 class DeadLetterViewSet(Digested, TenantViewSet):
@@ -60,7 +220,7 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         starts nothing twice: what is under way is skipped."""
         body = read(ReplaySerializer, request.data)
         dry_run = body.get("dry_run", False)
-        done = deadletters.replay(
+        done = operations.replay(
             self.tenant_id, self._chosen(body), actor=self.principal.actor, per_second=body.get("per_second"), dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
@@ -73,7 +233,7 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         """The activities are cancelled, with everything that was asked because of them."""
         body = read(DismissalSerializer, request.data)
         dry_run = body.get("dry_run", False)
-        done = deadletters.dismiss(
+        done = operations.dismiss(
             self.tenant_id, self._chosen(body), actor=self.principal.actor, reason=body["reason"], dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
@@ -92,7 +252,7 @@ class DeadLetterViewSet(Digested, TenantViewSet):
         read(EmptySerializer, request.data)
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
-        if not deadletters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
+        if not operations.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
             raise _dealt_with(self.get_object())
         return Response(DeadLetterSerializer(self.get_object()).data)
 
@@ -108,3 +268,62 @@ def _dealt_with(letter: DeadLetter) -> TransitionRefused:
     now = letter.activity.status if letter.activity else "not failed any more"
     said = f"This failure is {letter.state}{who}; what failed is {now}."
     return TransitionRefused(letter.activity_id or letter.pk, "retry", now, said)
+
+
+# Dead letters that look alike, together, each group with its newest as an example.
+
+
+class ExampleSerializer(serializers.Serializer[Any]):
+    """The newest of a group."""
+
+    id = serializers.UUIDField()
+    activity = serializers.UUIDField(allow_null=True)
+    mailbox_item = serializers.UUIDField(allow_null=True)
+    name = serializers.CharField()
+    error = serializers.DictField()
+
+
+class GroupSerializer(serializers.Serializer[Any]):
+    """Failures that look alike."""
+
+    fingerprint = serializers.CharField()
+    agent_role = serializers.CharField(
+        help_text="Empty for items of mailboxes that consumers outside take from."
+    )
+    reason = serializers.CharField()
+    count = serializers.IntegerField()
+    open = serializers.IntegerField(help_text="How many of them nobody has dealt with yet.")
+    first_at = serializers.DateTimeField()
+    last_at = serializers.DateTimeField()
+    example = ExampleSerializer()
+
+
+class DeadLetterGroups(ViewSetMixin, TenantView):
+    """Counted over all letters that the filters leave."""
+
+    queryset = DeadLetter.objects
+    filterset_class = DeadLetterFilter
+    ordering = ("-count", "fingerprint", "reason")
+    scope = "dead-letters"
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return operations.groups(super().get_queryset())
+
+    @operation(
+        "Failures that look alike, together, most frequent first",
+        answer=GroupSerializer(many=True),
+        refusals=(400,),
+    )
+    def list(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        letters = DeadLetter.objects.for_tenant(self.tenant_id).select_related("activity")
+        examples = letters.in_bulk([group.example for group in page])
+        return self.get_paginated_response(
+            [{**group._asdict(), "example": _example(examples[UUID(group.example)])} for group in page]
+        )
+
+
+def _example(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.pk, "activity": letter.activity_id, "mailbox_item": letter.mailbox_item_id, "name": letter.name, "error": letter.error
+    }  # fmt: skip

@@ -11,14 +11,14 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import approvals, blockers, people, reviews
 from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
+from activities.human_tasks import approval_links, approvals, blockers, reviews, tasks
 from activities.models import Activity
 from activities.states import Status
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
 from tenants.principals import Principal
 
@@ -138,7 +138,7 @@ def answer(
         )
     if decision == "complete":
         return told_who_was_first(
-            tenant_id, lambda: people.complete(tenant_id, activity_id, actor=by.actor, note=note)
+            tenant_id, lambda: tasks.complete(tenant_id, activity_id, actor=by.actor, note=note)
         )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 
@@ -154,7 +154,7 @@ def told_who_was_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activ
 
 def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
     """Lock items with everything that deciding them may move, in the one order that all use."""
-    approvals.lock_concerned_by(tenant_id, ids)
+    approval_links.lock_concerned_by(tenant_id, ids)
 
 
 class DecisionActions:
@@ -200,7 +200,7 @@ class DecisionActions:
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
         return Response(
-            self.shown(people.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.shown(tasks.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
     @operation("Complete a person's task", request=CompletionSerializer, **CHANGE)
@@ -211,7 +211,7 @@ class DecisionActions:
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
         completed = told_who_was_first(
             self.tenant_id,
-            lambda: people.complete(
+            lambda: tasks.complete(
                 self.tenant_id,
                 pk,
                 actor=self.principal.actor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,14 +16,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import outputs, selectors, waiting
-from activities.api.moments import paged
+from activities import outputs, selectors, wait_reasons
 from activities.api.serializers import MomentSerializer, OutputSerializer, RunSerializer, WhySerializer
 from activities.exceptions import ActivityNotFound
 from activities.models import Activity, ActivityRun
-from agents.api.documentation import operation
+from activities.selectors import Moment
 from agents.command_line import transcripts
+from tenants.api.cursors import Cursor
+from tenants.api.documentation import operation
 from tenants.api.filters import refuse_unknown
+from tenants.api.pagination import CursorPagination
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 
@@ -123,4 +127,43 @@ class ActivityWhy(ActivityPart):
     @operation("Why an activity does not run right now", answer=WhySerializer, refusals=(404,))
     def get(self, request: Request, activity_id: UUID) -> Response:
         """Never fails for a server that is away: then the answer is less exact and says so."""
-        return Response(WhySerializer(waiting.why(self.tenant_id, activity_id)).data)
+        return Response(WhySerializer(wait_reasons.why(self.tenant_id, activity_id)).data)
+
+
+# Pages of a timeline. It is joined from several tables, so its pages are cut here and not by the database.
+
+
+ORDERING = ("at", "order")
+
+
+class MomentPagination(CursorPagination):
+    """`CursorPagination` over a sorted list in memory: a moment keeps its place, whatever is added later."""
+
+    default_limit = 100
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self._address = request.build_absolute_uri()
+        self._ordering = ORDERING
+        cursor, limit = self._cursor(request, ORDERING), self._limit(request)
+        first, last = _range(queryset, cursor, limit)
+        self._page = list(queryset[first:last])
+        self._previous, self._next = bool(self._page) and first > 0, bool(self._page) and last < len(queryset)
+        return self._page
+
+
+def _range(moments: Sequence[Moment], cursor: Cursor | None, limit: int) -> tuple[int, int]:
+    if cursor is None:
+        return 0, limit
+    place = bisect_right(moments, cursor.values, key=lambda moment: (moment.at, moment.order))
+    if not cursor.backwards:
+        return place, place + limit
+    return max(0, place - 1 - limit), max(0, place - 1)
+
+
+def paged(moments: Sequence[Moment], request: Request) -> Response:
+    """The page that the request asks for."""
+    pages = MomentPagination()
+    page = pages.paginate_queryset(moments, request)
+    return pages.get_paginated_response(
+        [{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page]
+    )

@@ -12,8 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from agents.api.documentation import operation
 from tenants.api import event_stream
+from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
 from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import refuse_unknown
@@ -21,10 +21,9 @@ from tenants.api.pagination import LIMIT
 from tenants.api.renderers import JSONRenderer
 from tenants.api.views import TenantView
 from tenants.events import log
-from tenants.events.bearers import Bearer
-from tenants.events.kinds import KINDS
-from tenants.events.log import Wanted
-from tenants.events.shapes import shown
+from tenants.events.log import Wanted, shown
+from tenants.events.subscribers import Bearer
+from tenants.models.events import KINDS
 
 AFTER = "after"
 LAST_SEEN = "Last-Event-ID"

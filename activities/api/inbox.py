@@ -13,20 +13,21 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import selectors, waiting
+from activities import selectors, wait_reasons
 from activities.api.decisions import LONGEST_NOTES, answer, lock_all
-from activities.api.filters import InboxFilter
 from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
 from activities.models import Activity
-from agents.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
-from agents.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api import problems
+from tenants.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
+from tenants.api.etags import PreconditionFailed
+from tenants.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.translation import problem_of
-from tenants.api.versions import PreconditionFailed
 from tenants.api.views import TenantViewSet
 from tenants.context import APP
 from tenants.models import Role
+
+from .activities import InboxFilter
 
 MOST_AT_ONCE = 500
 DECISIONS = {
@@ -95,7 +96,7 @@ class InboxViewSet(TenantViewSet):
     )
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        reasons = waiting.briefly(self.tenant_id, page)
+        reasons = wait_reasons.briefly(self.tenant_id, page)
         return self.get_paginated_response(
             InboxItemSerializer(page, many=True, context={"waiting": reasons}).data
         )

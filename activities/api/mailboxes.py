@@ -9,40 +9,235 @@ from uuid import UUID
 
 import django_filters
 from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import deadletters, mailboxes
 from activities.api.decisions import EmptySerializer
-from activities.api.mailbox_bodies import (
-    LONGEST_KEY,
-    BeatSerializer,
-    CompletedSerializer,
-    FailedSerializer,
-    NewItemSerializer,
-    TakeSerializer,
-    error_of,
-    new_item,
-    wish_of,
-)
-from activities.api.mailboxes_shown import (
-    ItemSerializer,
-    MailboxBatchSerializer,
-    MailboxSerializer,
-    TakenItemSerializer,
-    TakenSerializer,
-)
+from activities.dead_letters import operations
 from activities.exceptions import ItemRefused, MailboxNotFound
-from activities.mailboxes import reading
+from activities.mailboxes import consumer, producer, queries
+from activities.mailboxes.consumer import Wish
+from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxItem
-from activities.models.mailbox import ItemKind, ItemState
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
+from activities.models.mailbox import ItemKind, ItemSource, ItemState
+from agents import configuration
 from tenants import clock
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.faults import InvalidRequest
+from tenants.api.serializers import Shown
+from tenants.api.strict import (
+    OPTIONAL,
+    Flag,
+    Json,
+    Moment,
+    Number,
+    OneOf,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView
+
+# What is posted to a mailbox, and what a consumer says.
+
+
+LONGEST_KEY = 200
+LONGEST_LEASE = 86_400  # seconds
+LONGEST_WINDOW = 1_000  # milliseconds; the request waits as long
+LARGEST_BATCH = 100
+
+
+@extend_schema_field({"type": "string"})  # another body has a `source` with other words
+class SourceField(OneOf):
+    """Who says it."""
+
+
+class NewItemSerializer(StrictSerializer):
+    """Something that is said: `content` (JSON, as of a message) or `text` or both."""
+
+    kind = OneOf(choices=ItemKind.values)
+    content = Json(**OPTIONAL)
+    text = Text(trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    source = SourceField(
+        choices=ItemSource.values, help_text="user, system or hook; `user` if not given.", **OPTIONAL
+    )  # type: ignore[assignment]
+    priority = Whole(min_value=0, max_value=9, help_text="Lower first; 5 if not given.", **OPTIONAL)
+    run_after = Moment(**OPTIONAL)
+    max_attempts = Whole(min_value=1, max_value=50, help_text="3 if not given.", **OPTIONAL)
+    backoff_multiplier = Number(min_value=1, max_value=10, help_text="2 if not given.", **OPTIONAL)
+    max_backoff_ms = Whole(min_value=0, max_value=86_400_000, help_text="300000 if not given.", **OPTIONAL)
+    is_coalescable = Flag(
+        help_text="Whether it may be told with others. Task notifications never may.", **OPTIONAL
+    )
+    client_message_id = Text(
+        max_length=200, help_text="Said again under the same id, it is the same item.", **OPTIONAL
+    )
+    agent_role = Text(
+        max_length=63, help_text="Whose mailbox it is. Without one, whoever takes from it has it.", **OPTIONAL
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        faults: dict[str, list[str]] = {}
+        if "content" not in attrs and not attrs.get("text"):
+            faults["content"] = ["is required, unless text is given"]
+        if attrs["kind"] == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
+            faults["is_coalescable"] = ["cannot be true for a task_notification: each is told by itself"]
+        role = attrs.get("agent_role")
+        if role and role not in configuration.known_roles():
+            faults["agent_role"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+def new_item(attrs: dict[str, Any]) -> NewItem:
+    """From what was validated to what is posted."""
+    backoff = {}
+    if "backoff_multiplier" in attrs:
+        backoff["multiplier"] = attrs["backoff_multiplier"]
+    if "max_backoff_ms" in attrs:
+        backoff["max_seconds"] = attrs["max_backoff_ms"] / 1000
+    plain = {
+        name: value for name, value in attrs.items() if name not in ("backoff_multiplier", "max_backoff_ms")
+    }
+    return NewItem(**plain, backoff=backoff)
+
+
+class TakeSerializer(StrictSerializer):
+    consumer = Text(max_length=200)
+    window_ms = Whole(
+        min_value=0,
+        max_value=LONGEST_WINDOW,
+        help_text="How long after the first item others may still join; the answer waits for it. 50 if not given.",
+        **OPTIONAL,
+    )
+    lease_seconds = Number(min_value=0.1, max_value=LONGEST_LEASE, help_text="300 if not given.", **OPTIONAL)
+    limit = Whole(min_value=1, max_value=LARGEST_BATCH, help_text="10 if not given.", **OPTIONAL)
+
+
+def wish_of(attrs: dict[str, Any]) -> Wish:
+    return Wish(
+        consumer=attrs["consumer"],
+        lease=timedelta(seconds=attrs.get("lease_seconds", 300)),
+        window=timedelta(milliseconds=attrs.get("window_ms", 50)),
+        limit=attrs.get("limit", 10),
+    )
+
+
+class CompletedSerializer(StrictSerializer):
+    result = Json(**OPTIONAL)
+
+
+class FailedSerializer(StrictSerializer):
+    error = Json(help_text="Text, or an object with `message`.")
+    retryable = Flag(help_text="Whether trying again may help; true if not given.", **OPTIONAL)
+
+
+def error_of(given: Any) -> dict[str, Any]:
+    """As it is kept."""
+    return dict(given) if isinstance(given, dict) else {"message": str(given)}
+
+
+class BeatSerializer(StrictSerializer):
+    lease_seconds = Number(
+        min_value=0.1, max_value=LONGEST_LEASE, help_text="From now on; 300 if not given.", **OPTIONAL
+    )
+
+
+# Mailboxes, items and batches as the API shows them.
+
+
+class MailboxSerializer(serializers.Serializer[Any]):
+    """What waits in one conversation."""
+
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+    agent_role = serializers.CharField(
+        allow_null=True, help_text="Who consumes it; null: whoever takes from it."
+    )
+    pending = serializers.IntegerField()
+    claimed = serializers.IntegerField(help_text="Under way: with a consumer, or in an agent's run.")
+    failed = serializers.IntegerField(help_text="For good, all attempts used up.")
+    oldest_wait_seconds = serializers.FloatField(allow_null=True)
+    created_at = serializers.DateTimeField()
+
+
+class ItemSerializer(Shown):
+    """Something that is said."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField(help_text="message, task_notification, approval_result or overlay_action")
+    content = serializers.JSONField()
+    text = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # a field, not the attribute
+    priority = serializers.IntegerField()
+    is_coalescable = serializers.BooleanField()
+    client_message_id = serializers.CharField(allow_null=True)
+    agent_role = serializers.CharField(allow_null=True)
+    status = serializers.CharField(source="stands", help_text="pending, claimed, done, failed or cancelled")
+    attempts = serializers.SerializerMethodField(help_text="How often a consumer has taken it.")
+    max_attempts = serializers.IntegerField()
+    run_after = serializers.DateTimeField(allow_null=True)
+    due_at = serializers.DateTimeField(allow_null=True, help_text="Not taken before.")
+    activity = serializers.UUIDField(
+        source="activity_id", allow_null=True, help_text="In which an agent hears of it."
+    )
+    run = serializers.UUIDField(
+        source="run_id", allow_null=True, help_text="That hears, or has heard, of it."
+    )
+    batch = serializers.UUIDField(source="batch_id", allow_null=True)
+    error = serializers.JSONField()
+    created_at = serializers.DateTimeField()
+    claimed_at = serializers.DateTimeField(allow_null=True)
+    done_at = serializers.DateTimeField(allow_null=True)
+
+    def get_attempts(self, item: MailboxItem) -> int:
+        return item.attempts
+
+
+class TakenItemSerializer(Shown):
+    """As a consumer gets it."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    content = serializers.JSONField()
+    text = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # a field, not the attribute
+    priority = serializers.IntegerField()
+    client_message_id = serializers.CharField(allow_null=True)
+    attempts = serializers.IntegerField(help_text="With this one.")
+    max_attempts = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+
+
+class TakenSerializer(serializers.Serializer[Any]):
+    """A batch: the consumer's until `leased_until`."""
+
+    batch_id = serializers.UUIDField()
+    items = TakenItemSerializer(many=True)
+    merged_count = serializers.IntegerField(help_text="How many items it has.")
+    queue_length_after = serializers.IntegerField(help_text="How many more are due.")
+    fence = serializers.IntegerField(help_text="Higher for every batch of the mailbox.")
+    leased_until = serializers.DateTimeField()
+
+
+class MailboxBatchSerializer(Shown):
+    """What became of a batch."""
+
+    batch_id = serializers.UUIDField(source="id")
+    consumer = serializers.CharField()
+    state = serializers.CharField(help_text="open, completed, failed or expired")
+    size = serializers.IntegerField()
+    fence = serializers.IntegerField()
+    leased_until = serializers.DateTimeField()
+    result = serializers.JSONField()
+    error = serializers.JSONField()
+    ended_at = serializers.DateTimeField(allow_null=True)
 
 
 class MailboxPart(TenantView):
@@ -60,7 +255,7 @@ class MailboxPart(TenantView):
 
     def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
         found, now = list(found), clock.now()
-        figures = reading.figures(self.tenant_id, found)
+        figures = queries.figures(self.tenant_id, found)
         return [_shown(mailbox, figures[mailbox.pk], now) for mailbox in found]
 
 
@@ -68,7 +263,7 @@ def _shown(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str
     counts = {name: figures[name] for name in ("pending", "claimed", "failed")}
     return {
         "id": mailbox.pk, "key": mailbox.key, "agent_role": mailbox.agent_role, **counts,
-        "oldest_wait_seconds": reading.waited(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
+        "oldest_wait_seconds": queries.waited(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
     }  # fmt: skip
 
 
@@ -122,7 +317,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
 
     @operation("What was said, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, key: str) -> Response:
-        rows: QuerySet[Any] = reading.items_of(self.tenant_id, self.mailbox(key))
+        rows: QuerySet[Any] = queries.items_of(self.tenant_id, self.mailbox(key))
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(ItemSerializer(page, many=True).data)
 
@@ -138,8 +333,8 @@ class MailboxItems(ViewSetMixin, MailboxPart):
         if len(key) > LONGEST_KEY:
             raise InvalidRequest([("key", f"must not be longer than {LONGEST_KEY} characters")])
         new = new_item(read(NewItemSerializer, request.data))
-        posted = mailboxes.post(self.tenant_id, key, new, actor=self.principal.actor)
-        shown = ItemSerializer(reading.item(self.tenant_id, posted.item.pk)).data
+        posted = producer.post(self.tenant_id, key, new, actor=self.principal.actor)
+        shown = ItemSerializer(queries.item_with_id(self.tenant_id, posted.item.pk)).data
         return Response(shown, status=201 if posted.created else 200)
 
 
@@ -148,7 +343,7 @@ class ItemPart(Digested, MailboxPart):
 
     def item(self, key: str, item_id: UUID) -> Any:
         """Raises `MailboxNotFound`."""
-        found = reading.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
+        found = queries.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
         if found is None:
             raise MailboxNotFound(f"There is no item {item_id} in the mailbox {key}.")
         return found
@@ -182,7 +377,7 @@ class ItemRetry(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "retry", deadletters.retry_item)
+        return self.changed(key, item_id, "retry", operations.retry_item)
 
 
 class ItemCancel(ItemPart):
@@ -193,7 +388,7 @@ class ItemCancel(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "cancel", deadletters.cancel_item)
+        return self.changed(key, item_id, "cancel", operations.cancel_item)
 
 
 class MailboxTake(MailboxPart):
@@ -210,7 +405,7 @@ class MailboxTake(MailboxPart):
         """204 when nothing is due. The batch is the consumer's until its lease ends; then its items go back, an attempt used up.
 
         Of two takers at once each gets other items. A task notification comes alone, everything else that is due together."""
-        taken = mailboxes.take(self.tenant_id, key, wish_of(read(TakeSerializer, request.data)))
+        taken = consumer.take(self.tenant_id, key, wish_of(read(TakeSerializer, request.data)))
         if taken is None:
             return Response(status=204)
         return Response(
@@ -240,7 +435,7 @@ class BatchCompleted(BatchPart):
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """May be repeated. 409 `lease_lost` when its items went back before."""
         result = read(CompletedSerializer, request.data).get("result")
-        batch = mailboxes.completed(self.tenant_id, key, batch_id, result=result, now=clock.now())
+        batch = consumer.complete_batch(self.tenant_id, key, batch_id, result=result, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)
 
 
@@ -255,7 +450,7 @@ class BatchFailed(BatchPart):
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Its items are due again after about 1, 2, 4, ... seconds, until their attempts are used up. May be repeated."""
         body = read(FailedSerializer, request.data)
-        batch = mailboxes.failed(
+        batch = consumer.fail_batch(
             self.tenant_id, key, batch_id, error=error_of(body["error"]), retryable=body.get("retryable", True), now=clock.now(),
         )  # fmt: skip
         return Response(MailboxBatchSerializer(batch).data)
@@ -272,5 +467,5 @@ class BatchHeartbeat(BatchPart):
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Makes its lease longer, never shorter. 409 `lease_lost`: stop, somebody else has its items."""
         lease = timedelta(seconds=read(BeatSerializer, request.data).get("lease_seconds", 300))
-        batch = mailboxes.extended(self.tenant_id, key, batch_id, lease=lease, now=clock.now())
+        batch = consumer.extend_batch(self.tenant_id, key, batch_id, lease=lease, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)

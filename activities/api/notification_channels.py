@@ -6,42 +6,90 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import digests
-from activities.alerts import targets
-from activities.alerts.raising import try_channel
-from activities.alerts.targets import InvalidTarget
+from activities.alerts import try_channel
 from activities.api.alerts import AlertSerializer
 from activities.api.decisions import EmptySerializer
-from activities.api.notification_channel_bodies import (
-    ChangedChannelSerializer,
-    NewChannelSerializer,
-    NotificationChannelSerializer,
-    NotificationChannelWithSecretSerializer,
-)
-from activities.api.notification_channel_faults import (
-    NotificationChannelNameTaken,
-    NotificationChannelOff,
-    NotWebhook,
-    TargetUnreadable,
-    TooManyNotificationChannels,
-)
+from activities.exceptions import ActivityError
 from activities.models import NotificationChannel
-from activities.models.alert import ChannelKind, Digest
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
+from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.notifications import digests, targets
+from activities.notifications.targets import InvalidTarget
 from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
-from tenants.api.versions import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
+
+# What is sent and shown of notification channels.
+
+
+ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
+
+
+class NotificationChannelSerializer(Shown):
+    """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    name = serializers.CharField()
+    target = serializers.CharField(source="target_shown")
+    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
+    enabled = serializers.BooleanField()
+    digest = serializers.CharField(help_text="off, daily or weekly.")
+    digest_roles = serializers.ListField(child=serializers.CharField())
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+
+class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
+    secret = serializers.CharField(
+        allow_null=True,
+        help_text="Verifies what is sent to a webhook. Shown here and nowhere else; null for other kinds.",
+    )
+
+
+class ChangedChannelSerializer(StrictSerializer):
+    """All of a channel but its kind. A target that is left out stays as it is."""
+
+    name = Text(max_length=100)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS, **OPTIONAL)
+    kinds = serializers.ListField(
+        child=OneOf(choices=AlertKind.values),
+        help_text="Kinds of alerts. Empty or left out: all.",
+        **OPTIONAL,
+    )
+    enabled = Flag(**OPTIONAL)
+    digest = OneOf(
+        choices=Digest.values,
+        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday. Off if left out.",
+        **OPTIONAL,
+    )
+    digest_roles = serializers.ListField(
+        child=Text(max_length=63),
+        max_length=50,
+        help_text="Human roles whose waiting items the digest tells of. Empty or left out: all.",
+        **OPTIONAL,
+    )
+
+
+class NewChannelSerializer(ChangedChannelSerializer):
+    """A new channel."""
+
+    kind = OneOf(choices=ChannelKind.values)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
+
 
 ADDRESS = "/api/v1/notification-channels/"
 MOST_CHANNELS = 50  # of a tenant
@@ -206,7 +254,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         channel.enabled = self.body.get("enabled", True)
         channel.digest = self.body.get("digest", Digest.OFF)
         channel.digest_roles = self.body.get("digest_roles", [])
-        digests.plan(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
+        digests.plan_digest(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
         if "target" in self.body:
             targets.put(channel, self.body["target"])
 
@@ -216,3 +264,36 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
 
     def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
         return {**NotificationChannelSerializer(channel).data, "secret": secret}
+
+
+# Why a notification channel is not made, changed or tried.
+
+
+class NotificationChannelNameTaken(ActivityError):
+    """Another channel of the tenant has this name."""
+
+    code = "already_exists"
+
+
+class NotificationChannelOff(ActivityError):
+    """The channel is switched off, so nothing is sent there."""
+
+    code = "notification_channel_off"
+
+
+class TooManyNotificationChannels(ActivityError):
+    """Every alert goes to each of them, so there may be only so many."""
+
+    code = "too_many_notification_channels"
+
+
+class TargetUnreadable(ActivityError):
+    """The key that sealed the target is gone. A new target can be put."""
+
+    code = "target_unreadable"
+
+
+class NotWebhook(ActivityError):
+    """Only webhooks are signed."""
+
+    code = "not_a_webhook"

@@ -13,12 +13,12 @@ from rest_framework.response import Response
 from activities import cancellation, reassignment
 from activities.api.decisions import CHANGE, EmptySerializer
 from activities.api.serializers import link_of
-from activities.bodies.assignees import ReassignmentSerializer
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
+from activities.schemas import ReassignmentSerializer
 from activities.states import LinkKind
-from agents.api.documentation import operation
-from agents.api.strict import OPTIONAL, StrictSerializer, Text, read
+from tenants.api.documentation import operation
+from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
 from tenants.models import Role
 
 

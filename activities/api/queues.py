@@ -16,12 +16,12 @@ from activities import selectors
 from activities.api.decisions import EmptySerializer
 from activities.leases import ALL, DRAINING
 from activities.models import WorkerProcess
-from agents.api.documentation import IDEMPOTENCY_KEY, operation
-from agents.api.shown import Shown
-from agents.api.strict import read
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
+from tenants.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.serializers import Shown
+from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role

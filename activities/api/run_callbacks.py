@@ -2,25 +2,191 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import hashlib
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
+import redis
 from django.conf import settings
+from django.db.models import Q, QuerySet
+from django.http import Http404
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.utils import PolymorphicProxySerializer
 from rest_framework import serializers
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed, NotFound
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import reports
-from activities.api import jobs, signed_reports
-from activities.api.run_authentication import RunCaller, RunPermission, RunTokenAuthentication
-from activities.reports import Receipt
-from agents.answers import InvalidAnswer, completed_from, session_id_from, usage_from
-from agents.api.documentation import operation
-from agents.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
-from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
-from tenants import provenance, tracing
+from activities import run_tokens
+from activities.execution import agent_tools, reports
+from activities.execution import request as execution_request
+from activities.execution.reports import Receipt
+from activities.execution.request import Attempt
+from activities.models import Activity, ActivityRun, Wake
+from activities.run_tokens import RunToken
+from activities.schemas import KINDS
+from activities.states import WakeState
+from agents import configuration, skills, webhook_signing
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    PermanentAgentError,
+    RetryableAgentError,
+    RoleNotFound,
+)
+from agents.payload import job_of
+from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
+from tenants import request_context, tracing
+from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.faults import InvalidRequest
+from tenants.api.idempotency import HEADER, key_of
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
 from tenants.api.views import Handler, TenantView, tried_again
+from tenants.authentication import refuse_secret_in_address, refused
+from tenants.context import tenant_scope
+
+# Reports of agents that sign them, after the Standard Webhooks scheme, beside the token of their run.
+#
+# Whoever signs is held to it: a signature that is wrong, too old or of another agent is 401 though the token is good. Agents of a role
+# whose
+# option `signed_callbacks` is true must sign, so that a token that was stolen on its way is of no use. A message is known again by its
+# `webhook-id`: as it was, it gets the first answer; with anything about it changed it is refused. Redis remembers them for longer than
+# signatures count; while it is away, the database still recognises every report that changes something.
+
+
+_HEADERS = (
+    webhook_signing.ID_HEADER,
+    webhook_signing.TIMESTAMP_HEADER,
+    webhook_signing.SIGNATURE_HEADER,
+)
+
+
+def verified(request: Request, token: RunToken, body: bytes) -> bool:
+    """Whether a signed report has come before. Raises `AuthenticationFailed` for one that must be signed and is not, or is so wrongly."""
+    if not token.signed_as and not any(name in request.headers for name in _HEADERS):
+        return False
+    role = token.signed_as or _role_of(token)
+    secrets = _secrets(token, role)
+    if not webhook_signing.verify(headers=dict(request.headers), body=body, secrets=secrets):
+        logger.warning(
+            "Report refused", extra={"action": "report_signature_refused", "run": str(token.run_id)}
+        )
+        raise AuthenticationFailed(
+            "The signature does not fit this report, or is too old.", "invalid_signature"
+        )
+    return request.method not in SAFE_METHODS and _came_before(request, token, role, body)
+
+
+def _role_of(token: RunToken) -> str:
+    with tenant_scope(token.tenant_id):
+        rows = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
+        return rows.values_list("agent_role", flat=True).first() or ""
+
+
+def _secrets(token: RunToken, role: str) -> Any:
+    try:
+        return configuration.settings_for(token.tenant_id, role).adapter.signing_secrets
+    except RoleNotFound:
+        return ()
+
+
+def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
+    told = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
+    digest = hashlib.sha256(told.encode() + b"\x00" + body).hexdigest()
+    message_id = request.headers[webhook_signing.ID_HEADER]
+    try:
+        first = reports.first_report_with(token.tenant_id, role, message_id, digest)
+    except redis.RedisError:
+        logger.warning("Reports are not remembered", extra={"action": "report_memory_away"})
+        return False
+    if first is None:
+        return False
+    if first != digest:
+        logger.warning("Report refused", extra={"action": "report_replayed", "run": str(token.run_id)})
+        raise AuthenticationFailed(
+            "This webhook-id was used for another report. Use a new one.", "webhook_id_reused"
+        )
+    return True
+
+
+# How an agent proves which run it reports about: with the token that came with the job, and with nothing else.
+#
+# The token names tenant, activity, run and fencing number. Whether the run still counts is not decided here but by what is done.
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCaller:
+    """An agent, as far as it is known: whoever holds the token of this run."""
+
+    token: RunToken
+
+    is_authenticated: ClassVar[bool] = True
+
+    @property
+    def actor(self) -> str:
+        return f"run:{self.token.run_id}"
+
+
+class RunTokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer <callback.token>`. Tokens of people and programs open nothing here."""
+
+    def authenticate(self, request: Request) -> tuple[RunCaller, Any] | None:
+        refuse_secret_in_address(request)
+        scheme, _, text = get_authorization_header(request).decode("latin-1").strip().partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        token = run_tokens.read(text.strip())
+        if token is None:
+            logger.warning("Run token refused", extra={"action": "run_token_refused"})
+            # Tokens of runs all begin alike, so each is counted by itself.
+            raise refused(
+                request,
+                text.strip(),
+                "This is not the token of a run.",
+                "invalid_token",
+                account=text.strip(),
+            )
+        return RunCaller(token), None
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class RunPermission(BasePermission):
+    """The token opens the address of its own run; every other run is not there."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        caller: Any = request.user
+        if not isinstance(caller, RunCaller):
+            return False
+        if caller.token.run_id != view.kwargs["run_id"]:
+            logger.warning(
+                "Token of another run", extra={"action": "run_token_misused", "run": str(caller.token.run_id)}
+            )
+            raise Http404
+        return True
+
+
+class RunTokenScheme(OpenApiAuthenticationExtension):
+    target_class = "activities.api.run_callbacks.RunTokenAuthentication"
+    name = "run_token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "`callback.token` of a job; counts for its run alone.",
+        }
+
 
 LONGEST_CONTENT_TYPE = 100
 LONGEST_MESSAGE = 2_000
@@ -123,13 +289,13 @@ class RunView(TenantView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self.repeated = signed_reports.verified(request, self.caller.token, self.raw_body)
+        self.repeated = verified(request, self.caller.token, self.raw_body)
 
     def _handled(self, handler: Handler) -> Any:
         token = self.caller.token
         ids = {"tenant": str(token.tenant_id), "activity": str(token.activity_id), "run": str(token.run_id)}
         tracing.link(token.provenance)
-        with provenance.of_callback(token.provenance, **ids):
+        with request_context.of_callback(token.provenance, **ids):
             return tried_again(lambda: self._answer(handler))
 
     @property
@@ -141,7 +307,7 @@ class RunJob(RunView):
     @operation("The job of this run again", answer=JobSerializer, refusals=(404, 409, 503), notes={409: STOP})
     def get(self, request: Request, run_id: UUID) -> Response:
         """Equal to the body of the call that started the run, as long as the run is live."""
-        return Response(jobs.job_again(self.caller.token, reports.live_run(self.caller.token)))
+        return Response(job_again(self.caller.token, reports.live_run(self.caller.token)))
 
 
 class RunHeartbeat(RunView):
@@ -224,3 +390,152 @@ def _fault_of(error: dict[str, Any]) -> AgentError:
         return AgentRateLimited(error["message"], **more)
     kind = RetryableAgentError if error.get("retryable") else PermanentAgentError
     return kind(error["message"], **more)
+
+
+# The job of a run, told again: to an agent that has lost it, exactly as long as the run is live.
+#
+# It is built anew from the same facts; only the random marker of the prompt's blocks is another.
+
+
+def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
+    """The body of the call that started this run. Not inside a transaction: its input may have to be read from MongoDB.
+
+    Raises `OutputUnavailable` when the store of outputs does not answer, and `AgentError` when what the run began with is not on record
+    any more.
+    """
+    with tenant_scope(token.tenant_id):
+        activity = Activity.objects.for_tenant(token.tenant_id).get(pk=token.activity_id)
+        agent_role = activity.agent_role or ""
+        role = configuration.settings_for(token.tenant_id, agent_role)
+        role = execution_request.role_for(role, activity.agent_options)
+        attempt = Attempt(
+            token=token,
+            number=run.attempt,
+            wakes=_wakes_of(run) or _given_back(run),
+            role=role,
+            knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
+            timeout_seconds=run.timeout_seconds,
+            deadline=(run.accepted_at or run.started_at) + timedelta(seconds=run.timeout_seconds),
+        )
+    if not attempt.wakes:
+        raise PermanentAgentError("What woke it is not on record any more.", code="wakes_forgotten")
+    request = execution_request.build(activity, attempt, execution_request.fetch(activity, attempt.wakes))
+    return job_of(request) | {"version": run.agent_version or None}
+
+
+def _wakes_of(run: ActivityRun) -> list[dict[str, Any]]:
+    return _shown(_wakes(run).filter(run_id=run.pk))
+
+
+def _given_back(run: ActivityRun) -> list[dict[str, Any]]:
+    """A run that ended without a result has given its wakes back: they wait, or are with a later one."""
+    later = ActivityRun.objects.for_tenant(run.tenant_id).filter(
+        activity_id=run.activity_id, fence__gt=run.fence
+    )
+    waits = Q(run_id=None, state=WakeState.PENDING)
+    known = _wakes(run).filter(created_at__lte=run.started_at)
+    return _shown(known.filter(waits | Q(run_id__in=later.values("pk"))))
+
+
+def _wakes(run: ActivityRun) -> QuerySet[Any]:
+    rows: QuerySet[Any] = Wake.objects.for_tenant(run.tenant_id).filter(activity_id=run.activity_id)
+    return rows
+
+
+def _shown(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
+    return [{"id": wake.pk, "reason": wake.reason, "payload": wake.payload} for wake in wakes.order_by("pk")]
+
+
+# One skill, read by the agent of a run that needs it: `/agent-runs/{run_id}/skills/{key}/`.
+
+
+class RunSkillSerializer(Shown):
+    """A skill as an agent reads it."""
+
+    key = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    version = serializers.IntegerField()
+    content = serializers.CharField(help_text="Markdown.")
+
+
+class RunSkill(RunView):
+    serializer_class: Any = RunSkillSerializer
+
+    @operation("A skill", answer=RunSkillSerializer, refusals=(404, 409), notes={409: STOP})
+    def get(self, request: Request, run_id: UUID, key: str) -> Response:
+        """In its present version, for agents of the roles that may know it, as long as the run is live."""
+        token = self.caller.token
+        reports.live_run(token)
+        with tenant_scope(token.tenant_id):
+            asking = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
+            role = asking.values_list("agent_role", flat=True).get()
+            skill = skills.find(token.tenant_id, role or "", key)
+        if skill is None:
+            raise NotFound
+        return Response(RunSkillSerializer(skill).data, headers={"ETag": f'"{skill.version}"'})
+
+
+# The tools of agents: `/agent-runs/{run_id}/tools/{tool}/`. Each call has one effect; its repetition gets the first answer again.
+
+
+class NotHeldSerializer(serializers.Serializer[Any]):
+    """An activity that a question does not make wait. The reason is the same for what is not the run's work and for what does not exist."""
+
+    id = serializers.UUIDField()
+    reason = serializers.CharField()
+
+
+class ToolAnswerSerializer(serializers.Serializer[Any]):
+    """What came of it. When `stop` is true the run is over: the agent ends, and is started again when there is something new."""
+
+    id = serializers.UUIDField(
+        allow_null=True,
+        help_text="The activity that came into being: resolution, subtask, review, approval or heir. Null: nobody was asked.",
+    )
+    status = serializers.CharField(help_text="Of the agent's own activity.")
+    stop = serializers.BooleanField()
+    duplicate = serializers.BooleanField(help_text="The same call had come before.")
+    held = serializers.ListField(
+        child=serializers.UUIDField(),
+        required=False,
+        help_text="Of `create_approval`: what waits for people now.",
+    )
+    not_held = NotHeldSerializer(many=True, required=False, help_text="Of `create_approval`: what does not.")
+
+
+ARGUMENTS = PolymorphicProxySerializer(
+    component_name="ToolArguments",
+    serializers=list(KINDS.values()),
+    resource_type_field_name=None,
+    many=False,
+)
+
+
+class RunTool(RunView):
+    @operation(
+        "A tool of the orchestrator",
+        request=ARGUMENTS,
+        answers={201: ToolAnswerSerializer, 200: ToolAnswerSerializer},
+        refusals=(400, 403, 404, 409, 429),
+        parameters=(IDEMPOTENCY_KEY,),
+        notes={
+            409: STOP,
+            403: "The agent may not do this with what it names.",
+            429: "A quota is used up; `quota` names it.",
+        },
+    )
+    def post(self, request: Request, run_id: UUID, tool: str) -> Response:
+        """One of `report_blocker`, `create_subtask`, `request_human_review`, `create_approval` and `reassign_task`. Calls with equal
+        bodies are one call, unless their `Idempotency-Key` differs."""
+        if tool not in KINDS:
+            raise NotFound(f"The tools are {', '.join(KINDS)}.", code="tool_not_available")
+        run = self.caller.token
+        reports.refuse_if_over(run)
+        answer = agent_tools.receive_call(run, tool, request.data, key=_key_of(request))
+        return Response({**answer.body, "duplicate": answer.repeated}, status=200 if answer.repeated else 201)
+
+
+def _key_of(request: Request) -> str:
+    text = request.headers.get(HEADER)
+    return "" if text is None else key_of(text)

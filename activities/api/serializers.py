@@ -8,12 +8,12 @@ from uuid import UUID
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from activities import families, states
+from activities import activity_tree, states
 from activities.models import Activity
 from activities.states import LinkKind, Status
-from activities.waiting import Waiting
-from agents.api.shown import Shown
-from agents.api.strict import Json
+from activities.wait_reasons import Waiting
+from tenants.api.serializers import Shown
+from tenants.api.strict import Json
 
 ACTIVITIES = "/api/v1/activities/"
 
@@ -40,7 +40,7 @@ def allowed_actions(activity: Activity) -> list[str]:
     """What may be asked for right now, as the last part of the address to post to."""
     kind, refused = activity.link_kind, set()
     if activity.assignee_type == "human":
-        refused |= {"finish"} if families.is_decision(activity) else set()
+        refused |= {"finish"} if activity_tree.is_decision(activity) else set()
         refused |= (
             set() if activity.is_approval_gate or kind == LinkKind.REVIEW else {"approve_gate", "reject_gate"}
         )

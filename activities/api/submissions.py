@@ -9,12 +9,13 @@ from uuid import UUID
 from rest_framework import serializers
 
 from activities import file_scopes
-from activities.api.priorities import SCALES, PriorityField, priority_of
-from activities.bodies.rules import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.models.activity import GroupScope
+from activities.priorities import SCALES, PriorityField, priority_of
+from activities.schemas import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
-from agents.api.strict import (
+from tenants import clock
+from tenants.api.strict import (
     OPTIONAL,
     Flag,
     Identifier,
@@ -26,7 +27,6 @@ from agents.api.strict import (
     Text,
     Whole,
 )
-from tenants import clock
 
 LONGEST_NAME = 200
 LONGEST_KEY = 200

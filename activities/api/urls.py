@@ -1,20 +1,21 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
-from activities.api import details, mailboxes, queues, run_callbacks, skills, tools
 from activities.api.activities import ActivityViewSet
 from activities.api.alerts import AlertViewSet
 from activities.api.approvals import ApprovalViewSet
 from activities.api.batches import BatchItemList, BatchViewSet
 from activities.api.bulk import BulkItems, BulkJobViewSet, BulkOfActivities
-from activities.api.dead_letter_groups import DeadLetterGroups
 from activities.api.dead_letters import DeadLetterViewSet
 from activities.api.events import Events
 from activities.api.inbox import InboxViewSet
 from activities.api.notification_channels import NotificationChannelViewSet
 from activities.api.subagents import SubagentTranscript, SubagentViewSet
-from activities.api.webhook_deliveries import WebhookDeliveries, WebhookRedelivery
 from activities.api.webhooks import WebhookViewSet
+
+from . import details, mailboxes, queues, run_callbacks
+from .dead_letters import DeadLetterGroups
+from .webhooks import WebhookDeliveries, WebhookRedelivery
 
 router = SimpleRouter(use_regex_path=False)
 router.register("activities", ActivityViewSet, basename="activity")
@@ -59,7 +60,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent-runs/<uuid:run_id>/heartbeat/", run_callbacks.RunHeartbeat.as_view()),
     path("agent-runs/<uuid:run_id>/complete/", run_callbacks.RunComplete.as_view()),
     path("agent-runs/<uuid:run_id>/fail/", run_callbacks.RunFail.as_view()),
-    path("agent-runs/<uuid:run_id>/skills/<str:key>/", skills.RunSkill.as_view()),
-    path("agent-runs/<uuid:run_id>/tools/<str:tool>/", tools.RunTool.as_view()),
+    path("agent-runs/<uuid:run_id>/skills/<str:key>/", run_callbacks.RunSkill.as_view()),
+    path("agent-runs/<uuid:run_id>/tools/<str:tool>/", run_callbacks.RunTool.as_view()),
     *router.urls,
 ]

@@ -7,31 +7,92 @@ from uuid import UUID
 
 import django_filters
 from django.conf import settings
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
 
+from activities import webhooks
 from activities.api.decisions import EmptySerializer
-from activities.api.webhook_bodies import (
-    WebhookBodySerializer,
-    WebhookDeliverySerializer,
-    WebhookSerializer,
-    WebhookWithSecretSerializer,
-)
 from activities.exceptions import ActivityError
-from activities.webhooks import repeating, signing
 from agents import outbound
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
-from tenants.api.versions import Versioned
-from tenants.api.views import TenantViewSet
-from tenants.events.models import WebhookEndpoint
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
+from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
+
+# What is sent and shown of webhooks.
+
+
+class WebhookSerializer(Shown):
+    """Where events are sent."""
+
+    id = serializers.UUIDField()
+    url = serializers.CharField()
+    description = serializers.CharField()
+    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of events. Empty: all.")
+    enabled = serializers.BooleanField()
+    off_reason = serializers.ChoiceField(
+        choices=[*OffReason.choices, ("", "")],
+        help_text="Why the system switched it off: gone (the receiver answered 410), failing (nothing was delivered for days).",
+    )
+    failing_since = serializers.DateTimeField(allow_null=True, help_text="The first failure since a success.")
+    previous_secret_until = serializers.DateTimeField(
+        source="previous_until",
+        allow_null=True,
+        help_text="So long the secret before the last rotation signs as well.",
+    )
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+
+class WebhookWithSecretSerializer(WebhookSerializer):
+    secret = serializers.CharField(
+        allow_null=True,
+        help_text="Verifies what is sent. Shown here and nowhere else; null in a repeated answer.",
+    )
+
+
+class WebhookBodySerializer(StrictSerializer):
+    """A webhook as its owner wants it. What is left out is emptied; `enabled` is true unless given."""
+
+    url = Text(max_length=2_000)
+    description = Text(max_length=200, **OPTIONAL)
+    kinds = serializers.ListField(
+        child=OneOf(choices=list(KINDS)), help_text="Kinds of events. Empty or left out: all.", **OPTIONAL
+    )
+    enabled = Flag(**OPTIONAL)
+
+
+class WebhookDeliverySerializer(Shown):
+    """One event on its way to the webhook, and what came of its last attempt."""
+
+    id = serializers.UUIDField(help_text="The `webhook-id` of every attempt.")
+    event = serializers.IntegerField(source="event_number", allow_null=True, help_text="Null: a test.")
+    kind = serializers.CharField()
+    state = serializers.ChoiceField(
+        choices=WebhookDeliveryState.choices, help_text="dropped: the webhook was switched off first."
+    )
+    attempts = serializers.IntegerField(help_text="Since it was made, or sent again.")
+    response_status = serializers.IntegerField(allow_null=True, help_text="Null: there was no answer.")
+    duration_ms = serializers.IntegerField(allow_null=True)
+    error = serializers.CharField(help_text="With the beginning of what the receiver said.")
+    next_attempt_at = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+    def get_next_attempt_at(self, delivery: WebhookDelivery) -> Any:
+        return delivery.next_attempt_at if delivery.state == WebhookDeliveryState.PENDING else None
+
 
 ADDRESS = "/api/v1/webhooks/"
 
@@ -95,7 +156,7 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
             raise TooManyWebhooks(f"There are {most} webhooks; remove one first.")
         webhook = WebhookEndpoint(tenant_id=self.tenant_id)
         self._put(webhook)
-        secret = signing.renew(webhook)
+        secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
         webhook.refresh_from_db()
         place = {"Location": f"{ADDRESS}{webhook.pk}/"}
@@ -135,7 +196,7 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         """The one before signs as well for 24 hours."""
         read(EmptySerializer, request.data)
         webhook = self._locked(pk)
-        secret = signing.renew(webhook)
+        secret = webhooks.renew_secret(webhook)
         self._save(webhook)
         return Response(_with_secret(webhook, secret))
 
@@ -151,7 +212,7 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def test(self, request: Request, pk: UUID) -> Response:
         """A message of type `webhook.test`. Look at the deliveries to see what became of it."""
         read(EmptySerializer, request.data)
-        delivery = repeating.test(self.get_object())
+        delivery = webhooks.send_test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
 
@@ -183,3 +244,66 @@ def _refuse_address(url: str) -> None:
 
 def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
     return {**WebhookSerializer(webhook).data, "secret": secret}
+
+
+# The deliveries of a webhook: what became of each event, and sending one again.
+
+
+class WebhookDeliveryFilter(django_filters.FilterSet):
+    state = django_filters.MultipleChoiceFilter(choices=WebhookDeliveryState.choices)
+    event = django_filters.NumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)
+
+    class Meta:
+        model = WebhookDelivery
+        fields: tuple[str, ...] = ()
+
+
+class WebhookPart(TenantView):
+    """Something of the webhook that `webhook_id` of the address names."""
+
+    queryset: Any = WebhookDelivery.objects
+    scope = "webhooks"
+    required_role = Role.ADMIN
+
+    def webhook(self, webhook_id: UUID) -> WebhookEndpoint:
+        found: WebhookEndpoint | None = (
+            WebhookEndpoint.objects.for_tenant(self.tenant_id).filter(pk=webhook_id).first()
+        )
+        if found is None:
+            raise NotFound
+        return found
+
+
+class WebhookDeliveries(ViewSetMixin, WebhookPart):
+    """Ended ones are kept for as long as events are."""
+
+    serializer_class = WebhookDeliverySerializer
+    filterset_class = WebhookDeliveryFilter
+    ordering = ("-created_at", "-id")
+
+    @operation(
+        "What became of each event, newest first",
+        answer=WebhookDeliverySerializer(many=True),
+        refusals=(400, 404),
+    )
+    def list(self, request: Request, webhook_id: UUID) -> Response:
+        rows = self.get_queryset().filter(endpoint=self.webhook(webhook_id))
+        page = self.paginate_queryset(self.filter_queryset(rows)) or []
+        return self.get_paginated_response(WebhookDeliverySerializer(page, many=True).data)
+
+
+class WebhookRedelivery(WebhookPart):
+    @operation(
+        "Send a delivery that has ended again",
+        request=EmptySerializer,
+        answer=WebhookDeliverySerializer,
+        status=202,
+        refusals=(404, 409, 410),
+        notes={410: "The event is no longer kept."},
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
+        """It has the same `webhook-id` as before, and all its attempts again."""
+        read(EmptySerializer, request.data)
+        delivery = webhooks.send_again(self.webhook(webhook_id), delivery_id)
+        return Response(WebhookDeliverySerializer(delivery).data, status=202)

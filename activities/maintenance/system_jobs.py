@@ -17,24 +17,16 @@ from uuid import UUID
 import redis
 from django.conf import settings
 
-from activities import (
-    conditions,
-    counters,
-    deadletters,
-    deadlines,
-    errands,
-    forgetting,
-    outputs,
-    promotion,
-    publishing,
-    recovery,
-    relay,
-)
+from activities import background_tasks, outbox, outputs, publishing, relay
 from activities.admission import limits, rebuilding
+from activities.dead_letters import escalation
+from activities.human_tasks import deadlines
 from activities.maintenance import leader
 from tenants import channels
-from tenants.events import keeping
+from tenants.events import numbering
 from tenants.retention import purging
+
+from . import counters, platform_checks, recovery, retention
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +43,8 @@ class Term:
     watch: recovery.LivenessWatch = field(default_factory=recovery.LivenessWatch)
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
-    reminder: errands.Reminder = field(default_factory=errands.Reminder)
-    lookout: conditions.Lookout = field(default_factory=conditions.Lookout)
+    reminder: background_tasks.Reminder = field(default_factory=background_tasks.Reminder)
+    lookout: platform_checks.Lookout = field(default_factory=platform_checks.Lookout)
     is_open: bool = False  # admission, at the last look
     closed_since: float | None = None
     sweep_from: UUID | None = None
@@ -148,9 +140,9 @@ def _copy_outputs(term: Term) -> int:
 
 def _tell_of_dead_letters(term: Term) -> int:
     # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
-    if not deadletters.unhandled_since(LETTER_PATIENCE):
+    if not escalation.unhandled_since(LETTER_PATIENCE):
         return 0
-    return deadletters.handle_waiting(within=LETTER_TURN_SECONDS)
+    return escalation.handle_waiting(within=LETTER_TURN_SECONDS)
 
 
 def _open(term: Term) -> bool:
@@ -160,28 +152,28 @@ def _open(term: Term) -> bool:
 #: In the order in which jobs that are due together begin. Periods and budgets are seconds.
 JOBS: tuple[SystemJob, ...] = (
     SystemJob("admission", TICK, "activities.admission.rebuilding", 30.0, _keep_admission_open),
-    SystemJob("delays", TICK, "activities.promotion", 5.0, lambda term: promotion.promote()),
+    SystemJob("delays", TICK, "activities.outbox", 5.0, lambda term: outbox.promote()),
     SystemJob("limits", TICK, "activities.admission.limits", 5.0, lambda term: limits.refresh(), when=_open),
     SystemJob("stragglers", TICK, "activities.relay", 5.0, lambda term: relay.grant_waiting(), when=_open),
-    SystemJob("lost workers", TICK, "activities.recovery", 5.0, _find_lost_workers),
-    SystemJob("overdue runs", TICK, "activities.recovery", 5.0, lambda term: recovery.end_overdue_runs()),
-    SystemJob("expired work", TICK, "activities.recovery", 5.0, lambda term: recovery.expire_stale()),
-    SystemJob("deadlines", TICK, "activities.deadlines", 5.0, lambda term: deadlines.pass_due()),
-    SystemJob("events", TICK, "tenants.events.keeping", 10.0, lambda term: keeping.number_all()),
-    SystemJob("hints", 1.0, "activities.errands", 5.0, lambda term: term.reminder.remind()),
+    SystemJob("lost workers", TICK, "activities.maintenance.recovery", 5.0, _find_lost_workers),
+    SystemJob("overdue runs", TICK, "activities.maintenance.recovery", 5.0, lambda term: recovery.end_overdue_runs()),
+    SystemJob("expired work", TICK, "activities.maintenance.recovery", 5.0, lambda term: recovery.expire_stale()),
+    SystemJob("deadlines", TICK, "activities.human_tasks.deadlines", 5.0, lambda term: deadlines.pass_due()),
+    SystemJob("events", TICK, "tenants.events.numbering", 10.0, lambda term: numbering.number_all()),
+    SystemJob("hints", 1.0, "activities.background_tasks", 5.0, lambda term: term.reminder.remind()),
     SystemJob("outputs", 1.0, "activities.outputs", 10.0, _copy_outputs),
     SystemJob("slots", 5.0, "activities.admission.rebuilding", 10.0, _audit_slots, when=_open),
-    SystemJob("forgotten work", 5.0, "activities.recovery", 10.0, _offer_forgotten, when=_open),
+    SystemJob("forgotten work", 5.0, "activities.maintenance.recovery", 10.0, _offer_forgotten, when=_open),
     SystemJob("counters", 2.0, "activities.counters", 30.0, lambda term: counters.count_fresh()),
-    SystemJob("silent agents", 5.0, "activities.recovery", 5.0, _find_silent_agents),
+    SystemJob("silent agents", 5.0, "activities.maintenance.recovery", 5.0, _find_silent_agents),
     SystemJob("dead letters", 5.0, "activities.deadletters", 5.0, _tell_of_dead_letters),
     SystemJob("conditions", TICK, "activities.conditions", 10.0, lambda term: term.lookout.look()),
     SystemJob("channels", 60.0, "tenants.channels", 10.0, lambda term: channels.expire_due()),
     SystemJob("generations", 600.0, "activities.admission.rebuilding", 10.0, lambda term: rebuilding.forget_old_generations()),
-    SystemJob("ended workers", 600.0, "activities.recovery", 30.0, lambda term: recovery.forget_ended_workers()),
-    SystemJob("old events", 600.0, "tenants.events.keeping", 30.0, lambda term: keeping.purge()),
+    SystemJob("ended workers", 600.0, "activities.maintenance.recovery", 30.0, lambda term: recovery.forget_ended_workers()),
+    SystemJob("old events", 600.0, "tenants.events.numbering", 30.0, lambda term: numbering.purge()),
     SystemJob("retention", 600.0, "tenants.retention.purging", 30.0, lambda term: purging.arrange()),
-    SystemJob("departed tenants", 600.0, "activities.forgetting", 30.0, lambda term: forgetting.look_after_departed()),
+    SystemJob("departed tenants", 600.0, "activities.maintenance.retention", 30.0, lambda term: retention.look_after_departed()),
 )  # fmt: skip
 
 _added: dict[str, SystemJob] = {}

@@ -4,22 +4,18 @@ from activities.models.activity import Activity
 from activities.models.alert import Alert, AlertDelivery, NotificationChannel
 from activities.models.batch import BatchItem, ProviderBatch
 from activities.models.bulk import BulkItem, BulkJob
-from activities.models.condition import Condition
 from activities.models.counter import Counter, CountingMark
 from activities.models.dead_letter import DeadLetter
 from activities.models.decision import Approval, ApprovalLink, Deadline, Vote
-from activities.models.event import ActivityEvent
-from activities.models.held_answer import HeldAnswer
 from activities.models.mailbox import Mailbox, MailboxBatch, MailboxItem
 from activities.models.maintenance import LeaderLease, SystemJob
-from activities.models.output import OutputSpool
-from activities.models.repetition import RepeatedSubmissions
 from activities.models.run import ActivityRun, WorkerProcess
-from activities.models.snoozed import SnoozedItem
-from activities.models.subagent import Subagent
-from activities.models.tool_call import ToolCall
-from activities.models.turned_away import TurnedAway
-from activities.models.wake import Wake
+
+from .activity import ActivityEvent, OutputSpool
+from .counter import Condition, RepeatedSubmissions, TurnedAway
+from .decision import HeldAnswer, SnoozedItem
+from .mailbox import Subagent
+from .run import ToolCall, Wake
 
 __all__ = (
     "Activity",

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 from activities import states
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, TenantPart
 
 
 class AssigneeType(models.TextChoices):
@@ -195,3 +195,55 @@ class Activity(TenantOwned):
 
     def __str__(self) -> str:
         return self.name
+
+
+# What happened to an activity: one row per transition, never changed.
+
+
+class ActivityEvent(TenantPart):
+    """The history is unbroken: `seq` counts up from 1, and the last `target` is the activity's status."""
+
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="events",
+        db_constraint=False,
+        db_index=False,
+    )
+    seq = models.IntegerField()
+    verb = models.CharField(max_length=24)
+    source = models.CharField(max_length=20, null=True)
+    target = models.CharField(max_length=20)
+    actor = models.CharField(
+        max_length=200, help_text="user:…, token:…, run:…, or the part of the system that acted."
+    )
+    run_id = models.UUIDField(null=True)
+    detail = models.JSONField(default=dict)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("activity", "seq")
+        constraints = (models.UniqueConstraint(fields=("activity", "seq"), name="event_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.verb} -> {self.target}"
+
+
+# Outputs on their way to MongoDB.
+
+
+class OutputSpool(TenantPart):
+    """An output, written in the transaction of its result. The copier moves it to MongoDB; readers look here first."""
+
+    id = models.UUIDField(primary_key=True, help_text="The run's id, and the document's `_id`.")
+    activity_id = models.UUIDField()
+    content = models.TextField(null=True)
+    data = models.JSONField(null=True)
+    content_type = models.CharField(max_length=100, default="text/markdown")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=("created_at",), name="spool_oldest"),)
+
+    def __str__(self) -> str:
+        return str(self.id)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from tenants.identifiers import uuid7
+from tenants.models import TenantOwned
+
 
 class Counter(models.Model):
     """What happened so often. A histogram has a row for each bucket, which counts what fell into this bucket alone."""
@@ -41,3 +44,71 @@ class CountingMark(models.Model):
 
     def __str__(self) -> str:
         return f"up to {self.counted}"
+
+
+# What is not as it should be on the platform, for as long as it lasts. It belongs to no tenant; the alerts about it do.
+
+
+class Condition(models.Model):
+    """One that people were told of. The row goes when it is over, in the transaction in which they are told of that."""
+
+    name = models.CharField(max_length=400, unique=True, help_text="Its kind and what it concerns.")
+    kind = models.CharField(max_length=32, help_text="The kind of its alerts.")
+    over = models.CharField(max_length=200, help_text="What people are told when it has ended.")
+    facts = models.JSONField(default=dict, help_text="For programs; as in its alerts.")
+    since = models.DateTimeField(db_default=Now())
+    tenants = models.JSONField(default=list, help_text="Ids of the tenants that were told.")
+
+    class Meta:
+        verbose_name = "platform condition"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Submissions that created nothing, since an equal activity was under way.
+
+
+class RepeatedSubmissions(TenantOwned):
+    """How many there were, by the role whose work it was; an empty role stands for people's. It only ever counts up."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent_role = models.CharField(max_length=63, blank=True, default="")
+    count = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "repeated submissions"
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "agent_role"), name="repetitions_once_per_role"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_role or 'people'}: {self.count}"
+
+
+# Work that was turned away because too much was waiting already, or given up because it had waited too long.
+
+
+class TurnedAway(TenantOwned):
+    """How much there was, by the role whose work it was and by the reason. It only ever counts up."""
+
+    class Reason(models.TextChoices):
+        REJECTED = "rejected", "The submission was answered 429."
+        SHED = "shed", "It made room for newer or more urgent work."
+        EXPIRED = "expired", "Its time had passed before it could start."
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent_role = models.CharField(max_length=63)
+    reason = models.CharField(max_length=8, choices=Reason.choices)
+    count = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "turned away"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "agent_role", "reason"), name="turned_away_once_per_role"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_role}, {self.reason}: {self.count}"

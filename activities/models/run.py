@@ -124,3 +124,90 @@ class WorkerProcess(models.Model):
     def name(self) -> str:
         """Machine, process and start in one word."""
         return f"{self.host}:{self.pid}:{self.pk}"
+
+
+# What an agent asked the orchestrator to do during a run.
+
+
+class ToolCall(TenantPart):
+    """One effect of one call, and its answer: a repetition is recognised by its digest and gets the same answer again."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="tool_calls",
+        db_constraint=False,
+        db_index=False,
+    )
+    run_id = models.UUIDField()
+    tool = models.CharField(max_length=32)
+    digest = models.CharField(
+        max_length=64, help_text="Of the tool and the Idempotency-Key or, without one, the body."
+    )
+    arguments = models.JSONField(default=dict)
+    answer = models.JSONField(default=dict)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = (models.UniqueConstraint(fields=("run_id", "digest"), name="one_effect_per_call"),)
+        indexes = (models.Index(fields=("activity", "at"), name="tool_calls_of_activity"),)
+
+    def __str__(self) -> str:
+        return self.tool.replace("_", " ")
+
+
+# Reasons to run: the outbox of the engine.
+
+
+class Wake(TenantPart):
+    """A durable reason to run an activity. A pending wake is never lost; a consumed one never runs again."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    activity = models.ForeignKey(
+        "activities.Activity",
+        on_delete=models.CASCADE,
+        related_name="wakes",
+        db_constraint=False,
+        db_index=False,
+    )
+    reason = models.CharField(max_length=20, choices=[(r.value, r.value) for r in states.WakeReason])
+    cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay, session")
+    payload = models.JSONField(default=dict)
+    fingerprint = models.CharField(
+        max_length=64, default="", help_text="Equal live wakes have equal fingerprints and merge."
+    )
+    state = models.CharField(
+        max_length=10,
+        choices=[(s.value, s.value) for s in states.WakeState],
+        default=states.WakeState.PENDING,
+    )
+    run_id = models.UUIDField(null=True)
+    due_at = models.DateTimeField(null=True, help_text="Not offered before. The promoter clears it.")
+    merged = models.PositiveIntegerField(default=0, help_text="Equal wakes that joined this one.")
+    provenance = models.JSONField(
+        null=True, editable=False, help_text="The request that set it going, see tenants.request_context."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("activity", "reason", "fingerprint"),
+                condition=models.Q(state="pending"),
+                name="equal_wakes_merge",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("due_at",),
+                condition=models.Q(state="pending", due_at__isnull=False),
+                name="wakes_due",
+            ),
+            models.Index(fields=("id",), condition=models.Q(state="pending"), name="wakes_pending"),
+            models.Index(fields=("activity", "state"), name="wakes_of_activity"),
+        )
+
+    def __str__(self) -> str:
+        return self.reason.replace("_", " ")

@@ -19,12 +19,12 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents import excerpts
-from agents.command_line import invocation, options, processes, reading, traces, transcripts, worktrees
+from agents import redaction
+from agents.command_line import invocation, options, output, processes, transcripts, workspaces, worktrees
 from agents.command_line.measuring import Resources
 from agents.command_line.options import Options
+from agents.command_line.output import Said
 from agents.command_line.processes import Command, Ended, Watch
-from agents.command_line.reading import Said
 from agents.command_line.worktrees import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
 from agents.exceptions import (
@@ -50,7 +50,7 @@ class CliAdapter:
         """Run the program once. Raises the `AgentError` that its end stands for."""
         chosen = options.read(request.settings.options)
         invocation.program_of(chosen)
-        with traces.kept(request.run_id) as trace, worktrees.checked_out(request, chosen, trace) as tree:
+        with workspaces.kept(request.run_id) as trace, worktrees.checked_out(request, chosen, trace) as tree:
             command = invocation.command_of(
                 request, chosen, files=trace.files, work=tree.path if tree else trace.work,
                 repository=str(tree.repository) if tree else None,
@@ -76,9 +76,9 @@ class _Call:
 
     def make(self, command: Command) -> Completed:
         transcript = transcripts.begin(
-            self.request.tenant_id, self.request.run_id, secrets=excerpts.secrets_of(self.request)
+            self.request.tenant_id, self.request.run_id, secrets=redaction.secrets_of(self.request)
         )
-        reader = reading.reader_of(self.chosen.output, self.link, on_stop=self._told_to_stop)
+        reader = output.reader_of(self.chosen.output, self.link, on_stop=self._told_to_stop)
         most = self.request.max_turns
 
         def hear(chunk: bytes) -> None:
@@ -130,7 +130,7 @@ class _Call:
 
     def _failure(self, ended: Ended, said: Said) -> AgentError:
         told = said.error or bytes(self.tail).decode("utf-8", "replace")
-        shown = excerpts.excerpt(told, secrets=excerpts.secrets_of(self.request))
+        shown = redaction.excerpt(told, secrets=redaction.secrets_of(self.request))
         message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")
         unknown = self.chosen.session_invalid
         if self.request.session_id and unknown and unknown.search(f"{said.error or ''}\n{told}"):

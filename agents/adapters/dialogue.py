@@ -9,20 +9,22 @@ that says what has happened, and begins anew.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
+import orjson
 from django.conf import settings
 
-from agents import blocks, outbound
-from agents.adapters import dialogue_record
-from agents.adapters.dialogue_record import Record
+from agents import outbound, prompt_blocks, redaction
 from agents.adapters.model_options import ModelOptions
-from agents.answers import InvalidAnswer
+from agents.command_line import transcripts
+from agents.command_line.transcripts import Transcript
 from agents.contracts import AgentRequest, Completed, Output, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import (
     AgentError,
@@ -34,6 +36,7 @@ from agents.exceptions import (
 from agents.governor import Call
 from agents.governor.calling import PATIENCE_SECONDS, Told, governed
 from agents.governor.providers import Provider, provider_of
+from agents.response_parser import InvalidAnswer
 from tenants import strict_json
 
 URGENT = 1  # the priority up to which work may use the last tenth of a limit
@@ -105,9 +108,9 @@ def system_of(request: AgentRequest, options: ModelOptions) -> str:
     """What the model is and what it knows about the client, the same for all of a role's runs, so that it can be cached."""
     parts = [request.instructions.strip()]
     names = [" ".join(file.name.split()) for file in request.skills.context]
-    marker = blocks.marker_for([*parts, *names, *(file.content for file in request.skills.context)])
+    marker = prompt_blocks.marker_for([*parts, *names, *(file.content for file in request.skills.context)])
     parts += [
-        f"## {name}\n\n{blocks.wrapped('context file', file.content, marker)}"
+        f"## {name}\n\n{prompt_blocks.wrapped('context file', file.content, marker)}"
         for name, file in zip(names, request.skills.context, strict=True)
     ]
     if request.skills.context:
@@ -123,7 +126,7 @@ def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Complet
     if not request.settings.model:
         raise ConfigurationError(f"The role {request.agent_role} has no model.")
     dialect = speaking(request, provider, options)
-    with dialogue_record.kept(request) as record:
+    with kept(request) as record:
         return _Dialogue(dialect, request, link, provider, options, record).held()
 
 
@@ -266,3 +269,56 @@ def _json(text: str) -> Any:
     return strict_json.loads(
         (fenced[1] if fenced else text).encode(), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES
     )
+
+
+# The transcript of a dialogue with a model: one JSON object per line, kept as those of command-line agents are.
+#
+# A disk that is full, or not there, never ends a dialogue: then there is no transcript, and a warning.
+
+
+logger = logging.getLogger(__name__)
+
+
+class Record:
+    """Written as the dialogue goes on. What it takes is what `dialogue` has: a `Said`, an `Asked`, a `ToolAnswer`."""
+
+    def __init__(self, transcript: Transcript | None) -> None:
+        self._transcript = transcript
+
+    def told(self, text: str) -> None:
+        self._write({"role": "user", "content": text})
+
+    def said(self, said: Any) -> None:
+        asked = [{"id": each.id, "name": each.name, "arguments": each.arguments} for each in said.asked]
+        usage = {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens, "model": said.model}
+        self._write(
+            {"role": "assistant", "content": said.text, "tools": asked, "ended": said.ended, "usage": usage}
+        )
+
+    def answered(self, asked: Any, answer: Any) -> None:
+        told = {"tool": asked.name, "id": asked.id, "refused": answer.refused, "content": answer.body}
+        self._write({"role": "tool", **told})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._transcript is not None:
+            self._transcript.output(orjson.dumps(line, default=str) + b"\n")
+
+
+@contextmanager
+def kept(request: AgentRequest) -> Iterator[Record]:
+    """Begins with what the model is told."""
+    try:
+        transcript = transcripts.begin(
+            request.tenant_id, request.run_id, secrets=redaction.secrets_of(request)
+        )
+    except OSError as error:
+        facts = {"action": "no_transcript", "run": str(request.run_id), "error": type(error).__name__}
+        logger.warning("No transcript is kept", extra=facts)
+        yield Record(None)
+        return
+    record = Record(transcript)
+    try:
+        record.told(request.prompt)
+        yield record
+    finally:
+        transcript.close()

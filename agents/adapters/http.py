@@ -12,8 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import excerpts, job, outbound, retry_after, webhook_signing
-from agents.answers import InvalidAnswer, completed_from, session_of_acceptance
+from agents import outbound, payload, redaction, retry_after, webhook_signing
 from agents.contracts import Accepted, AgentRequest, AgentResult, RunLink
 from agents.exceptions import (
     AgentError,
@@ -23,6 +22,7 @@ from agents.exceptions import (
     RetryableAgentError,
     SessionInvalid,
 )
+from agents.response_parser import InvalidAnswer, completed_from, session_of_acceptance
 from tenants import strict_json, tracing
 
 _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
@@ -54,7 +54,7 @@ class HttpAdapter:
         """Call the endpoint once. Raises the `AgentError` that the answer stands for."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
-        body = job.encoded(request)
+        body = payload.encoded(request)
         response = outbound.send(
             "POST",
             request.settings.endpoint,
@@ -132,7 +132,7 @@ def _completed(response: outbound.OutboundResponse) -> AgentResult:
 
 def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> AgentError:
     status = response.status
-    shown = excerpts.excerpt(response.body, secrets=excerpts.secrets_of(request))
+    shown = redaction.excerpt(response.body, secrets=redaction.secrets_of(request))
     message = f"The agent answered with status {status}" + (f": {shown}" if shown else ".")
     if 200 <= status < 300:
         return InvalidAnswer(("", f"its status {status} is neither 200 nor 202"))

@@ -15,9 +15,9 @@ from typing import Any
 
 from django.conf import settings
 
-from agents.answers import InvalidAnswer, completed_from
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, RunLink
 from agents.exceptions import ConfigurationError
+from agents.response_parser import InvalidAnswer, completed_from
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ENDPOINT = re.compile(rf"({_NAME}(?:\.{_NAME})*):([A-Za-z][A-Za-z0-9_]*)")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agents import excerpts, outbound, retry_after
+from agents import outbound, redaction, retry_after
 from agents.contracts import AgentRequest
 from agents.exceptions import (
     AgentError,
@@ -45,7 +45,7 @@ def plain_errors(library: Any, *, request: AgentRequest, provider: Provider, tol
         raise
     except library.APIStatusError as error:
         told.headers = dict(error.response.headers)
-        secrets = excerpts.secrets_of(request)
+        secrets = redaction.secrets_of(request)
         raise refused(
             error.status_code, error.message, error.body, told.headers, provider, secrets=secrets
         ) from error
@@ -54,7 +54,7 @@ def plain_errors(library: Any, *, request: AgentRequest, provider: Provider, tol
     except library.APIResponseValidationError as error:
         raise invalid(provider, error) from error
     except library.APIError as error:
-        secrets = excerpts.secrets_of(request)
+        secrets = redaction.secrets_of(request)
         raise refused(200, error.message, error.body, told.headers, provider, secrets=secrets) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         # The libraries trust what they are sent; what is not as they expect fails anywhere in them.
@@ -87,7 +87,7 @@ def refused(
     if status < 400:
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
     hidden = [*secrets, *provider.headers.values(), *_bare(provider)]
-    message = f"{provider.name} answered with status {status}: {excerpts.excerpt(str(text), secrets=hidden)}"
+    message = f"{provider.name} answered with status {status}: {redaction.excerpt(str(text), secrets=hidden)}"
     wait = retry_after.seconds_from(headers.get("retry-after"))
     if status == 429 and _QUOTA in kinds:
         return PermanentAgentError(message, code="provider_quota")

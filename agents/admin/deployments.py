@@ -15,11 +15,11 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
 from agents import configuration, deployments
-from agents.api.registry_bodies import fault_of_address
+from agents.api.registry import fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import AgentVersionDeployment
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
 
 PROMOTE = Deed(
     "promote_selected",

@@ -18,10 +18,17 @@ from unfold.widgets import (
 
 from agents import scheduler_settings
 from agents.models import PlatformConfig
-from agents.scheduler_settings import KEY, KEYS, Key, SchedulerSettings, SettingsInvalid
-from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
-from agents.scheduler_settings.reading import put
-from agents.scheduler_settings.values import member
+from agents.scheduler_settings import (
+    BACKOFFS,
+    CHANNELS,
+    KEY,
+    KEYS,
+    Key,
+    SchedulerSettings,
+    SettingsInvalid,
+    member,
+    put,
+)
 from tenants.admin.bases import KeptAdmin, actor_of
 
 DEFAULTS = SchedulerSettings()

@@ -19,12 +19,12 @@ from unfold.decorators import action, display
 from agents import configuration, credentials, deployments, health, references, registry, removal
 from agents.admin.configurations import SealingAdmin, SealingForm
 from agents.admin.deployments import DeploymentInline
-from agents.api.registry_bodies import PLAIN, AgentChangeSerializer, fault_of_address
-from agents.api.settings_bodies import AuthSerializer
+from agents.api.configurations import AuthSerializer
+from agents.api.registry import PLAIN, AgentChangeSerializer, fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import NOTHING, actor_of, badge
-from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.api.faults import flatten
 
 HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}

@@ -10,12 +10,12 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import operation
-from agents.api.shown import Shown
+from tenants.api.documentation import operation
 from tenants.api.filters import StrictFilterSet
+from tenants.api.serializers import Shown
 from tenants.api.views import TenantViewSet
-from tenants.audit.rows import AuditEntry
 from tenants.models import Role
+from tenants.models.audit import AuditEntry
 
 OUTCOMES = (("done", "done"), ("refused", "refused"), ("failed", "failed"))
 

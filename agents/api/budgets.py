@@ -15,12 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import configuration
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown, ShownAmount
-from agents.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
 from agents.models import Agent
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.versions import Versioned
+from tenants.api.serializers import Shown, ShownAmount
+from tenants.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 from tenants.money import budgets, calendar

@@ -13,11 +13,11 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown
-from agents.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
 from tenants import channels
-from tenants.api.versions import Versioned
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.channels import STANDING
 from tenants.exceptions import TenantError

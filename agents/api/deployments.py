@@ -14,16 +14,17 @@ from rest_framework.response import Response
 
 from agents import configuration, deployments
 from agents.api.channels import NothingSerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.registry_bodies import NewDeploymentSerializer, refuse_unusable
-from agents.api.shown import Shown
-from agents.api.strict import read
 from agents.models import Agent, AgentVersionDeployment
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned, etag_of
 from tenants.api.filters import FlagFilter
 from tenants.api.permissions import PlatformPermission
-from tenants.api.versions import Versioned, etag_of
+from tenants.api.serializers import Shown
+from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+from .registry import NewDeploymentSerializer, refuse_unusable
 
 
 class DeploymentSerializer(Shown):

@@ -9,11 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import scheduler_settings
-from agents.api.documentation import IF_MATCH, operation
 from agents.models import PlatformConfig
-from agents.scheduler_settings.keys import BACKOFFS, CHANNELS
+from agents.scheduler_settings import BACKOFFS, CHANNELS
+from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.permissions import PlatformPermission
-from tenants.api.versions import Versioned
 from tenants.api.views import TenantView
 from tenants.models import Role
 

@@ -6,12 +6,12 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import operation
-from agents.api.shown import Shown
 from agents.governor import overview
 from agents.models import Agent
+from tenants.api.documentation import operation
 from tenants.api.filters import refuse_unknown
 from tenants.api.pagination import CursorPagination
+from tenants.api.serializers import Shown
 from tenants.api.views import TenantViewSet
 
 

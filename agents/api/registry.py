@@ -6,31 +6,212 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db.models import OuterRef, QuerySet, Subquery
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import configuration, health, registry, removal
-from agents.api.channels import NothingSerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.registry_bodies import (
-    PLAIN,
-    AgentBodySerializer,
-    AgentChangeSerializer,
-    NewAgentSerializer,
-    defaults,
-    refuse_unusable,
+from agents import (
+    configuration,
+    health,
+    input_schemas,
+    outbound,
+    references,
+    registry,
+    removal,
+    semantic_versions,
 )
-from agents.api.registry_shown import AgentSerializer, PlatformAgentSerializer
+from agents.api.channels import NothingSerializer
+from agents.api.configurations import (
+    ADAPTERS,
+    DAY,
+    LONGEST_INSTRUCTIONS,
+    MOST_AT_ONCE,
+    AuthSerializer,
+    BacklogSerializer,
+    RetrySerializer,
+    fault_of_inline,
+)
 from agents.api.sealing import sealed
-from agents.api.strict import read
-from agents.exceptions import AgentExists
-from agents.models import Agent, AgentVersionDeployment
+from agents.exceptions import AgentExists, OutboundRefused
+from agents.models import Agent, AgentVersionDeployment, role_validator
+from agents.routing import queue_of
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
+from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
-from tenants.api.versions import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Flag, Member, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+# An agent of the registry and its deployments, as platform admins send them.
+
+
+class AgentChangeSerializer(StrictSerializer):
+    """What to change of an agent; what is left out stays, and null sets a member back to its default."""
+
+    name = Text(max_length=100, **OPTIONAL)
+    description = Text(max_length=10_000, allow_blank=True, **OPTIONAL)
+    adapter = OneOf(choices=list(ADAPTERS), **OPTIONAL)
+    endpoint = Text(
+        max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL
+    )
+    auth = AuthSerializer(**OPTIONAL)
+    model = Text(max_length=100, **OPTIONAL)
+    options = Member(help_text="For the adapter.", **OPTIONAL)
+    instructions = Text(
+        allow_blank=True,
+        max_length=LONGEST_INSTRUCTIONS,
+        trim_whitespace=False,
+        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+        **OPTIONAL,
+    )
+    input_schema = Member(help_text="JSON Schema that `params` must satisfy.", **OPTIONAL)
+    tenant_concurrency = Whole(
+        min_value=1, max_value=MOST_AT_ONCE, help_text="For each tenant; 5 if left out.", **OPTIONAL
+    )
+    max_concurrency = Whole(min_value=1, max_value=MOST_AT_ONCE, help_text="Over all tenants.", **OPTIONAL)
+    timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
+    retry = RetrySerializer(**OPTIONAL)
+    backlog = BacklogSerializer(**OPTIONAL)
+    health_url = Text(
+        max_length=500,
+        help_text="Asked with GET; a 2xx means healthy. Left out: any answer of the endpoint does.",
+        **OPTIONAL,
+    )
+    enabled = Flag(**OPTIONAL)
+    paused = Flag(**OPTIONAL)
+
+    def validate_input_schema(self, schema: Any) -> Any:
+        if schema and (fault := input_schemas.fault_of(schema)):
+            raise serializers.ValidationError(fault)
+        return schema
+
+
+class AgentBodySerializer(AgentChangeSerializer):
+    """An agent as a whole; what is left out has its default."""
+
+    name = Text(max_length=100)
+
+
+class NewAgentSerializer(AgentBodySerializer):
+    """A new agent. Its role is its name for ever: it names queues, rows and sealed credentials."""
+
+    role = Text(max_length=63, help_text="Lower-case letters, digits and single hyphens.")
+
+    def validate_role(self, role: str) -> str:
+        role_validator(role)
+        return role
+
+
+class NewDeploymentSerializer(StrictSerializer):
+    """A version of an agent, and where it goes."""
+
+    version = Text(max_length=64, help_text="A semantic version, such as 1.4.0 or 2.0.0-rc.1.")
+    environment = OneOf(choices=list(AgentVersionDeployment.Environment.values))
+    endpoint = Text(max_length=500, help_text="Left out: the agent's own endpoint.", **OPTIONAL)
+
+    def validate_version(self, version: str) -> str:
+        if fault := semantic_versions.fault_of(version):
+            raise serializers.ValidationError(fault)
+        return version
+
+
+def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
+    """Raise `InvalidRequest` for each address, by its member, that could not be called. May ask the name service."""
+    faults = [
+        (member, fault)
+        for member, address in addresses.items()
+        if address and (fault := fault_of_address("http" if member == "health_url" else adapter, address))
+    ]
+    if faults:
+        raise InvalidRequest(faults)
+
+
+def fault_of_address(adapter: str, address: str) -> str | None:
+    """Why this could not be called, or None."""
+    if adapter == "inline":
+        return fault_of_inline(address)
+    try:
+        outbound.check_url(address)
+    except OutboundRefused as error:
+        return str(error)
+    return None
+
+
+def defaults() -> dict[str, Any]:
+    """The members of an agent that nothing is said about, by name."""
+    empty = Agent()
+    return {name: getattr(empty, name) for name in PLAIN}
+
+
+#: The members that are columns of their own. Credentials are sealed.
+PLAIN: tuple[str, ...] = tuple(str(name) for name in AgentChangeSerializer._declared_fields if name != "auth")
+
+
+# What is shown of a role of the registry: to tenants, and to platform admins.
+
+
+class AgentSerializer(Shown):
+    """A role of the registry, with what holds where a tenant sets nothing else. Endpoints and credentials are the platform's."""
+
+    role = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    adapter = serializers.CharField()
+    model = serializers.CharField()
+    queue = serializers.SerializerMethodField(
+        help_text="The name that `celery -A orchestrator worker -Q` takes."
+    )
+    version = serializers.CharField(allow_null=True, help_text="The version in production.")
+    input_schema = serializers.DictField(allow_null=True, help_text="JSON Schema of an activity's `params`.")
+    tenant_concurrency = serializers.IntegerField(help_text="How many may run at once for one tenant.")
+    max_concurrency = serializers.IntegerField(
+        allow_null=True, help_text="How many may run at once for all tenants."
+    )
+    timeout_seconds = serializers.IntegerField(allow_null=True)
+    retry = serializers.DictField()
+    backlog = serializers.DictField(help_text="What happens to work that waits too long or is too much.")
+    enabled = serializers.BooleanField()
+    paused = serializers.BooleanField()
+    health = serializers.CharField(
+        help_text="unknown, healthy or unhealthy; information, work is sent all the same."
+    )
+    health_checked_at = serializers.DateTimeField(allow_null=True)
+    revision = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+    def get_queue(self, agent: Agent) -> str:
+        return queue_of(agent.role)
+
+
+class PlatformAgentSerializer(AgentSerializer):
+    """A role of the registry as platform admins see it."""
+
+    endpoint = serializers.CharField()
+    auth = serializers.SerializerMethodField(
+        help_text="Whether credentials are stored. They are never shown."
+    )
+    options = serializers.DictField()
+    instructions = serializers.CharField()
+    health_url = serializers.CharField()
+    health_detail = serializers.CharField()
+    health_failures = serializers.IntegerField(help_text="In a row.")
+    warnings = serializers.SerializerMethodField(
+        help_text="What needs this agent although it is switched off."
+    )
+
+    @extend_schema_field({"type": "object", "properties": {"set": {"type": "boolean"}}})
+    def get_auth(self, agent: Agent) -> dict[str, bool]:
+        return {"set": bool(agent.auth_sealed)}
+
+    @extend_schema_field({"type": "array", "items": {"type": "string"}})
+    def get_warnings(self, agent: Agent) -> list[str]:
+        return [] if agent.enabled else [f"still needed by {found}" for found in references.to(agent.role)]
+
 
 ADDRESS = "/api/v1/agents/"
 ADDRESSES = ("endpoint", "health_url")

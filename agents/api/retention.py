@@ -11,15 +11,15 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.digests import Digested
-from agents.api.documentation import IF_MATCH, operation
-from agents.api.strict import Member, StrictSerializer, read
+from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.faults import InvalidRequest
+from tenants.api.strict import Member, StrictSerializer, read
 from tenants.api.views import TenantView
 from tenants.models import Role
+from tenants.models.retention import LONGEST_DAYS, RetentionPolicy, RetentionTally
 from tenants.retention import policies
 from tenants.retention.kinds import all_kinds
-from tenants.retention.models import LONGEST_DAYS, RetentionPolicy, RetentionTally
 
 
 @extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "enum": [policies.NEVER]}]})

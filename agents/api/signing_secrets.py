@@ -11,11 +11,11 @@ from rest_framework.response import Response
 
 from agents import configuration, signing_secrets
 from agents.api.channels import NothingSerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
 from agents.exceptions import ConfigurationError
 from agents.models import Agent, AgentConfig
-from tenants.api.versions import Versioned
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
+from tenants.api.strict import read
 from tenants.api.views import TenantView
 from tenants.exceptions import TenantError
 from tenants.models import Role

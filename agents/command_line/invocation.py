@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 from django.conf import settings
 
-from agents import job
+from agents import payload
 from agents.command_line import options
 from agents.command_line.options import Options
 from agents.command_line.processes import RUN_ID, Command
@@ -117,7 +117,7 @@ def _written(path: Path, content: bytes) -> Path:
 
 def _job(request: AgentRequest) -> bytes:
     """As HTTP agents get it, but for the token, which stands in the environment alone."""
-    told = orjson.loads(job.encoded(request))
+    told = orjson.loads(payload.encoded(request))
     told["callback"].pop("token")
     return orjson.dumps(told)
 

@@ -6,8 +6,9 @@ import time
 
 from django.conf import settings
 
-from agents.command_line import traces, transcripts, worktrees
 from tenants.retention import policies
+
+from . import transcripts, workspaces, worktrees
 
 KIND = "transcripts"
 DAY = 86_400.0
@@ -16,7 +17,7 @@ MOST = 10_000  # files of a tenant in one turn
 
 def sweep() -> int:
     """End what dead workers of this machine have left running, and remove their files; returns of how many runs."""
-    return traces.sweep(worktrees.undo)
+    return workspaces.sweep(worktrees.undo)
 
 
 def forget_old_transcripts(*, now: float | None = None) -> int:

@@ -20,9 +20,10 @@ from typing import Any
 from django.conf import settings
 
 from agents.command_line.options import Options, fault
-from agents.command_line.traces import Trace
 from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, InputUnavailable
+
+from .workspaces import Trace
 
 GIT_SECONDS = 120.0
 BUSY_SECONDS = 5.0  # until a busy repository is tried again

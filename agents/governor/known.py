@@ -14,7 +14,7 @@ from agents.governor import keys
 from agents.governor.profiles import Profile
 from agents.governor.providers import Provider
 from tenants import redis as connections
-from tenants.remembered import Remembered
+from tenants.ttl_cache import Remembered
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from console.activities.segments import Segment
-from console.durations import in_words
+from console.labels import in_words
 
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
 LEFT, RIGHT, TOP = 78, 12, 8

@@ -12,14 +12,14 @@ from uuid import UUID
 from django.http import Http404
 from django.utils.safestring import SafeString
 
-from activities import selectors, waiting
+from activities import selectors, wait_reasons
 from activities.api.serializers import allowed_actions
 from activities.models import Activity
 from activities.selectors import Moment
 from activities.states import LinkKind
 from console.activities import chart
 from console.activities.segments import Segment, segments
-from console.wording import band, cost_in, did, named
+from console.labels import band, cost_in, did, named
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -70,7 +70,7 @@ class Detail:
     """What the page shows."""
 
     activity: Activity
-    reason: waiting.Waiting
+    reason: wait_reasons.Waiting
     moments: Sequence[Moment]
     children: Sequence[Activity]
     deeds: Sequence[str]
@@ -136,7 +136,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
         return Detail(
             activity=activity,
-            reason=waiting.briefly(who.tenant_id, [activity])[activity_id],
+            reason=wait_reasons.briefly(who.tenant_id, [activity])[activity_id],
             moments=selectors.timeline(who.tenant_id, activity_id),
             children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
             deeds=_deeds(who, activity),

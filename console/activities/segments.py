@@ -12,7 +12,7 @@ from typing import Any
 
 from activities.selectors import Moment
 from activities.states import SETTLED, Status
-from console.wording import did, named
+from console.labels import did, named
 
 #: Who has it in a status: lane, tone, and what it does there.
 _LANES: dict[str, tuple[str, str, str]] = {

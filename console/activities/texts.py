@@ -8,14 +8,14 @@ from uuid import UUID
 
 from django.http import Http404
 
-from activities.api.jobs import job_again
+from activities.api.run_callbacks import job_again
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
 from activities.states import RunStatus, Status
 from agents.exceptions import AgentError
-from console.evidence import Reader, Source, Text
-from console.wording import named
+from console.inbox.detail import Reader, Source, Text
+from console.labels import named
 from tenants.context import tenant_scope
 
 LONGEST_PROMPT = 300_000  # characters that are shown

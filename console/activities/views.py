@@ -12,18 +12,18 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from activities.exceptions import ActivityError
-from console import telling
-from console.activities import acting
-from console.activities import many as bulk
+from console import flash_messages
 from console.activities.detail import detail
 from console.activities.listing import listing
-from console.activities.many import NotAsked
 from console.activities.query_language import QueryFault
 from console.activities.texts import texts
-from console.api_door import ask
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console.inbox.items import Refused
+from console.internal_api import call_api
+from console.page import ACTING, LOOKING, Desk, page, shown
 from tenants.models import Role
+
+from . import actions, bulk
+from .bulk import NotAsked
 
 
 @page("activities")
@@ -40,17 +40,17 @@ def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
     refusal = None
     if request.method == "POST":
         try:
-            changed, words = acting.act(request, desk.who, activity_id)
+            changed, words = actions.act(request, desk.who, activity_id)
         except Refused as refused:
             refusal = refused
         else:
-            return telling.done(request, desk, reverse("console:activity", args=[changed]), words)
+            return flash_messages.done(request, desk, reverse("console:activity", args=[changed]), words)
     found = detail(desk.who, activity_id)
     context = {
         "detail": found,
         "activity": found.activity,
         "refusal": refusal,
-        "roles": acting.roles() if "reassign" in found.deeds else (),
+        "roles": actions.roles() if "reassign" in found.deeds else (),
     }
     return shown(
         request, desk, "console/activities/one.html", context, status=refusal.status if refusal else 200
@@ -103,13 +103,13 @@ def job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
 def stop_job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
     """What is done stays done; the rest stays as it is."""
     address = reverse("console:activities_bulk_job", args=[job_id])
-    reply = ask(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    reply = call_api(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{desk.query}")
-    return telling.done(request, desk, address, "It was stopped.")
+    return flash_messages.done(request, desk, address, "It was stopped.")
 
 
 def _may_operate(desk: Desk) -> bool:

@@ -7,10 +7,11 @@ from http import HTTPStatus
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import api_door, telling
-from console.agents import reads
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console import flash_messages, internal_api
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, Desk, page, shown
+
+from . import queries
 
 NOT_OFFERED = "This page does not offer that."
 CHANGED = "It has changed since you looked: see what is in production now, and decide anew."
@@ -20,7 +21,7 @@ LONGEST_REVISION = 9  # digits
 @page("agents")
 def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Every role, with how its runs went lately."""
-    found = reads.agents(desk.tenant_id)
+    found = queries.agents(desk.tenant_id)
     return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
@@ -31,10 +32,10 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
     if request.method == "POST":
         try:
             words = _act(request, desk, role)
-            return telling.done(request, desk, reverse("console:agent", args=[role]), words)
+            return flash_messages.done(request, desk, reverse("console:agent", args=[role]), words)
         except Refused as refused:
             refusal = refused
-    found = reads.agent(desk.tenant_id, role)
+    found = queries.agent(desk.tenant_id, role)
     if found is None:
         raise Http404
     context = {"one": found, "may_deploy": desk.who.is_platform_admin, "refusal": refusal}
@@ -45,22 +46,22 @@ def _act(request: HttpRequest, desk: Desk, role: str) -> str:
     deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if deed == "roll_back":
         # Of two who see the same version fail, the second must not roll back what the first has brought back.
-        reply = api_door.ask(request, desk.who, "POST", f"{address}/rollback/", version=seen)
+        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/rollback/", version=seen)
         words = "Rolled back"
     elif deed == "check":
-        reply = api_door.ask(request, desk.who, "POST", f"{address}/check/")
+        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/check/")
         words = "A worker looks at its endpoint within seconds"
     elif deed.startswith("promote:"):
-        wanted = reads.deployment_id(deed.removeprefix("promote:"))
+        wanted = queries.deployment_id(deed.removeprefix("promote:"))
         path = f"{address}/deployments/{wanted}/promote/"
-        reply = api_door.ask(request, desk.who, "POST", path, version=seen)
+        reply = internal_api.call_api(request, desk.who, "POST", path, version=seen)
         words = "In production now"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if reply.status == HTTPStatus.PRECONDITION_FAILED:
         raise Refused(CHANGED)
     if not reply.ok:
-        raise telling.refusal_of(reply)
+        raise flash_messages.refusal_of(reply)
     return words
 
 

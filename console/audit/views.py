@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from console.audit import reads
-from console.audit.sought import OUTCOMES, Sought
 from console.csv_export import csv_of
 from console.for_admins import for_admins
-from console.pages import Desk, page, shown
+from console.page import Desk, page, shown
+
+from . import queries
+from .queries import OUTCOMES, Sought
 
 HEADS = (
     "number", "at", "actor kind", "actor", "operation", "outcome", "object kind", "object", "changes", "detail", "request", "address",
@@ -20,7 +21,7 @@ HEADS = (
 @for_admins("The audit trail")
 def trail(request: HttpRequest, desk: Desk) -> HttpResponse:
     """The newest entries that fit, a page at a time."""
-    found = reads.trail(desk.tenant_id, Sought.read(request.GET))
+    found = queries.trail(desk.tenant_id, Sought.read(request.GET))
     return shown(request, desk, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
 
 
@@ -28,5 +29,5 @@ def trail(request: HttpRequest, desk: Desk) -> HttpResponse:
 @for_admins("The audit trail")
 def export(request: HttpRequest, desk: Desk) -> HttpResponse:
     """The entries that fit, newest first, up to ten thousand."""
-    found = reads.all_of(desk.tenant_id, Sought.read(request.GET))
-    return csv_of(f"audit-{desk.who.tenant}", HEADS, (reads.cells(entry) for entry in found))
+    found = queries.all_of(desk.tenant_id, Sought.read(request.GET))
+    return csv_of(f"audit-{desk.who.tenant}", HEADS, (queries.cells(entry) for entry in found))

@@ -7,12 +7,13 @@ from uuid import UUID
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import telling
-from console.dead_letters import reads, replaying
-from console.dead_letters.replaying import Counted
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console import flash_messages
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, Desk, page, shown
 from tenants.models import Role
+
+from . import queries, replay
+from .replay import Counted
 
 MOST_PAGES = 1_000
 
@@ -22,7 +23,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     """What failed alike, together. Open failures only, unless `?state=all`."""
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
-    found = reads.letters(desk.tenant_id, only_open=only_open, role=role)
+    found = queries.letters(desk.tenant_id, only_open=only_open, role=role)
     return shown(request, desk, "console/dead_letters/every.html", {"letters": found})
 
 
@@ -33,10 +34,10 @@ def alike(request: HttpRequest, desk: Desk, fingerprint: str) -> HttpResponse:
     counted: Counted | None = None
     if request.method == "POST":
         try:
-            counted = replaying.count(request, desk.who, fingerprint) if _counts(request) else None
+            counted = replay.count(request, desk.who, fingerprint) if _counts(request) else None
             if counted is None:
                 words = _act(request, desk, fingerprint)
-                return telling.done(
+                return flash_messages.done(
                     request, desk, reverse("console:dead_letters_alike", args=[fingerprint]), words
                 )
         except Refused as refused:
@@ -45,13 +46,13 @@ def alike(request: HttpRequest, desk: Desk, fingerprint: str) -> HttpResponse:
 
 
 def _counts(request: HttpRequest) -> bool:
-    return request.POST.get("deed", "") in replaying.COUNTS
+    return request.POST.get("deed", "") in replay.COUNTS
 
 
 def _act(request: HttpRequest, desk: Desk, fingerprint: str) -> str:
     if request.POST.get("letter"):
-        return replaying.one(request, desk.who, _id_of(request))
-    return replaying.act(request, desk.who, fingerprint)
+        return replay.one(request, desk.who, _id_of(request))
+    return replay.act(request, desk.who, fingerprint)
 
 
 def _id_of(request: HttpRequest) -> UUID:
@@ -67,7 +68,7 @@ def _alike(
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
         raise Http404
-    found = reads.alike(desk.tenant_id, fingerprint, page=int(number[:6]))
+    found = queries.alike(desk.tenant_id, fingerprint, page=int(number[:6]))
     if found is None:
         raise Http404
     context = {

@@ -5,12 +5,13 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import api_door, telling
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.queues import reads
-from console.refusals import Refused
+from console import flash_messages, internal_api
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, Desk, page, shown
 from tenants import pausing
 from tenants.models import Role
+
+from . import queries
 
 BOTH = (*LOOKING, *ACTING)
 DEEDS = {"pause": "Paused", "resume": "Goes on"}
@@ -24,7 +25,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
         refusal = _switch_tenant(request, desk)
         if refusal is None:
             words = f"{DEEDS[request.POST['deed']]}: all work of {desk.who.tenant}"
-            return telling.done(request, desk, reverse("console:queues"), words)
+            return flash_messages.done(request, desk, reverse("console:queues"), words)
         return _every(request, desk, refusal)
     return _every(request, desk)
 
@@ -38,12 +39,12 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
         if deed not in DEEDS:
             refusal = Refused(NOT_OFFERED, status=400)
         else:
-            reply = api_door.ask(request, desk.who, "POST", f"/queues/{role}/{deed}/")
+            reply = internal_api.call_api(request, desk.who, "POST", f"/queues/{role}/{deed}/")
             if reply.ok:
                 words = f"{DEEDS[deed]}: {role}. In force within two seconds"
-                return telling.done(request, desk, reverse("console:queue", args=[role]), words)
-            refusal = telling.refusal_of(reply)
-    found = reads.one_queue(desk.tenant_id, role)
+                return flash_messages.done(request, desk, reverse("console:queue", args=[role]), words)
+            refusal = flash_messages.refusal_of(reply)
+    found = queries.one_queue(desk.tenant_id, role)
     if found is None:
         raise Http404
     context = {"queue": found, "may_switch": desk.who.role.includes(Role.OPERATOR), "refusal": refusal}
@@ -52,7 +53,7 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
 
 def _every(request: HttpRequest, desk: Desk, refusal: Refused | None = None) -> HttpResponse:
     context = {
-        "queues": reads.queues(desk.tenant_id),
+        "queues": queries.queues(desk.tenant_id),
         "may_switch": desk.who.role.includes(Role.ADMIN),
         "refusal": refusal,
     }

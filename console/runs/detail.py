@@ -14,12 +14,12 @@ from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
 from activities.models import Activity
-from console.states import tone_of
-from pipelines import picture, selectors, versions
+from console.labels import tone_of
+from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
+from pipelines.diagram import Counts, StepPicture
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState, StepReason, StepState
-from pipelines.picture import Counts, StepPicture
 from pipelines.selectors import BranchShown, StepShown
 from tenants import clock
 from tenants.context import tenant_scope
@@ -133,7 +133,7 @@ def _drawn(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
         definition = versions.compiled(run.version_id).definition
     except DefinitionError:
         return SafeString("")  # An old version that the present program cannot read; the steps are listed.
-    svg = picture.draw(
+    svg = diagram.draw(
         definition,
         {step.shown.run.step: _pictured(step, tenant) for step in steps},
         title=f"{definition.name}: {run.status}",

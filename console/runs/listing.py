@@ -10,8 +10,8 @@ from uuid import UUID
 
 from django.http import Http404
 
-from console.places import Place, page_of
-from console.states import tone_of
+from console.cursor import Place, page_of
+from console.labels import tone_of
 from pipelines import selectors
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState

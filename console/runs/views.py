@@ -10,14 +10,15 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from console import telling
-from console.api_door import ask
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
-from console.runs import again
+from console import flash_messages
+from console.inbox.items import Refused
+from console.internal_api import call_api
+from console.page import ACTING, LOOKING, Desk, page, shown
 from console.runs.detail import detail
 from console.runs.listing import listing
 from tenants.models import Role
+
+from . import replay
 
 
 @page("runs")
@@ -43,14 +44,14 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     refusal = None
     if request.method == "POST":
         try:
-            new = again.replay(request, desk.who, run_id)
+            new = replay.replay(request, desk.who, run_id)
         except Refused as refused:
             refusal = refused
         else:
             words = "The run is done again from this step."
-            return telling.done(request, desk, reverse("console:run", args=[new]), words)
-    step = again.step_of(request)
-    found = again.again(desk.tenant_id, run_id, step)
+            return flash_messages.done(request, desk, reverse("console:run", args=[new]), words)
+    step = replay.step_of(request)
+    found = replay.again(desk.tenant_id, run_id, step)
     context = {
         "again": found,
         "run": found.run,
@@ -64,14 +65,14 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
 
 
 def _cancelled(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
-    reply = ask(request, desk.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
+    reply = call_api(request, desk.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     address = reverse("console:run", args=[run_id])
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{desk.query}")
-    return telling.done(request, desk, address, "The run was cancelled.")
+    return flash_messages.done(request, desk, address, "The run was cancelled.")
 
 
 def _refuse_lookers(desk: Desk) -> None:

@@ -11,14 +11,14 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from console import telling
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console import flash_messages
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, Desk, page, shown
 from console.saved_views.queries import PAGES, address_of, in_words, query_of
+from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.saved_views import arranging
-from tenants.saved_views.models import LONGEST_NAME, SavedView
+from tenants.models.saved_views import LONGEST_NAME, SavedView
 
 NOT_OFFERED = "This page does not offer that."
 
@@ -33,7 +33,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
         except Refused as refused:
             refusal = refused
     with tenant_scope(desk.tenant_id):
-        found = arranging.views_of(desk.who)
+        found = saved_views.views_of(desk.who)
     kept = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
     context: dict[str, Any] = {
         "groups": [(PAGES[name][0], [_line(view, desk) for view in views]) for name, views in kept],
@@ -67,7 +67,7 @@ def _act(request: HttpRequest, desk: Desk) -> HttpResponse:
         raise Refused(NOT_OFFERED, status=400)
     try:
         return deeds[deed]()
-    except arranging.ViewRefused as error:
+    except saved_views.ViewRefused as error:
         raise Refused(str(error), status=error.status, field="name") from error
 
 
@@ -75,7 +75,7 @@ def _kept(request: HttpRequest, desk: Desk) -> HttpResponse:
     where = request.POST.get("page", "")
     if where not in PAGES:
         raise Refused(NOT_OFFERED, status=400)
-    view = arranging.keep(
+    view = saved_views.keep(
         desk.who,
         page=where,
         name=request.POST.get("name", ""),
@@ -88,22 +88,22 @@ def _kept(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 def _renamed(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
-    view = arranging.rename(desk.who, view_id, request.POST.get("name", ""))
+    view = saved_views.rename(desk.who, view_id, request.POST.get("name", ""))
     return _told(request, desk, f"It is called “{view.name}” now.")
 
 
 def _shared(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
-    view = arranging.share(desk.who, view_id)
+    view = saved_views.share(desk.who, view_id)
     return _told(request, desk, f"Everybody in the tenant finds “{view.name}” now.")
 
 
 def _deleted(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
-    view = arranging.delete(desk.who, view_id)
+    view = saved_views.delete(desk.who, view_id)
     return _on_to(request, desk, view, f"“{view.name}” is deleted. Here it can be saved again.")
 
 
 def _told(request: HttpRequest, desk: Desk, words: str) -> HttpResponse:
-    return telling.done(request, desk, reverse("console:saved_views"), words)
+    return flash_messages.done(request, desk, reverse("console:saved_views"), words)
 
 
 def _on_to(request: HttpRequest, desk: Desk, view: SavedView, words: str) -> HttpResponse:

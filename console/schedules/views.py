@@ -8,12 +8,13 @@ from uuid import UUID
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import api_door, telling
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
-from console.schedules import reads
-from console.schedules.trial import TrialForm
+from console import flash_messages, internal_api
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, Desk, page, shown
 from tenants.models import Role
+
+from . import queries
+from .preview import TrialForm
 
 BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
 NOT_OFFERED = "This page does not offer that."
@@ -24,7 +25,7 @@ TIMES = 10
 def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     """The schedules, and what they will do in the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    found = reads.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
+    found = queries.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
     may_try = desk.who.role.includes(Role.OPERATOR)
     return shown(request, desk, "console/schedules/every.html", {"listing": found, "may_try": may_try})
 
@@ -49,10 +50,12 @@ def one(request: HttpRequest, desk: Desk, schedule_id: UUID) -> HttpResponse:
             forecast = _dry_run(request, desk, schedule_id)
             if forecast is None:
                 words = _act(request, desk, schedule_id)
-                return telling.done(request, desk, reverse("console:schedule", args=[schedule_id]), words)
+                return flash_messages.done(
+                    request, desk, reverse("console:schedule", args=[schedule_id]), words
+                )
         except Refused as refused:
             refusal = refused
-    found = reads.one(desk.tenant_id, schedule_id)
+    found = queries.one(desk.tenant_id, schedule_id)
     if found is None:
         raise Http404
     context = {
@@ -69,24 +72,24 @@ def _dry_run(request: HttpRequest, desk: Desk, schedule_id: UUID) -> Any:
     if request.POST.get("deed") != "dry_run":
         return None
     address = f"/schedules/{schedule_id}/preview/"
-    reply = api_door.ask(request, desk.who, "GET", address, query={"count": TIMES})
+    reply = internal_api.call_api(request, desk.who, "GET", address, query={"count": TIMES})
     if not reply.ok:
-        raise telling.refusal_of(reply)
+        raise flash_messages.refusal_of(reply)
     return reply.data
 
 
 def _act(request: HttpRequest, desk: Desk, schedule_id: UUID) -> str:
     deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
     if deed == "run":
-        reply = api_door.ask(request, desk.who, "POST", f"{address}run/")
+        reply = internal_api.call_api(request, desk.who, "POST", f"{address}run/")
         words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
     elif deed in ("on", "off"):
-        reply = api_door.ask(request, desk.who, "PATCH", address, {"enabled": deed == "on"})
+        reply = internal_api.call_api(request, desk.who, "PATCH", address, {"enabled": deed == "on"})
         words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if not reply.ok:
-        raise telling.refusal_of(reply)
+        raise flash_messages.refusal_of(reply)
     return words
 
 
@@ -94,7 +97,7 @@ def _given(request: HttpRequest, desk: Desk) -> dict[str, Any]:
     """What the form begins with: the schedule that the address names, or nothing."""
     named = request.GET.get("schedule", "")
     try:
-        found = reads.one(desk.tenant_id, UUID(named)) if named else None
+        found = queries.one(desk.tenant_id, UUID(named)) if named else None
     except ValueError:
         found = None
     return TrialForm.members_of(found.schedule) if found else {}

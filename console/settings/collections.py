@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from console.settings import arranging
-from console.settings.arranging import Arranged
+from . import actions
+from .actions import Arranged
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ COLLECTIONS: Mapping[str, Collection] = {
         "How much runs may consume. In force within two seconds; what a new one's period has seen already counts.",
         (("Name", "name"), ("Role", "agent_role"), ("Unit", "unit"), ("Period", "period"), ("Cap", "cap"), ("Spent", "spent"),
          ("Kept", "reserved")),
-        arranging.NewBudget, arranging.ChangedBudget,
+        actions.NewBudget, actions.ChangedBudget,
         removal="It counts no more, and what waits for it goes on. The ledger keeps what was spent.",
     ),
     "channels": Collection(
         "Channels", "channel", "Connections to the outside that agents rely on, and whether they still open anything.",
         (("Name", "name"), ("Kind", "kind"), ("Status", "status"), ("Expires", "expires_at")),
-        arranging.ChannelForm, arranging.ChannelForm,
+        actions.ChannelForm, actions.ChannelForm,
         (Deed("expire", "Has expired", "Said to have expired", ask="Raise an alert that it opens nothing any more?"),
          Deed("disable", "Switch off", "Switched off"), Deed("reactivate", "Works again", "Works again", "good")),
         removal="Agents are not told of it any more.",
@@ -56,7 +56,7 @@ COLLECTIONS: Mapping[str, Collection] = {
     "notification-channels": Collection(
         "Notifications", "notification channel", "Where people are told of alerts. A target goes in and is not shown again.",
         (("Name", "name"), ("Kind", "kind"), ("Target", "target"), ("Alerts", "kinds"), ("On", "enabled")),
-        arranging.NewNotification, arranging.ChangedNotification,
+        actions.NewNotification, actions.ChangedNotification,
         (Deed("test", "Send a test", "A test is on its way"),
          Deed("renew-secret", "New secret", "It has a new secret", ask="Messages are signed with both until the next renewal.")),
         removal="What is still on its way there is not sent any more.",
@@ -65,7 +65,7 @@ COLLECTIONS: Mapping[str, Collection] = {
         "Webhooks", "webhook", "Where events are sent. A secret is shown once, when it is made.",
         (("Address", "url"), ("Description", "description"), ("Events", "kinds"), ("On", "enabled"), ("Switched off because", "off_reason"),
          ("Failing since", "failing_since")),
-        arranging.WebhookForm, arranging.WebhookForm,
+        actions.WebhookForm, actions.WebhookForm,
         (Deed("test", "Send a test", "A test is on its way"),
          Deed("rotate", "New secret", "It has a new secret", ask="The one before signs as well for 24 hours.")),
         removal="What is still on its way there is not sent any more, and its log goes with it.",

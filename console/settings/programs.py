@@ -10,13 +10,14 @@ from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import telling
-from console.api_forms import WordsField
+from console import flash_messages
 from console.for_admins import for_admins
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console.inbox.items import Refused
+from console.internal_api import WordsField
+from console.page import ACTING, LOOKING, Desk, page, shown
 from console.settings.tabs import tabs
-from tenants import clock, minting
+from tenants import clock
+from tenants import tokens as tenant_tokens
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.tokens import InvalidScope
@@ -56,11 +57,13 @@ def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
                 form = TokenForm(request.POST)
                 made = _make(desk, form)
             else:
-                return telling.done(request, desk, reverse("console:settings_tokens"), _revoke(request, desk))
+                return flash_messages.done(
+                    request, desk, reverse("console:settings_tokens"), _revoke(request, desk)
+                )
         except Refused as refused:
             refusal = refused
     with tenant_scope(desk.tenant_id):
-        found = minting.tokens_of(desk.tenant_id)
+        found = tenant_tokens.tokens_of(desk.tenant_id)
     context: dict[str, Any] = {
         "tokens": found,
         "now": clock.now(),
@@ -79,13 +82,13 @@ def _make(desk: Desk, form: TokenForm) -> Any:
     given = form.cleaned_data
     lasting = timedelta(days=given["days"]) if given["days"] else None
     try:
-        token, secret = minting.make(
+        token, secret = tenant_tokens.mint(
             desk.who, given["name"], Role(given["role"]), lasting=lasting, scopes=given["scopes"]
         )
     except InvalidScope as error:
         form.add_error("scopes", str(error))
         return None
-    except minting.MintingRefused as error:
+    except tenant_tokens.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
     return {"token": token, "secret": secret}
 
@@ -94,12 +97,12 @@ def _revoke(request: HttpRequest, desk: Desk) -> str:
     deed, _, token = request.POST.get("deed", "").partition(":")
     if deed != "revoke":
         raise Refused(NOT_OFFERED, status=400)
-    if refusal := telling.refuse_unsure(request):
+    if refusal := flash_messages.refuse_unsure(request):
         raise refusal
     try:
-        revoked = minting.revoke(desk.who, UUID(token))
+        revoked = tenant_tokens.revoke_by_admin(desk.who, UUID(token))
     except ValueError as error:
         raise Http404 from error
-    except minting.MintingRefused as error:
+    except tenant_tokens.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
     return f"Revoked: {revoked.name}. Within a second nobody can use it"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.urls import path
 
-from console.settings import people, programs, views
+from . import members, programs, views
 
 urlpatterns = [
-    path("", people.members, name="settings"),
+    path("", members.members, name="settings"),
     path("tokens/", programs.tokens, name="settings_tokens"),
     path("<slug:key>/", views.collection, name="settings_collection"),
     path("<slug:key>/<uuid:item_id>/", views.item, name="settings_item"),

@@ -11,11 +11,11 @@ from uuid import UUID
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from console import api_door, telling
-from console.api_door import Reply
+from console import flash_messages, internal_api
 from console.for_admins import for_admins
-from console.pages import ACTING, LOOKING, Desk, page, shown
-from console.refusals import Refused
+from console.inbox.items import Refused
+from console.internal_api import Reply
+from console.page import ACTING, LOOKING, Desk, page, shown
 from console.settings.collections import COLLECTIONS, Collection
 from console.settings.tabs import tabs
 
@@ -33,9 +33,13 @@ def collection(request: HttpRequest, desk: Desk, key: str) -> HttpResponse:
     if request.method == "POST" and (made := form.send(request, desk.who, "POST", f"/{key}/")):
         if not (secret := made.data.get("secret") or ""):
             words = f"Made: {what.one} {_name_of(what, made.data)}"
-            return telling.done(request, desk, reverse("console:settings_collection", args=[key]), words)
+            return flash_messages.done(
+                request, desk, reverse("console:settings_collection", args=[key]), words
+            )
         form = what.new()
-    found = api_door.found(api_door.ask(request, desk.who, "GET", f"/{key}/", query={"limit": MOST_LISTED}))
+    found = internal_api.found(
+        internal_api.call_api(request, desk.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
+    )
     context = {
         "what": what,
         "key": key,
@@ -52,7 +56,7 @@ def collection(request: HttpRequest, desk: Desk, key: str) -> HttpResponse:
 def item(request: HttpRequest, desk: Desk, key: str, item_id: UUID) -> HttpResponse:
     """One of them. A POST changes it, does one of its deeds, sends a delivery again, or removes it."""
     what, address = _known(key), f"/{key}/{item_id}/"
-    present = api_door.found(api_door.ask(request, desk.who, "GET", address))
+    present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
     refusal: Refused | None = None
     form, secret = what.changed(present=present), ""
     if request.method == "POST":
@@ -60,15 +64,15 @@ def item(request: HttpRequest, desk: Desk, key: str, item_id: UUID) -> HttpRespo
             if request.POST.get("deed") == "save":
                 form = what.changed(request.POST, present=present)
                 if form.send(request, desk.who, "PUT", address, version=_version(request)):
-                    return telling.done(request, desk, _here(key, item_id), "Saved")
+                    return flash_messages.done(request, desk, _here(key, item_id), "Saved")
             else:
                 reply, words, onward = _act(request, desk, what, key, item_id)
                 secret = _secret_of(reply)
                 if not secret:
-                    return telling.done(request, desk, onward, words)
+                    return flash_messages.done(request, desk, onward, words)
         except Refused as refused:
             refusal = refused
-        present = api_door.found(api_door.ask(request, desk.who, "GET", address))
+        present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
     context = {
         "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "refusal": refusal, "secret": secret,
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
@@ -88,21 +92,21 @@ def _act(
     if deed is not None:
         version = None if name == "test" else _version(request)
         reply, words = (
-            api_door.ask(request, desk.who, "POST", f"{address}{name}/", version=version),
+            internal_api.call_api(request, desk.who, "POST", f"{address}{name}/", version=version),
             deed.done,
         )
     elif name == "again" and what.has_log:
         place = f"{address}deliveries/{_id(delivery)}/redeliver/"
-        reply, words = api_door.ask(request, desk.who, "POST", place), "It is sent again"
+        reply, words = internal_api.call_api(request, desk.who, "POST", place), "It is sent again"
     elif name == "remove":
-        if refusal := telling.refuse_unsure(request):
+        if refusal := flash_messages.refuse_unsure(request):
             raise refusal
-        reply = api_door.ask(request, desk.who, "DELETE", address, version=_version(request))
+        reply = internal_api.call_api(request, desk.who, "DELETE", address, version=_version(request))
         words, here = f"Removed: the {what.one}", reverse("console:settings_collection", args=[key])
     else:
         raise Refused(NOT_OFFERED, status=400)
     if not reply.ok:
-        raise telling.refusal_of(reply)
+        raise flash_messages.refusal_of(reply)
     return reply, words, here
 
 
@@ -126,8 +130,8 @@ def _said(name: str, found: dict[str, Any]) -> Any:
 
 
 def _log(request: HttpRequest, desk: Desk, address: str) -> Any:
-    reply = api_door.ask(request, desk.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
-    return api_door.found(reply)["results"]
+    reply = internal_api.call_api(request, desk.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
+    return internal_api.found(reply)["results"]
 
 
 def _name_of(what: Collection, shown_as: Any) -> str:

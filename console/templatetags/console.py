@@ -14,14 +14,11 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from console.api_door import ONCE
 from console.charts import bars as drawn_bars
-from console.durations import from_now, in_words
-from console.icons import STROKES
-from console.navigation import address_of, groups
-from console.states import tone_of, words_of
-from console.wording import KINDS, named
-from tenants.events import kinds
+from console.internal_api import ONCE
+from console.labels import KINDS, from_now, in_words, named, tone_of, words_of
+from console.navigation import STROKES, address_of, groups
+from tenants.models import events
 
 register = template.Library()
 NOTHING = "\u2013"
@@ -48,7 +45,7 @@ def once() -> SafeString:
 @register.simple_tag
 def event_kinds() -> str:
     """What a page can listen to."""
-    return " ".join(kinds.KINDS)
+    return " ".join(events.KINDS)
 
 
 @register.inclusion_tag("console/menu.html", takes_context=True)

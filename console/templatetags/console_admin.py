@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from console import from_admin
+from console import navigation
 
 register = template.Library()
 
@@ -17,12 +17,12 @@ register = template.Library()
 @register.simple_tag
 def console_page(row: Any) -> str:
     """Where the console shows a row of the admin; empty when nowhere."""
-    return from_admin.console_page(row if isinstance(row, Model) else None)
+    return navigation.console_page(row if isinstance(row, Model) else None)
 
 
 @register.simple_tag(takes_context=True)
 def in_admin(context: template.Context, row: Model) -> SafeString:
     """A link to the row's page in the admin, for those who get in there; nothing for others."""
-    if not from_admin.may_enter(context["request"].user, row):
+    if not navigation.may_enter(context["request"].user, row):
         return SafeString("")
-    return format_html('<a class="aside" href="{}">Open in the admin</a>', from_admin.admin_page(row))
+    return format_html('<a class="aside" href="{}">Open in the admin</a>', navigation.admin_page(row))

@@ -7,10 +7,10 @@ from typing import Any
 from django import template
 
 from console.saved_views.queries import address_of, query_of
+from tenants import saved_views as tenant_saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.saved_views import arranging
-from tenants.saved_views.models import LONGEST_NAME
+from tenants.models.saved_views import LONGEST_NAME
 
 register = template.Library()
 
@@ -21,7 +21,7 @@ def saved_views(context: template.Context, page: str) -> dict[str, Any]:
     desk, request = context["desk"], context["request"]
     query = query_of(page, request.GET.urlencode())
     with tenant_scope(desk.tenant_id):
-        found = arranging.views_of(desk.who, page)
+        found = tenant_saved_views.views_of(desk.who, page)
     lines = [(view, address_of(page, view.query, desk.who.tenant), view.query == query) for view in found]
     return {
         "page": page,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 
 from console.csv_export import csv_of
-from console.pages import Desk, page, shown
-from console.usage import reads
-from console.usage.wanted import Wanted
+from console.page import Desk, page, shown
+
+from . import queries
+from .filters import Wanted
 
 HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens without a price")
 
@@ -16,14 +17,14 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 def usage(request: HttpRequest, desk: Desk) -> HttpResponse:
     """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
     wanted = Wanted.read(request.GET)
-    return shown(request, desk, "console/usage/usage.html", {"usage": reads.usage(desk.tenant_id, wanted)})
+    return shown(request, desk, "console/usage/usage.html", {"usage": queries.usage(desk.tenant_id, wanted)})
 
 
 @page("usage")
 def export(request: HttpRequest, desk: Desk, what: str) -> HttpResponse:
     """One of the tables of that page."""
     wanted = Wanted.read(request.GET)
-    found = reads.usage(desk.tenant_id, wanted)
+    found = queries.usage(desk.tenant_id, wanted)
     tables = {"days": found.days, "roles": found.roles, "pipelines": found.pipelines}
     if what not in tables:
         raise Http404

@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from console.probes import ask
-from orchestrator.metrics import asking
-from orchestrator.metrics.figures import Figures
+
+from . import probes
+from .collector import Figures
 
 PATIENCE_SECONDS = 5.0  # a scrape that takes longer is of no use to anybody
 
@@ -24,6 +25,6 @@ PATIENCE_SECONDS = 5.0  # a scrape that takes longer is of no use to anybody
 def metrics(request: HttpRequest) -> HttpResponse:
     """Always 200: what does not answer is missing, and `orchestrator_database_up` says so."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures(ask(asking.PROBES, patience_seconds=PATIENCE_SECONDS)))
+    registry.register(Figures(ask(probes.PROBES, patience_seconds=PATIENCE_SECONDS)))
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(registry), content_type=content_type)

@@ -87,7 +87,7 @@ CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
 
 SECRET_KEY = env("SECRET_KEY", default="")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
-CSRF_FAILURE_VIEW = "console.faults.form_refused"
+CSRF_FAILURE_VIEW = "console.error_pages.form_refused"
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 
@@ -118,7 +118,7 @@ MIDDLEWARE = [
     "tenants.middleware.RequestIdMiddleware",
     "tenants.tracing.requests.TracingMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "orchestrator.content_policy.ContentPolicyMiddleware",
+    "orchestrator.content_security.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -126,7 +126,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "tenants.signing_in.SigningInMiddleware",
+    "tenants.login_throttle.SigningInMiddleware",
     "tenants.middleware.AdminMiddleware",
 ]
 
@@ -144,7 +144,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "tenants.sight.broken_glass",
+                "tenants.admin_scope.broken_glass",
             ]
         },
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from orchestrator import log_lines
+from orchestrator import log_processors
 
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
 
@@ -29,9 +29,9 @@ _shared = [
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.ExtraAdder(),
-    log_lines.add_ids,
-    log_lines.short_exceptions,
-    log_lines.without_secrets,
+    log_processors.add_ids,
+    log_processors.short_exceptions,
+    log_processors.without_secrets,
 ]
 
 LOGGING: dict[str, Any] = {

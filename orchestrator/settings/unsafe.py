@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from orchestrator.flower_door import is_starting
+from orchestrator.flower_auth import is_starting
 
 NEEDED = (
     "DATABASE_URL",

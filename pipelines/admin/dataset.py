@@ -2,29 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
-from pipelines import datasets
-from pipelines.admin import dataset_upload
+from pipelines import datasets, keys
 from pipelines.data_sources import Source
-from pipelines.datasets import Declaration
+from pipelines.datasets import Declaration, Filled, Given
 from pipelines.definition.faults import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, as_json, page_of
 from tenants.context import APP, tenant_scope
+from tenants.redis import client
+
+# Rows from a file: looked at first, then stored. Between the two the file is kept for a while, for this person and dataset alone.
+
+
+TEMPLATE = "admin/pipelines/dataset/upload.html"
+Done = Callable[[HttpRequest, Dataset, str], HttpResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would be stored."""
+
+    outcome: str
+    names: list[str]
+    rows: list[list[Any]]
+    number: int
+    kept: str
+
+
+class _Refused(Exception):
+    """The file was not even looked at."""
+
+
+def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, done: Done) -> HttpResponse:
+    """The page that takes a file, shows what it would do, and does it."""
+    replace = "replace" in request.POST
+    shown: dict[str, Any] = {
+        "dataset": dataset, "replace": replace, "action": request.path, "title": f"Upload rows to {dataset}",
+        "came_from": page_of(Dataset, dataset.pk),
+    }  # fmt: skip
+    if request.method == "POST":
+        try:
+            if "store" in request.POST:
+                raw, name = _kept(request, dataset)
+                filled = datasets.fill(dataset.tenant_id, dataset.pk, _read(raw, name), replace=replace)
+                return done(request, dataset, _in_words(filled, "were"))
+            shown["preview"] = _preview(request, dataset, replace)
+        except DefinitionError as error:
+            shown["faults"] = error.faults
+        except (PipelineError, _Refused) as error:
+            shown["refusal"] = str(error)
+    return TemplateResponse(request, TEMPLATE, {**context, **shown})
+
+
+def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
+    file = request.FILES.get("file")
+    if file is None:
+        raise _Refused("Choose a file.")
+    most = settings.ORCHESTRATOR_DATASET_BODY_BYTES
+    if (file.size or 0) > most:
+        raise _Refused(f"The file has {file.size:,} bytes; {most:,} are taken at most.")
+    raw, name = file.read(), str(file.name)
+    given = _read(raw, name)
+    filled = datasets.fill(dataset.tenant_id, dataset.pk, given, replace=replace, dry_run=True)
+    names = list(dataset.fields)
+    rows = [[row.get(field) for field in names] for row in given.rows[:FIRST_ROWS]]
+    kept = keep(_owner(request, dataset), name, raw)
+    return Preview(_in_words(filled, "would be"), names, rows, len(given.rows), kept)
+
+
+def _kept(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
+    found = kept(_owner(request, dataset), request.POST.get("kept", ""))
+    if found is None:
+        raise _Refused("The file is no longer there. Choose it again.")
+    return found
+
+
+def _owner(request: HttpRequest, dataset: Dataset) -> str:
+    return f"{request.user.pk}:{dataset.pk}"
+
+
+def _read(raw: bytes, name: str) -> Given:
+    if name.lower().endswith(".csv"):
+        return datasets.read_csv(raw)
+    if name.lower().endswith(".json"):
+        return datasets.read_json(raw)
+    raise _Refused("The name of the file must end with .csv or .json.")
+
+
+def _in_words(filled: Filled, verb: str) -> str:
+    return f"{filled.added:,} rows {verb} added, {filled.updated:,} changed and {filled.removed:,} removed; {filled.rows:,} in all."
+
 
 FIRST_ROWS = 20
 
@@ -159,7 +246,7 @@ class DatasetAdmin(PlatformAdmin):
         if found is None or found.source not in (Source.DB, Source.CACHE):
             return HttpResponseRedirect(reverse("admin:pipelines_dataset_changelist"))
         context = {**self.admin_site.each_context(request), "opts": self.opts}
-        return dataset_upload.page(request, found, context, done=self._uploaded)
+        return page(request, found, context, done=self._uploaded)
 
     def _uploaded(self, request: HttpRequest, dataset: Dataset, told: str) -> HttpResponse:
         self.log_change(request, dataset, told)
@@ -186,3 +273,25 @@ class DatasetRowAdmin(RecordAdmin):
     @display(description="Row")
     def shown(self, row: DatasetRow) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_json(row.data))
+
+
+# Files between the page that shows what is in them and the one that stores it: in Redis, for a quarter of an hour.
+
+
+SECONDS = 900
+
+
+def keep(owner: str, name: str, raw: bytes) -> str:
+    """Keep a file for its owner; the text by which they get it back."""
+    handle = secrets.token_urlsafe(16)
+    client().set(keys.file_of(owner, handle), orjson.dumps(name) + b"\n" + raw, ex=SECONDS)
+    return handle
+
+
+def kept(owner: str, handle: str) -> tuple[bytes, str] | None:
+    """The file and its name, or None when its time is over or it is somebody else's."""
+    found: Any = client().get(keys.file_of(owner, handle[:50]))
+    if found is None:
+        return None
+    name, _, raw = found.partition(b"\n")
+    return raw, orjson.loads(name)

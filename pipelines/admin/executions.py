@@ -18,6 +18,7 @@ from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, S
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.schedules import executions
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
@@ -28,7 +29,6 @@ from tenants.admin.bases import (
     badge,
     link_to,
 )
-from tenants.admin.deeds import Deed, DeedsAdmin
 
 EXECUTION_LABELS = {
     ExecutionStatus.RUNNING.value: "info",

@@ -14,12 +14,47 @@ from unfold.enums import ActionVariant
 
 from activities.models import Activity
 from pipelines import periods
-from pipelines.admin.period_runs import RunInline
+from pipelines.admin.run import RUN_LABELS
 from pipelines.exceptions import PipelineError
-from pipelines.models import DeliverablePeriod
+from pipelines.models import DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, as_json, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
+from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.bases import (
+    NOTHING,
+    RecordAdmin,
+    ShownInline,
+    TenantFilter,
+    actor_of,
+    as_json,
+    badge,
+    link_to,
+)
+
+# The runs of a month, below it.
+
+
+class RunInline(ShownInline):
+    """The runs in the order of the plan."""
+
+    model = PipelineRun
+    fields = ("run_link", "state", "unsettled", "started_at", "finished_at")
+    readonly_fields = fields
+    ordering = ("plan_item", "pk")
+    per_page = 50
+    verbose_name_plural = "Runs"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PipelineRun]:
+        rows: QuerySet[PipelineRun] = super().get_queryset(request)
+        return rows.select_related("version__pipeline").defer("input", "version__definition")
+
+    @display(description="Run")
+    def run_link(self, run: PipelineRun) -> SafeString:
+        return link_to(run, run.pk, run.name or run.version.pipeline.name)
+
+    @display(description="Status")
+    def state(self, run: PipelineRun) -> SafeString:
+        return badge(run.status, RUN_LABELS.get(run.status, ""))
+
 
 PERIOD_LABELS = {
     PeriodState.PLANNING.value: "warning",

@@ -12,17 +12,17 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from activities.models import Activity
-from pipelines import picture, versions
+from pipelines import diagram, versions
 from pipelines.definition import DefinitionError, PipelineDefinition
+from pipelines.diagram import Counts, StepPicture
 from pipelines.models import StepRun
 from pipelines.models.run import StepReason, StepState
-from pipelines.picture import Counts, StepPicture
 from pipelines.selectors import BranchCounts
 from tenants.admin.bases import page_of
 
 # The picture follows the reader's own setting; in the admin the theme's switch decides.
 _THEME = (
-    f".orc-picture .pipeline-picture{{{picture.LIGHT}}}.dark .orc-picture .pipeline-picture{{{picture.DARK}}}"
+    f".orc-picture .pipeline-picture{{{diagram.LIGHT}}}.dark .orc-picture .pipeline-picture{{{diagram.DARK}}}"
 )
 
 
@@ -46,7 +46,7 @@ def framed(
     title: str,
 ) -> SafeString:
     """The picture as a part of a page. It scrolls by itself when it is wide."""
-    svg = picture.draw(definition, states, title=title, counts=counts)
+    svg = diagram.draw(definition, states, title=title, counts=counts)
     # `draw` escapes every text and checks every link.
     parts = (SafeString(_THEME), SafeString(svg))
     return format_html('<div class="orc-picture"><style>{}</style>{}</div>', *parts)

@@ -17,8 +17,8 @@ from pipelines.admin.pictures import drawn
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
+from tenants.admin.actions import Deed, DeedsAdmin
 from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
-from tenants.admin.deeds import Deed, DeedsAdmin
 
 RUN_LABELS = {
     RunState.RUNNING.value: "info",

@@ -2,28 +2,152 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.http.multipartparser import MultiPartParserError
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers
+from rest_framework.parsers import BaseParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
 from pipelines import datasets
-from pipelines.api.dataset_bodies import (
-    DatasetBodySerializer,
-    DatasetPatchSerializer,
-    NewDatasetSerializer,
-)
-from pipelines.api.datasets_shown import DATASETS, DatasetSerializer
 from pipelines.api.large_bodies import LargeBodies
-from pipelines.data_sources import Source
-from pipelines.datasets import Declaration
-from pipelines.models import Dataset
+from pipelines.data_sources import FieldType, Source
+from pipelines.data_sources.catalogue import ABOUT_TABLES
+from pipelines.datasets import Declaration, Given
+from pipelines.exceptions import DatasetNotFound
+from pipelines.models import Dataset, DatasetRow
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.versions import Versioned
+from tenants.api.filters import refuse_unknown
+from tenants.api.parsers import BodyTooLarge, StrictJSONParser, body_limit
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+# What is sent about datasets and their rows.
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {"type": "string", "enum": list(FieldType)},
+        "example": {"id": "string", "enabled": "boolean", "createdAt": "datetime"},
+    }
+)
+class Fields(Member):
+    """Names of fields with their types."""
+
+
+@extend_schema_field({"type": "array", "items": {"type": "object"}})
+class Rows(serializers.Field[Any, Any, Any, Any]):
+    """A list; what is in it is looked at with the fields' types."""
+
+    default_error_messages = {"invalid": "must be a list of objects"}
+
+    def to_internal_value(self, data: Any) -> Given:
+        if not isinstance(data, list):
+            self.fail("invalid")
+        return Given(data)
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class DatasetPatchSerializer(StrictSerializer):
+    """What of a dataset is to change. Its name and source never do."""
+
+    location = Text(
+        allow_blank=True,
+        help_text="For the source api: an address that answers a list of objects.",
+        **OPTIONAL,
+    )
+    description = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
+    fields = Fields(help_text="A field `id` tells the rows apart.", **OPTIONAL)  # type: ignore[assignment]
+    rows = Rows(help_text="Instead of all rows that there are.", **OPTIONAL)
+
+
+class DatasetBodySerializer(DatasetPatchSerializer):
+    """A dataset. What is left out is emptied, but for its rows."""
+
+    name = Text(help_text="As in the address.", **OPTIONAL)
+    source = OneOf(choices=list(Source), help_text="As it is.", **OPTIONAL)  # type: ignore[assignment]
+    fields = Fields(help_text="A field `id` tells the rows apart.")
+
+
+class NewDatasetSerializer(DatasetPatchSerializer):
+    """A dataset to be made."""
+
+    name = Text(trim_whitespace=False, help_text=f"For data sources: {ABOUT_TABLES}.")
+    source = OneOf(  # type: ignore[assignment]
+        choices=list(Source), help_text="Where the rows are; db if left out.", **OPTIONAL
+    )
+    fields = Fields(help_text="A field `id` tells the rows apart.")
+    rows = Rows(help_text="The first rows.", **OPTIONAL)
+
+
+class RowsSerializer(StrictSerializer):
+    """Rows to add, or to change those with the same `id`."""
+
+    rows = Rows()
+
+
+class FileSerializer(serializers.Serializer[Any]):
+    """A file of rows: .csv or .json."""
+
+    file = serializers.FileField()
+
+
+# What is shown of datasets and their rows.
+
+
+DATASETS = "/api/v1/datasets/"
+
+
+class DatasetSerializer(Shown):
+    """A tenant's own table, or where its rows are found."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    source = serializers.CharField(  # type: ignore[assignment]  # a member of the object
+        help_text=f"One of {', '.join(Source)}."
+    )
+    location = serializers.CharField(help_text="The address of the rows, for the source api.")
+    description = serializers.CharField()
+    fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]  # a member of the object
+    row_count = serializers.SerializerMethodField(help_text="null where rows are not kept here.")
+    version = serializers.IntegerField(help_text="Raised by every change, also of rows; the ETag.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    link = serializers.SerializerMethodField()
+
+    def get_row_count(self, dataset: Dataset) -> int | None:
+        return datasets.number_of_rows(dataset)
+
+    def get_link(self, dataset: Dataset) -> str:
+        return f"{DATASETS}{dataset.name}/"
+
+
+class RowSerializer(serializers.Serializer[Any]):
+    """One row. `key` is its `id` as text, or an id of ours in a table without one."""
+
+    key = serializers.CharField()
+    data = serializers.DictField()  # type: ignore[assignment]  # a member, not the attribute
+
+
+class FilledSerializer(Shown):
+    """What came of the rows."""
+
+    added = serializers.IntegerField()
+    updated = serializers.IntegerField(help_text="Rows that were there and are different now.")
+    removed = serializers.IntegerField()
+    rows = serializers.IntegerField(help_text="How many there are now.")
+    version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
 
 
 class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
@@ -121,3 +245,160 @@ class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[mis
     def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
         changed = datasets.change(self.tenant_id, dataset.pk, **body, location_fault=self.location_fault)
         return Response(DatasetSerializer(changed).data)
+
+
+# Rows in the body of a request: as JSON, as CSV, or as a file of either in a form.
+#
+# What comes out is plain JSON data whichever it was, so that an Idempotency-Key recognises the same rows again.
+
+
+CSV = "text/csv"
+FILE = "file"  # the field of the form
+TEXTS = "texts"  # stands for the rows of a CSV
+
+
+class CsvParser(BaseParser):
+    """Reads `text/csv`: UTF-8, a header, quotes as in RFC 4180."""
+
+    media_type = CSV
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        limit = body_limit((parser_context or {}).get("view"))
+        return _plain(datasets.read_csv(_within(stream.read(limit + 1), limit)))
+
+
+class FileParser(MultiPartParser):
+    """Reads a form with one file, whose name ends with .csv or .json, or whose type says which it is."""
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        limit = body_limit((parser_context or {}).get("view"))
+        try:
+            form = super().parse(stream, media_type, parser_context)
+        except MultiPartParserError as error:
+            raise InvalidRequest([("", "the form cannot be read")]) from error
+        faults = [
+            (name, "is not a member of this form") for name in (*form.data, *form.files) if name != FILE
+        ]
+        if FILE not in form.files:
+            faults.append((FILE, "is required: a file of CSV or JSON"))
+        elif len(form.files.getlist(FILE)) > 1:
+            faults.append((FILE, "is given more than once"))
+        if faults:
+            raise InvalidRequest(faults)
+        file: Any = form.files[FILE]
+        raw = _within(file.read(limit + 1), limit)
+        kind = _kind_of(file)
+        return _plain(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}
+
+
+def given_in(data: Any) -> Given:
+    """The rows of a body that one of the parsers, or that for JSON, has read."""
+    if isinstance(data, dict) and data.keys() == {TEXTS}:
+        return Given([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
+    if isinstance(data, dict) and data.keys() - {"rows"}:
+        raise InvalidRequest([(name, "is not a member of this object") for name in data if name != "rows"])
+    if isinstance(data, dict) and not isinstance(data.get("rows"), list):
+        raise InvalidRequest([("rows", "must be a list of objects")])
+    return Given(data if isinstance(data, list) else data["rows"])
+
+
+def _plain(given: Given) -> dict[str, Any]:
+    return {TEXTS: [[line, row] for line, row in zip(given.lines, given.rows, strict=True)]}
+
+
+def _kind_of(file: Any) -> str:
+    name = str(file.name or "").lower()
+    if name.endswith(".csv"):
+        return CSV
+    if name.endswith(".json"):
+        return "application/json"
+    if file.content_type in (CSV, "application/json"):
+        return str(file.content_type)
+    raise InvalidRequest([(FILE, "must be a .csv or .json file")])
+
+
+def _within(raw: bytes, limit: int) -> bytes:
+    if len(raw) > limit:
+        raise BodyTooLarge(f"The body may have {limit} bytes at most.")
+    return raw
+
+
+# The rows of a dataset: listed, added, changed and deleted.
+
+
+REPLACE = "replace"
+
+
+class DatasetRows(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+    queryset = DatasetRow.objects
+    serializer_class = RowSerializer
+    parser_classes = (StrictJSONParser, CsvParser, FileParser)
+    allows_array = True
+    reject_duplicate_keys = True
+    ordering = ("id",)
+    scope = "datasets"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "destroy"), Role.ADMIN)
+
+    @operation(
+        "The rows of a dataset, in the order in which they were added",
+        answer=RowSerializer(many=True),
+        refusals=(400, 404, 409),
+    )
+    def list(self, request: Request, name: str) -> Response:
+        """Those that are kept in the database; others are read when a schedule runs."""
+        dataset = self._dataset(name)
+        datasets.refuse_not_listed(dataset)
+        own = self.get_queryset().filter(dataset_id=dataset.pk)
+        page = self.paginate_queryset(self.filter_queryset(own)) or []
+        return self.get_paginated_response([{"key": row.key, "data": row.data} for row in page])
+
+    @operation(
+        "Add rows, or change those with the same id",
+        request={
+            "application/json": RowsSerializer,
+            CSV: OpenApiTypes.STR,
+            "multipart/form-data": FileSerializer,
+        },
+        answer=FilledSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(
+            IDEMPOTENCY_KEY,
+            IF_MATCH,
+            OpenApiParameter(REPLACE, bool, "query", description="Remove all rows that are not given."),
+        ),
+    )
+    def create(self, request: Request, name: str) -> Response:
+        """As JSON, as CSV with a header, or as a file of either. All rows are stored, or none: every fault is named by its path."""
+        replace = self._replaces(request)
+        dataset = self._dataset(name)
+        self.check_if_match(dataset.version)
+        filled = datasets.fill(self.tenant_id, dataset.pk, given_in(request.data), replace=replace)
+        return Response(FilledSerializer(filled).data)
+
+    @operation("Delete a row", answer=None, status=204, refusals=(404, 409, 412), parameters=(IF_MATCH,))
+    def destroy(self, request: Request, name: str, key: str) -> Response:
+        dataset = self._dataset(name)
+        self.check_if_match(dataset.version)
+        datasets.remove(self.tenant_id, dataset.pk, key)
+        return Response(status=204)
+
+    def _dataset(self, name: str) -> Dataset:
+        rows = Dataset.objects.for_tenant(self.tenant_id)
+        if self.request.method not in ("GET", "HEAD"):
+            rows = rows.select_for_update()
+        found: Dataset | None = rows.filter(name=name).first()
+        if found is None:
+            raise DatasetNotFound(f"There is no dataset {name!r}.")
+        return found
+
+    def _replaces(self, request: Request) -> bool:
+        self.query_parameters = (REPLACE,)
+        refuse_unknown(request, self)
+        text = request.query_params.get(REPLACE, "false")
+        if text not in ("true", "false"):
+            raise InvalidRequest([(REPLACE, "must be true or false")])
+        return text == "true"

@@ -11,9 +11,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown
-from agents.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from pipelines import deliverables, periods
 from pipelines.api.errors import AlreadyExists
 from pipelines.api.periods import PERIODS, PeriodSerializer
@@ -21,7 +18,10 @@ from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
 from tenants import clock
-from tenants.api.versions import Versioned
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

@@ -11,19 +11,20 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities.api.operations import ReasonSerializer
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
-from pipelines.api.schedule_bodies import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions
 from pipelines.schedules.errors import ScheduleNotFound
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
+from tenants.api.strict import read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
+
+from .schedules import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
 
 
 class SchedulePart(ViewSetMixin, TenantView):

@@ -13,10 +13,6 @@ from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of as activity_link
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.shown import Shown
-from agents.api.strict import OPTIONAL, Json, StrictSerializer, read
 from pipelines import periods, selectors
 from pipelines.api.serializers import RUNS
 from pipelines.exceptions import PeriodNotFound
@@ -24,8 +20,12 @@ from pipelines.models import DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
 from pipelines.periods import PlanInvalid
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
+from tenants.api.serializers import Shown
+from tenants.api.strict import OPTIONAL, Json, StrictSerializer, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -181,7 +181,7 @@ class PeriodViewSet(Digested, TenantViewSet):
 class PeriodCancellation(Digested, TenantView):
     queryset = DeliverablePeriod.objects
     pagination_class = None
-    # It takes several transactions, see `pipelines.periods.ending`.
+    # It takes several transactions, see `pipelines.periods.starting`.
     in_one_transaction = False
     scope = "pipelines"
     required_role = Role.OPERATOR

@@ -9,10 +9,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.priorities import PriorityField, priority_of
 from activities.api.submissions import GivenInputSerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
+from activities.priorities import PriorityField, priority_of
 from pipelines import selectors, versions
 from pipelines.api.errors import AlreadyExists
 from pipelines.api.runs import shown_run
@@ -26,8 +24,10 @@ from pipelines.api.serializers import (
 from pipelines.exceptions import PipelineNotFound
 from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.versions import Versioned
+from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

@@ -10,23 +10,25 @@ import django_filters
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
-from pipelines import picture, selectors, versions
-from pipelines.api.serializers import PipelineRunSerializer
+from activities.api.submissions import GivenInputSerializer
+from pipelines import diagram, selectors, versions
+from pipelines.api.serializers import RUNS, PipelineRunSerializer
 from pipelines.cancellation import cancel_run
+from pipelines.diagram import StepPicture
 from pipelines.exceptions import PipelineNotFound
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
-from pipelines.picture import StepPicture
+from pipelines.replay import replay
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
 from tenants.api.renderers import JSONRenderer
+from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -144,7 +146,54 @@ class RunPicture(TenantView):
             for step in steps
         }
         definition = versions.compiled(run.version_id).definition
-        drawn = picture.draw(definition, states, title=f"{definition.name}: {run.status}")
+        drawn = diagram.draw(definition, states, title=f"{definition.name}: {run.status}")
         # Nothing in it may load or run anything, whoever opens it by itself.
         policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return HttpResponse(drawn, content_type=SVG, headers=policy)
+
+
+# Doing an ended run again from one of its steps.
+
+
+class RunReplaySerializer(StrictSerializer):
+    """From where, and on what."""
+
+    from_step = Text(max_length=63)
+    input = GivenInputSerializer(
+        help_text="What the step works on, instead of what the steps before it have left.", **OPTIONAL
+    )
+
+
+class RunReplay(Digested, TenantView):
+    queryset = PipelineRun.objects
+    pagination_class = None
+    scope = "pipelines"
+    required_role: ClassVar[Role] = Role.OPERATOR
+
+    @operation(
+        "Do an ended run again from one of its steps",
+        request=RunReplaySerializer,
+        answer=PipelineRunSerializer,
+        status=201,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+        examples=[
+            OpenApiExample(
+                "On other input",
+                {"from_step": "brief", "input": {"content": "Shorter."}},
+                request_only=True,
+            )
+        ],
+    )
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """The answer is a new run of the same version. Steps before `from_step` keep their outputs by reference; it and all that comes
+        after it is done anew, and so is what failed beside it. 409 while the run, or another replay of it, is under way."""
+        given = read(RunReplaySerializer, request.data)
+        self.refuse_changed(shown_run(self.tenant_id, run_id))
+        run = replay(
+            self.tenant_id, run_id, from_step=given["from_step"], given=given.get("input"),
+            actor=self.principal.actor, requested_identity=self.principal.identity,
+        )  # fmt: skip
+        return Response(
+            shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
+        )

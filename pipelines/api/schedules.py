@@ -6,40 +6,253 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.strict import read
-from pipelines.api.schedule_bodies import (
-    SCHEDULES,
-    ExecutionSerializer,
-    ForecastSerializer,
-    ScheduleBodySerializer,
-    ScheduleSerializer,
-)
-from pipelines.models import Schedule
-from pipelines.models.schedule import Repeat
-from pipelines.schedules import forecast, given, running, saving
+from activities.priorities import PriorityField
+from agents.api.configurations import RetrySerializer
+from pipelines.api.serializers import RUNS
+from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
+from pipelines.models.schedule import AfterOnce, Overlap, Repeat
+from pipelines.models.schedule_job import JobState
+from pipelines.schedules import editing, preview, sweeps
 from pipelines.schedules.errors import ScheduleNotFound
+from pipelines.schedules.preview import Forecast
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, refuse_unknown
-from tenants.api.versions import Versioned
+from tenants.api.serializers import Shown
+from tenants.api.strict import (
+    OPTIONAL,
+    Flag,
+    Json,
+    Member,
+    Moment,
+    OneOf,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
 
+# Schedules in requests and answers.
+
+
+SCHEDULES = "/api/v1/schedules/"
+
+CATCH_UP = {
+    "oneOf": [
+        {"type": "string", "enum": ["none", "latest"]},
+        {"type": "object", "properties": {"up_to": {"type": "integer"}}, "required": ["up_to"]},
+    ]
+}
+
+
+@extend_schema_field(CATCH_UP)
+class CatchUpField(Json):
+    """`none`, `latest` or `{up_to: n}`."""
+
+
+class ScheduleBodySerializer(StrictSerializer):
+    """A schedule. What is left out, or null, has its default. Bodies are read by `pipelines.schedules.editing`."""
+
+    name = Text(max_length=200, help_text="Unique among the tenant's schedules.")
+    description = Text(allow_blank=True, **OPTIONAL)
+    repeat = OneOf(choices=Repeat.values)
+    cron = Text(help_text="Minute, hour, day of the month, month, day of the week.", **OPTIONAL)
+    interval_ms = Whole(help_text="Instead of cron: milliseconds between two runs.", **OPTIONAL)
+    timezone = Text(help_text="Default: the platform's setting `timezone`.", **OPTIONAL)
+    start_at = Moment(help_text="When it happens once; a bound when it repeats by cron.", **OPTIONAL)
+    end_at = Moment(**OPTIONAL)
+    dst_gap = OneOf(choices=["shift", "skip"], **OPTIONAL)
+    dst_fold = OneOf(choices=["first", "second", "both"], **OPTIONAL)
+    jitter_seconds = Whole(**OPTIONAL)
+    target_type = OneOf(choices=["agent", "pipeline"])
+    agent_role = Text(**OPTIONAL)
+    pipeline = Text(help_text="The key of a pipeline.", **OPTIONAL)
+    params = Member(help_text="A value that is a data source string is expanded into jobs.", **OPTIONAL)
+    retry = RetrySerializer(**OPTIONAL)
+    timeout_seconds = Whole(min_value=1, max_value=86_400, **OPTIONAL)
+    priority = PriorityField(**OPTIONAL)
+    enabled = Flag(help_text="Default: true.", **OPTIONAL)
+    catch_up = CatchUpField(help_text="Default: latest.", **OPTIONAL)
+    overlap = OneOf(choices=Overlap.values, help_text="Default: skip.", **OPTIONAL)
+    after_once = OneOf(choices=AfterOnce.values, help_text="Default: disable.", **OPTIONAL)
+
+
+class ScheduleSerializer(serializers.Serializer[Any]):
+    """When an agent or a pipeline is run, with which parameters."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    repeat = serializers.CharField(help_text="once or repeating")
+    cron = serializers.CharField(allow_null=True)
+    interval_ms = serializers.IntegerField(allow_null=True)
+    timezone = serializers.CharField()
+    start_at = serializers.DateTimeField(allow_null=True)
+    end_at = serializers.DateTimeField(allow_null=True)
+    dst_gap = serializers.CharField()
+    dst_fold = serializers.CharField()
+    jitter_seconds = serializers.IntegerField()
+    target_type = serializers.CharField()
+    agent_role = serializers.CharField(allow_null=True)
+    pipeline = serializers.CharField(allow_null=True)
+    params = serializers.DictField()
+    retry = serializers.DictField()
+    timeout_seconds = serializers.IntegerField(allow_null=True)
+    priority = serializers.IntegerField()
+    enabled = serializers.BooleanField()
+    catch_up = CatchUpField()
+    overlap = serializers.CharField()
+    after_once = serializers.CharField()
+    next_run_at = serializers.DateTimeField(
+        allow_null=True, help_text="With its jitter. Null: it is switched off, or has no further time."
+    )
+    last_run_at = serializers.DateTimeField(allow_null=True)
+    created_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    link = serializers.CharField()
+
+    def to_representation(self, instance: Schedule) -> dict[str, Any]:
+        columns = ("next_run_at", "last_run_at", "created_by", "created_at", "updated_at", "version")
+        return {
+            "id": instance.pk,
+            **editing.members_of(instance),
+            **{name: getattr(instance, name) for name in columns},
+            "link": f"{SCHEDULES}{instance.pk}/",
+        }
+
+
+class ForecastErrorSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    message = serializers.CharField()
+
+
+class ForecastSerializer(serializers.Serializer[Any]):
+    """What would happen. Times are nominal: a schedule's jitter comes on top."""
+
+    fires_at = serializers.ListField(child=serializers.DateTimeField(), help_text="In UTC.")
+    fires_at_local = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="The same on the clocks of the schedule's zone, with their offset.",
+    )
+    timezone = serializers.CharField()
+    in_words = serializers.CharField()
+    jobs = serializers.IntegerField(help_text="That one firing would make, were it now.")
+    batches = serializers.IntegerField()
+    ends_after_seconds = serializers.FloatField(help_text="When the last batch starts, after the first.")
+    sample = serializers.ListField(child=serializers.DictField(), help_text="Parameters of the first jobs.")
+    errors = ForecastErrorSerializer(
+        many=True, help_text="Why this could not be saved, or which jobs their agent would refuse."
+    )  # type: ignore[assignment]  # a field, not the attribute
+    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+
+    def to_representation(self, instance: Forecast) -> dict[str, Any]:
+        zone = ZoneInfo(instance.timezone)
+        return {
+            "fires_at": instance.fires_at,
+            "fires_at_local": [local(moment, zone) for moment in instance.fires_at],
+            "timezone": instance.timezone,
+            "in_words": instance.in_words,
+            "jobs": instance.jobs,
+            "batches": instance.batches,
+            "ends_after_seconds": instance.ends_after.total_seconds(),
+            "sample": instance.sample,
+            "errors": instance.errors,
+            "notes": instance.notes,
+        }
+
+
+def local(moment: datetime, zone: ZoneInfo) -> str:
+    """As the clocks of the zone show it, to the second: 2027-03-14T03:00:00-04:00."""
+    return moment.astimezone(zone).isoformat(timespec="seconds")
+
+
+class ExecutionSerializer(Shown):
+    """One firing at work."""
+
+    id = serializers.UUIDField()
+    schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
+    schedule_name = serializers.CharField(help_text="Kept when the schedule is deleted.")
+    nominal_at = serializers.DateTimeField(allow_null=True, help_text="Null when it was started by hand.")
+    status = serializers.CharField(help_text=f"One of {', '.join(ExecutionStatus.values)}.")
+    jobs_created = serializers.IntegerField()
+    jobs_enqueued = serializers.IntegerField()
+    jobs_failed = serializers.IntegerField()
+    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]  # a field, not the attribute
+    metadata = serializers.DictField(help_text="Figures on the expansion.")
+    created_by = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    expanded_at = serializers.DateTimeField(allow_null=True, help_text="When the last job was recorded.")
+    finished_at = serializers.DateTimeField(allow_null=True)
+    jobs = serializers.SerializerMethodField()
+    link = serializers.SerializerMethodField()
+
+    def get_jobs(self, execution: ScheduleExecution) -> str:
+        return f"{_link_of(execution)}jobs/"
+
+    def get_link(self, execution: ScheduleExecution) -> str:
+        return _link_of(execution)
+
+
+def _link_of(execution: ScheduleExecution) -> str:
+    return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
+
+
+class ScheduleJobSerializer(Shown):
+    """One set of parameters of an execution, and what does it."""
+
+    id = serializers.UUIDField()
+    ordinal = serializers.IntegerField()
+    batch = serializers.IntegerField()
+    due_at = serializers.DateTimeField()
+    params = serializers.DictField()
+    state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
+    activity = serializers.UUIDField(source="activity_id", allow_null=True)
+    pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
+    error = serializers.DictField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    link = serializers.SerializerMethodField()
+
+    def get_link(self, job: ScheduleJob) -> str | None:
+        if job.activity_id:
+            return f"/api/v1/activities/{job.activity_id}/"
+        return f"{RUNS}{job.pipeline_run_id}/" if job.pipeline_run_id else None
+
+
+class FiringSerializer(Shown):
+    """A nominal time, or a row of skipped ones, and what became of it."""
+
+    nominal_at = serializers.DateTimeField()
+    last_at = serializers.DateTimeField(allow_null=True, help_text="The last of a row of skipped times.")
+    count = serializers.IntegerField(help_text="How many times this record stands for.")
+    state = serializers.CharField(help_text=f"One of {', '.join(FiringState.values)}.")
+    reason = serializers.CharField(help_text="Why it was skipped.")
+    at = serializers.DateTimeField(help_text="When this was decided.")
+
+
 COUNT = OpenApiParameter(
     "count",
     OpenApiTypes.INT,
-    description=f"How many times, 1 to {forecast.MOST}; {forecast.USUAL} if left out.",
+    description=f"How many times, 1 to {preview.MOST}; {preview.USUAL} if left out.",
 )
 AFTER = OpenApiParameter(
     "after",
@@ -98,7 +311,7 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     )
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
-        made = saving.create(self.tenant_id, request.data, actor=self.principal.actor)
+        made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
         return Response(
             ScheduleSerializer(made).data, status=201, headers={"Location": f"{SCHEDULES}{made.pk}/"}
         )
@@ -114,7 +327,7 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
         whole = request.data
         if isinstance(whole, Mapping):
-            whole = {**{name: None for name in given.MEMBERS if name != "enabled"}, **whole}
+            whole = {**{name: None for name in editing.MEMBERS if name != "enabled"}, **whole}
         return self._changed(pk, whole)
 
     @operation(
@@ -132,7 +345,7 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     def destroy(self, request: Request, pk: UUID) -> Response:
         """Its executions are kept, and what is under way goes on."""
         self.get_object()
-        saving.delete(self.tenant_id, pk, actor=self.principal.actor)
+        editing.delete(self.tenant_id, pk, actor=self.principal.actor)
         return Response(status=204)
 
     @operation(
@@ -149,12 +362,12 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         several run or queues one."""
         read(EmptySerializer, request.data)
         self.get_object()
-        shown = ExecutionSerializer(running.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
+        shown = ExecutionSerializer(sweeps.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
     def _changed(self, pk: UUID, members: Any) -> Response:
         self.get_object()
-        changed = saving.change(self.tenant_id, pk, members, actor=self.principal.actor)
+        changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor)
         return Response(ScheduleSerializer(changed).data)
 
 
@@ -181,7 +394,7 @@ class SchedulePreview(Preview):
             found = rows.filter(pk=schedule_id).first()
         if found is None:
             raise ScheduleNotFound(f"There is no schedule {schedule_id}.")
-        return Response(ForecastSerializer(forecast.of_saved(found, count=count, after=after)).data)
+        return Response(ForecastSerializer(preview.of_saved(found, count=count, after=after)).data)
 
 
 class UnsavedPreview(Preview):
@@ -198,7 +411,7 @@ class UnsavedPreview(Preview):
         """Nothing is written. Times are those from `start_at`, else from now; faults of the times are a 400, faults of the target and the
         parameters are among `errors`."""
         count, after = _asked(request, self)
-        found = forecast.of_members(self.tenant_id, request.data, count=count, after=after)
+        found = preview.of_members(self.tenant_id, request.data, count=count, after=after)
         return Response(ForecastSerializer(found).data)
 
 
@@ -206,10 +419,10 @@ def _asked(request: Request, view: TenantView) -> tuple[int, datetime | None]:
     """How many times, and from when on. Raises `InvalidRequest`."""
     refuse_unknown(request, view)
     faults: list[tuple[str, str]] = []
-    text = request.query_params.get("count", str(forecast.USUAL))
+    text = request.query_params.get("count", str(preview.USUAL))
     count = int(text) if text.isascii() and text.isdigit() and len(text) <= 3 else 0
-    if not 1 <= count <= forecast.MOST:
-        faults.append(("count", f"must be a whole number from 1 to {forecast.MOST}"))
+    if not 1 <= count <= preview.MOST:
+        faults.append(("count", f"must be a whole number from 1 to {preview.MOST}"))
     after = _moment(request.query_params.get("after"), faults)
     if faults:
         raise InvalidRequest(faults)

@@ -8,10 +8,10 @@ from typing import Any
 from rest_framework import serializers
 
 from activities.api.serializers import link_of as activity_link
-from agents.api.shown import Shown
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState, StepState
 from pipelines.selectors import MOST_BRANCHES, BranchShown, StepShown
+from tenants.api.serializers import Shown
 
 RUNS = "/api/v1/pipeline-runs/"
 PIPELINES = "/api/v1/pipelines/"

@@ -9,14 +9,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import configuration
-from agents.api.digests import Digested
-from agents.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from agents.api.settings_bodies import DAY, RetrySerializer
-from agents.api.strict import OPTIONAL, Flag, Member, StrictSerializer, Text, Whole, read
+from agents.api.configurations import DAY, RetrySerializer
 from pipelines.api.errors import AlreadyExists
 from pipelines.api.serializers import TEMPLATES, TemplateSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.models import ActivityTemplate
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Digested
+from tenants.api.strict import OPTIONAL, Flag, Member, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

@@ -2,16 +2,17 @@ from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
 from pipelines.api import executions
-from pipelines.api.dataset_rows import DatasetRows
 from pipelines.api.datasets import DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet
 from pipelines.api.periods import PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet
-from pipelines.api.replays import RunReplay
 from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPreview
 from pipelines.api.templates import TemplateViewSet
 from pipelines.api.usage import UsageReport
+
+from .datasets import DatasetRows
+from .runs import RunReplay
 
 router = SimpleRouter(use_regex_path=False)
 router.register("datasets", DatasetViewSet, basename="dataset")

@@ -14,8 +14,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.documentation import operation
 from pipelines.models import PipelineRun
+from tenants.api.documentation import operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import refuse_unknown
 from tenants.api.views import TenantView

@@ -7,17 +7,11 @@ checking     whether rows fit, with every fault by its path
 uploads      rows in a file: CSV or JSON
 """
 
-from pipelines.datasets.checking import Given, RowsInvalid
-from pipelines.datasets.declaring import (
-    Declaration,
-    change,
-    create,
-    delete,
-    fault_of_location,
-    schedules_reading,
-)
-from pipelines.datasets.filling import Filled, fill, number_of_rows, refuse_not_listed, remove
 from pipelines.datasets.uploads import BadUpload, read_csv, read_json
+
+from .declaration import Declaration, change, create, delete, fault_of_location, schedules_reading
+from .rows import Filled, fill, number_of_rows, refuse_not_listed, remove
+from .validation import Given, RowsInvalid
 
 __all__ = (
     "BadUpload",

@@ -8,10 +8,11 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines.datasets.checking import Given
 from pipelines.exceptions import PipelineError
 from pipelines.tables import BadTable, lines_of
 from tenants import strict_json
+
+from .validation import Given
 
 VALUES_PER_ROW = 101  # of JSON: as many as a table may have fields, and the row itself
 

@@ -1,10 +1,9 @@
 """Periods: a month of a deliverable, from its start over the plan to the end of its last run.
 
 `start_new_periods` is the monthly job. What follows is told by signals of activities (`pipelines.receivers`) and counted by
-`pipelines.tally`.
+`pipelines.period_counts`.
 """
 
-from pipelines.periods.ending import cancel_period
 from pipelines.periods.planning import (
     ask_again,
     follow_planner,
@@ -14,6 +13,8 @@ from pipelines.periods.planning import (
 )
 from pipelines.periods.plans import PlanInvalid
 from pipelines.periods.starting import start_new_periods, start_period
+
+from .starting import cancel_period
 
 __all__ = (
     "PlanInvalid",

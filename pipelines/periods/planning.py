@@ -9,27 +9,30 @@ Lock order: activity, period, and then the pipelines of the plan by their ids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import F
 
-from activities import approvals, cancellation, families, states
+from activities import activity_tree, cancellation, states
 from activities.alerts import raise_alert
 from activities.decision_rules import GENERAL_ROLE
+from activities.human_tasks import approvals
 from activities.models import Activity, OutputSpool
 from activities.models.alert import AlertKind
-from activities.states import LinkKind, Status
+from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, submit
-from pipelines import tally
+from pipelines import period_counts
 from pipelines.definition.faults import Fault
 from pipelines.exceptions import PeriodNotFound, PeriodNotPlanning, PlannerAtWork
-from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun, PipelineVersion
 from pipelines.models.deliverable import PeriodState
 from pipelines.months import end_of
-from pipelines.periods import planner, plans
-from pipelines.periods.plans import Plan, PlanInvalid, PlanItem
+from pipelines.periods import plans
+from pipelines.periods.plans import Offer, Plan, PlanInvalid, PlanItem
 from pipelines.submission import NewRun, WhenFull, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
@@ -41,27 +44,27 @@ _RETIRED = "The period gets its plan in another way."
 
 def follow_planner(activity: Any) -> None:
     """Take up the plan of a planner that has just settled, or note what became of it. `activity` is a `transitions.Moved`."""
-    period_id = planner.period_of(activity)
+    period_id = period_of(activity)
     if period_id is None:
         return
-    period = tally.locked(activity.tenant_id).filter(pk=period_id).first()
+    period = period_counts.locked(activity.tenant_id).filter(pk=period_id).first()
     if period is None or period.status != PeriodState.PLANNING or period.planner_activity_id != activity.id:
         return
     if activity.status in _GOOD:
         _take_up_answer(period, activity)
     elif successor := _successor(activity):
         _update(period, planner_activity_id=successor)
-    tally.recount(period.tenant_id, period.pk)
+    period_counts.recount(period.tenant_id, period.pk)
 
 
 def planner_changed(activity: Any) -> None:
     """A planner has failed for good, or one that had is tried again: the period is at risk for it, or no longer is."""
-    period_id = planner.period_of(activity)
+    period_id = period_of(activity)
     if period_id is None:
         return
-    period = tally.locked(activity.tenant_id).filter(pk=period_id).first()
+    period = period_counts.locked(activity.tenant_id).filter(pk=period_id).first()
     if period is not None and period.planner_activity_id == activity.id:
-        tally.recount(period.tenant_id, period.pk)
+        period_counts.recount(period.tenant_id, period.pk)
 
 
 def heed_dead_letter(activity: Any) -> None:
@@ -70,7 +73,7 @@ def heed_dead_letter(activity: Any) -> None:
         planner_changed(activity)
     else:
         runs = PipelineRun.objects.for_tenant(activity.tenant_id).filter(pk=activity.pipeline_run_id)
-        tally.run_changed(runs.only("tenant_id", "period_id", "schedule_id").get())
+        period_counts.run_changed(runs.only("tenant_id", "period_id", "schedule_id").get())
 
 
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
@@ -81,9 +84,9 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
     with tenant_scope(tenant_id):
         period = _without_plan(tenant_id, period_id, actor)
         deliverable = Deliverable.objects.for_tenant(tenant_id).get(pk=period.deliverable_id)
-        offers = planner.offers_for(tenant_id, [deliverable])[deliverable.pk]
-        last = planner.last_periods(tenant_id, [deliverable.pk], period.starts_on).get(deliverable.pk)
-        asked = planner.question(deliverable, period, offers.values(), last, activity_id=uuid7())
+        offers = offers_for(tenant_id, [deliverable])[deliverable.pk]
+        last = last_periods(tenant_id, [deliverable.pk], period.starts_on).get(deliverable.pk)
+        asked = planner_question(deliverable, period, offers.values(), last, activity_id=uuid7())
         submit([asked], actor=actor)
         _update(period, planner_activity_id=asked.id, plan_faults=[])
         return _counted(period)
@@ -104,7 +107,7 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
         raise PeriodNotFound(f"There is no period {period_id}.")
     # The planner first, as whoever moves it holds it when asking for the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
-    period = tally.locked(tenant_id).get(pk=period_id)
+    period = period_counts.locked(tenant_id).get(pk=period_id)
     if period.status != PeriodState.PLANNING:
         raise PeriodNotPlanning(f"The period is {period.status}; plans are for periods that have none.")
     if period.planner_activity_id != known.planner_activity_id:
@@ -114,14 +117,14 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
 
 def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
     """Close what is left of a planner that came to no plan. A person who was to plan is no longer asked to."""
-    planning = families.lock(tenant_id, [activity_id]).get(activity_id)
+    planning = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
     if planning is None:
         return
     if planning.agent_role and planning.status not in states.SETTLED:
         raise PlannerAtWork(f"Activity {planning.pk} is still planning; wait for it, or cancel it first.")
     if planning.status not in states.FINAL:
         cancellation.cancel(tenant_id, planning.pk, actor=actor, reason=_RETIRED)
-    for asked in families.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):
+    for asked in activity_tree.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):
         cancellation.cancel(tenant_id, asked.pk, actor=actor, reason=_RETIRED)
 
 
@@ -140,7 +143,7 @@ def _answer_of(activity: Any) -> Any:
 
 def _read(period: DeliverablePeriod, document: Any) -> Plan:
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
-    offered = planner.offers_for(period.tenant_id, [deliverable], lock=True)[deliverable.pk]
+    offered = offers_for(period.tenant_id, [deliverable], lock=True)[deliverable.pk]
     return plans.read(document, offered=offered, ends_at=end_of(period.ends_on))
 
 
@@ -209,7 +212,7 @@ def _give_up(period: DeliverablePeriod, refused: Activity, told: str) -> None:
 def _successor(activity: Any) -> UUID | None:
     """What has taken the place of a planner that was rejected or reassigned."""
     children = Activity.objects.for_tenant(activity.tenant_id).filter(
-        parent_id=activity.id, link_kind__in=families.SUCCESSORS
+        parent_id=activity.id, link_kind__in=activity_tree.SUCCESSORS
     )
     found: UUID | None = children.order_by("-pk").values_list("pk", flat=True).first()
     return found
@@ -220,6 +223,112 @@ def _update(period: DeliverablePeriod, **changes: Any) -> None:
 
 
 def _counted(period: DeliverablePeriod) -> DeliverablePeriod:
-    tally.recount(period.tenant_id, period.pk)
+    period_counts.recount(period.tenant_id, period.pk)
     period.refresh_from_db()
     return period
+
+
+# What the planner of a period is asked, and how its activity is recognised again.
+#
+# The work is complete in itself: the form of a plan, the pipelines to choose from, and how the last period went are parameters.
+
+
+ROLE = "activity-planner"
+#: In the metadata of a planner's activity, and of what takes its place: the period that it plans. Callers may write the same into
+#: metadata of theirs, so it only says where to look: the period itself names its planner.
+MARK = "deliverable_period"
+
+_TASK = """\
+Plan {month} of the deliverable "{name}".
+
+Answer with a plan as the output's `data`, in the form of the parameter `plan_schema`. Each item becomes one run of one of the
+`pipelines`. All of them start when the plan is taken up, or at the item's `not_before`. The period is from {starts_on} to {ends_on},
+in UTC. `last_period` says how the period before went, if there was one."""
+
+
+def planner_question(
+    deliverable: Deliverable,
+    period: DeliverablePeriod,
+    offers: Iterable[Offer],
+    last: DeliverablePeriod | None,
+    *,
+    activity_id: UUID,
+) -> NewActivity:
+    """The planner's activity for this period."""
+    return NewActivity(
+        id=activity_id,
+        name=f"Plan {period.starts_on:%B %Y}: {deliverable.name}"[:200],
+        description=_TASK.format(
+            month=f"{period.starts_on:%B %Y}",
+            name=deliverable.name,
+            starts_on=period.starts_on,
+            ends_on=period.ends_on,
+        ),
+        agent_role=ROLE,
+        params={
+            "deliverable": {
+                name: getattr(deliverable, name) for name in ("key", "name", "description", "params")
+            },
+            "period": {"id": str(period.pk), **_days(period)},
+            "pipelines": [offer.to_dict() for offer in offers],
+            "last_period": _figures(last) if last else None,
+            "plan_schema": plans.SCHEMA,
+        },
+        metadata={MARK: str(period.pk)},
+        deliverable_id=deliverable.pk,
+        dedup_key=f"{period.tenant_id}:{period.pk}:{WakeReason.SCHEDULED}",
+        wake_reason=WakeReason.SCHEDULED,
+    )
+
+
+def period_of(activity: Any) -> UUID | None:
+    """The period that this activity says it plans. `activity` is a row of Activity."""
+    if activity.pipeline_run_id is not None:
+        return None
+    try:
+        return UUID((activity.metadata or {}).get(MARK))
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def offers_for(
+    tenant_id: UUID, deliverables: Sequence[Deliverable], *, lock: bool = False
+) -> dict[UUID, dict[str, Offer]]:
+    """For each deliverable the pipelines that its plans may use: those that it names and that are switched on.
+
+    With `lock` they stay as they are until the transaction ends.
+    """
+    keys = {key for deliverable in deliverables for key in deliverable.pipelines}
+    if lock:
+        rows = Pipeline.objects.for_tenant(tenant_id).filter(key__in=keys).order_by("pk")
+        list(rows.select_for_update(no_key=True).values_list("pk", flat=True))
+    newest = (
+        PipelineVersion.objects.for_tenant(tenant_id)
+        .filter(pipeline__key__in=keys, pipeline__enabled=True, number=F("pipeline__latest"))
+        .values_list("pipeline__key", "pipeline__name", "pipeline__description", "definition__params")
+    )
+    offers = {key: Offer(key, name, description, params or {}) for key, name, description, params in newest}
+    return {
+        deliverable.pk: {key: offers[key] for key in deliverable.pipelines if key in offers}
+        for deliverable in deliverables
+    }
+
+
+def last_periods(
+    tenant_id: UUID, deliverable_ids: Iterable[UUID], before: date
+) -> Mapping[UUID, DeliverablePeriod]:
+    """The latest period of each deliverable that began before this day."""
+    rows = DeliverablePeriod.objects.for_tenant(tenant_id).filter(
+        deliverable_id__in=list(deliverable_ids), starts_on__lt=before
+    )
+    newest = rows.order_by("deliverable_id", "-starts_on").distinct("deliverable_id")
+    return {period.deliverable_id: period for period in newest}
+
+
+def _days(period: DeliverablePeriod) -> dict[str, str]:
+    return {"starts_on": period.starts_on.isoformat(), "ends_on": period.ends_on.isoformat()}
+
+
+def _figures(period: DeliverablePeriod) -> dict[str, Any]:
+    figures = ("status", "planned", "completed", "failed", "cancelled", "at_risk", "at_risk_reason")
+    return {**_days(period), **{name: getattr(period, name) for name in figures}}

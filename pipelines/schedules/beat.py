@@ -22,10 +22,11 @@ from agents import scheduler_settings
 from agents.routing import SCHEDULES
 from pipelines import timing
 from pipelines.models import Schedule
-from pipelines.schedules import plans
 from pipelines.timing import cron
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
+
+from . import schedule_timing
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ def _names(schedule: Schedule, slug: str) -> tuple[str, str]:
 
 def _in_words(schedule: Schedule) -> str:
     try:
-        return timing.in_words(plans.timing_of(schedule))
+        return timing.in_words(schedule_timing.timing_of(schedule))
     except (timing.TimingError, cron.CronError):
         return "The timing of this schedule cannot be read."
 

@@ -23,9 +23,10 @@ from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule_job import JobState
-from pipelines.schedules import targets
 from tenants import clock
 from tenants.context import current_tenant, tenant_scope
+
+from . import expansion
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def new(
         schedule_name=schedule.name,
         nominal_at=nominal_at,
         status=status,
-        definition=targets.definition_of(schedule),
+        definition=expansion.definition_of(schedule),
         created_by=created_by,
         started_at=clock.now(),
     )
@@ -148,7 +149,7 @@ def close_jobs(tenant_id: UUID, execution_id: UUID, *, most: int = CLOSED_AT_ONC
         open_jobs = list(rows.order_by("batch", "ordinal")[:most])
     said = execution.metadata.get("cancelled", {})
     for job in open_jobs:
-        _end_work(job, actor=said.get("by") or targets.ACTOR, reason=said.get("reason") or "")
+        _end_work(job, actor=said.get("by") or expansion.ACTOR, reason=said.get("reason") or "")
     return len(open_jobs)
 
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -27,11 +29,16 @@ from django.db.models.functions import Now
 
 from agents import scheduler_settings
 from agents.models import PlatformConfig
-from pipelines.models import Schedule
-from pipelines.schedules.looking import look
-from pipelines.schedules.recording import record
+from pipelines import timing
+from pipelines.models import Firing, Schedule, ScheduleExecution
+from pipelines.models.execution import ExecutionStatus
+from pipelines.models.firing import FiringState
+from pipelines.models.schedule import AfterOnce, Overlap
+from pipelines.schedules import beat, executions, schedule_timing
+from pipelines.timing import Missed, Timing
 from tenants import clock
-from tenants.context import system_scope, tenant_scope
+from tenants.context import APP, system_scope, tenant_scope
+from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
 
@@ -132,5 +139,225 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
         )
         # Skipping what is locked, so that several schedulers neither wait for each other nor for whoever edits a schedule.
         locked = rows.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
-        looks = [look(schedule, now, earliest) for schedule in locked]
+        looks = [due_times(schedule, now, earliest) for schedule in locked]
         return record(tenant_id, looks, now) if looks else []
+
+
+# Looking: which times of a schedule have come since the last look, and which of them were missed.
+
+
+INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What has come of a schedule since the last look."""
+
+    schedule: Schedule
+    timing: Timing
+    until: datetime  # up to here everything is dealt with by this look
+    missed: Missed
+
+    @property
+    def key(self) -> UUID:
+        return self.schedule.pk
+
+
+def due_times(schedule: Schedule, now: datetime, earliest: datetime) -> Look:
+    """`earliest` is when a time may have come at the earliest to be on time."""
+    plan = schedule_timing.timing_of(schedule)
+    since = schedule.looked_until or _beginning(schedule)
+    until = _come(schedule, plan, since, now)
+    grace = _on_time(schedule, plan, since, until, earliest)
+    passed = timing.missed(
+        plan, last=since, now=until, catch_up=schedule_timing.catch_up_of(schedule), grace=grace
+    )
+    return Look(schedule, plan, until, passed)
+
+
+def _beginning(schedule: Schedule) -> datetime:
+    """A time that was given has not passed unseen, however late the schedule was made; of others none is before it was made."""
+    if schedule.repeat == "once" and schedule.start_at is not None:
+        return schedule.start_at - INSTANT
+    return schedule.created_at
+
+
+def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> datetime:
+    """Up to where times have come: the jitter of the first one after that has not passed."""
+    if not schedule.jitter_seconds:
+        return now
+    earliest = max(since, now - timedelta(seconds=schedule.jitter_seconds))
+    for nominal in timing.times(plan, after=earliest, until=now):
+        if schedule_timing.jittered(schedule, nominal) > now:
+            return nominal - INSTANT
+    return now
+
+
+def _on_time(
+    schedule: Schedule, plan: Timing, since: datetime, until: datetime, earliest: datetime
+) -> timedelta:
+    """How far back from `until` the first time lies that came at `earliest` or later."""
+    after = max(since, earliest - timedelta(seconds=schedule.jitter_seconds) - INSTANT)
+    for nominal in timing.times(plan, after=after, until=until):
+        if schedule_timing.jittered(schedule, nominal) >= earliest:
+            return until - nominal + INSTANT
+    return timedelta()
+
+
+# Recording: what has come of several schedules goes on record, and what is to begin begins, with a handful of statements for all of it.
+
+
+def record(tenant_id: UUID, looks: Sequence[Look], now: datetime) -> list[UUID]:
+    """Put on record what has come, with a handful of statements for all of it. Under the locks of the schedules."""
+    known, under_way = _on_record(tenant_id, looks), statuses_under_way(tenant_id, looks)
+    firings: list[Firing] = []
+    begin: list[ScheduleExecution] = []
+    fired: set[UUID] = set()
+    for look in looks:
+        firings += missed_times(look)
+        times = [nominal for nominal in look.missed.to_fire if (look.key, nominal) not in known]
+        for nominal, state, reason in judged(look.schedule, times, under_way.get(look.key, [])):
+            firings.append(record_of(look, nominal, state, reason))
+            if state != FiringState.SKIPPED:
+                status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
+                begin.append(
+                    executions.new(look.schedule, nominal_at=nominal, status=status, created_by=ACTOR)
+                )
+                fired.add(look.key)
+    replace(look.schedule for look in looks if look.key in fired)
+    # What was skipped may be on record when somebody turned `looked_until` back; what is fired cannot be.
+    Firing.objects.bulk_create(firings, ignore_conflicts=True, batch_size=500)
+    ScheduleExecution.objects.bulk_create(begin, batch_size=500)
+    move_on(tenant_id, looks, fired, now)
+    return [execution.pk for execution in begin if execution.status == ExecutionStatus.RUNNING]
+
+
+def _on_record(tenant_id: UUID, looks: Sequence[Look]) -> set[tuple[UUID, datetime]]:
+    """Those of the times that are on record. There are some only when somebody has turned `looked_until` back."""
+    times = {nominal for look in looks for nominal in look.missed.to_fire}
+    if not times:
+        return set()
+    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=[look.key for look in looks])
+    return set(rows.filter(nominal_at__in=times).values_list("schedule_id", "nominal_at"))
+
+
+# The records of times: one for each, and one for a long row of those that were missed.
+
+
+LISTED = 1_000  # times skipped in one row that get a record each; more of them share one
+MISSED = "The time had passed, and the schedule does not catch up on it."
+
+
+def missed_times(look: Look) -> list[Firing]:
+    """Each missed time by itself; a long row of them, as after a month without power, as one record."""
+    count = look.missed.skipped_count
+    if count <= LISTED:
+        return [record_of(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.skipped()]
+    to_fire = look.missed.to_fire
+    row = record_of(look, next(look.missed.skipped()), FiringState.SKIPPED, MISSED)
+    row.last_at, row.count = _latest(look.timing, to_fire[0] - INSTANT if to_fire else look.until), count
+    return [row]
+
+
+def _latest(plan: Timing, until: datetime) -> datetime:
+    """The last time up to `until`, found without going through all before it. There is one."""
+    span = timedelta(minutes=1)
+    while True:
+        found = list(timing.times(plan, after=until - span, until=until))
+        if found:
+            return found[-1]
+        span *= 2
+
+
+def record_of(look: Look, nominal: datetime, state: str, reason: str) -> Firing:
+    tenant_id = look.schedule.tenant_id
+    return Firing(tenant_id=tenant_id, schedule_id=look.key, nominal_at=nominal, state=state, reason=reason)
+
+
+# Overlapping: what becomes of a time that comes while an earlier execution is under way.
+
+
+ACTOR = "schedule"
+OVERLAPS = "The execution before is still under way."
+ANOTHER_WAITS = "Another execution waits for the one before already."
+REPLACED = "The schedule fired again."
+
+
+def statuses_under_way(tenant_id: UUID, looks: Sequence[Look]) -> dict[UUID, list[str]]:
+    """The statuses of executions that have not ended, for schedules to which these matter."""
+    found: dict[UUID, list[str]] = {}
+    asked = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
+    if asked:
+        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
+            schedule_id__in=asked, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
+        )
+        for schedule_id, status in rows.values_list("schedule_id", "status"):
+            found.setdefault(schedule_id, []).append(status)
+    return found
+
+
+def judged(
+    schedule: Schedule, times: Sequence[datetime], under_way: Sequence[str]
+) -> Iterator[tuple[datetime, FiringState, str]]:
+    """What overlapping allows for each of the times that came since the last look, in order."""
+    busy, waits = ExecutionStatus.RUNNING in under_way, ExecutionStatus.QUEUED in under_way
+    for number, nominal in enumerate(times, 1):
+        if schedule.overlap == Overlap.ALLOW or (not busy and schedule.overlap != Overlap.CANCEL_RUNNING):
+            yield nominal, FiringState.FIRED, ""
+            busy = True
+        elif schedule.overlap == Overlap.CANCEL_RUNNING:
+            is_last = number == len(times)
+            yield nominal, *((FiringState.FIRED, "") if is_last else (FiringState.SKIPPED, REPLACED))
+        elif schedule.overlap == Overlap.QUEUE_ONE and not waits:
+            yield nominal, FiringState.QUEUED, ""
+            waits = True
+        else:
+            yield (
+                nominal,
+                FiringState.SKIPPED,
+                OVERLAPS if schedule.overlap == Overlap.SKIP else ANOTHER_WAITS,
+            )
+
+
+def replace(fired: Iterable[Schedule]) -> None:
+    """Call off what is under way where the schedule says so."""
+    for schedule in fired:
+        if schedule.overlap == Overlap.CANCEL_RUNNING:
+            for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
+                executions.call_off(execution, actor=ACTOR, reason=REPLACED)
+
+
+# Moving on: up to where everything of a schedule is on record, when to look again, and what becomes of one that is over.
+
+
+_MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedules")
+
+
+def move_on(tenant_id: UUID, looks: Sequence[Look], fired: Collection[UUID], now: datetime) -> None:
+    """Note up to where everything is on record, and when to look again. A schedule that is over ticks no more."""
+    following = {look.key: schedule_timing.next_of(look.schedule, after=look.until) for look in looks}
+    _MOVE_ON.run(
+        {
+            "tenant": tenant_id,
+            "now": now,
+            "ids": [look.key for look in looks],
+            "until": [look.until for look in looks],
+            "next": [following[look.key] for look in looks],
+            "fired": [look.key in fired for look in looks],
+        },
+        using=APP,
+    )
+    for look in looks:
+        if following[look.key] is None:
+            _lay_down(look.schedule, fired=look.key in fired)
+
+
+def _lay_down(schedule: Schedule, *, fired: bool) -> None:
+    """Nothing follows any more. A time that was only skipped stays on record, so then the schedule does, too."""
+    if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
+        beat.forget(schedule)
+        schedule.delete()
+        return
+    if schedule.repeat == "once":
+        Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(enabled=False)
+    beat.stop(schedule)

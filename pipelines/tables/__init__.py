@@ -13,7 +13,8 @@ Nothing is read before the values are gone through or counted; then what cannot 
 
 from pipelines.tables.catalogue import catalogue_of
 from pipelines.tables.csv_text import BadTable, lines_of
-from pipelines.tables.reading import Values, plain, rows_of, values_of
 from pipelines.tables.stored import shape_of
+
+from .queries import Values, plain, rows_of, values_of
 
 __all__ = ("BadTable", "Values", "catalogue_of", "lines_of", "plain", "rows_of", "shape_of", "values_of")

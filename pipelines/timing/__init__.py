@@ -25,12 +25,11 @@ Without a `start_at` they count from the beginning of 1970 in UTC. They are mult
 `start_at` is only a bound. Nothing fires after the year 2199.
 """
 
-from pipelines.timing.catching_up import CatchUp, Missed, missed
-from pipelines.timing.jitter import jittered
 from pipelines.timing.nominal import times
-from pipelines.timing.reading import TimingError, faults, read
-from pipelines.timing.shapes import DEFAULT_TIMEZONE, DstFold, DstGap, Repeat, Timing
 from pipelines.timing.words import in_words
+
+from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, jittered, missed
+from .parsing import TimingError, faults, read
 
 __all__ = (
     "DEFAULT_TIMEZONE",

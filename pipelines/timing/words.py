@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 
 from pipelines.timing.cron import Cron, cron_of
-from pipelines.timing.shapes import Repeat, Timing
+
+from .nominal import Repeat, Timing
 
 UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
 

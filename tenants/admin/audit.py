@@ -6,7 +6,7 @@ from django.contrib import admin
 from unfold.decorators import display
 
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter
-from tenants.audit.rows import AuditEntry, BreakGlass
+from tenants.models.audit import AuditEntry, BreakGlass
 
 
 @admin.register(AuditEntry)

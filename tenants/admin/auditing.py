@@ -9,9 +9,9 @@ from typing import Any
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from tenants import audit, sight
+from tenants import admin_scope, audit
 from tenants.admin.permissions import tenant_of
-from tenants.audit.redaction import one_line, redacted
+from tenants.audit.recording import one_line, redacted
 
 KEPT = "_audited_changes"
 
@@ -42,7 +42,7 @@ class Audited:
 def note(request: HttpRequest, row: Model, verb: str, message: Any) -> None:
     """Write down what was done to a row. A message of ours begins with the deed; what people said beside it is theirs."""
     tenant_id = tenant_of(row)
-    if tenant_id is not None and not sight.of_request(request).may_write(tenant_id):
+    if tenant_id is not None and not admin_scope.of_request(request).may_write(tenant_id):
         tenant_id = None  # a tenant's own row, changed by the platform
     deed = one_line(message.partition(".")[0]) if isinstance(message, str) and message else ""
     kind = f"{row._meta.app_label}.{row._meta.model_name}"

@@ -22,7 +22,7 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from tenants import sight
+from tenants import admin_scope
 from tenants.admin.auditing import Audited
 from tenants.admin.permissions import BySight, PlatformOnly
 from tenants.models import Tenant
@@ -106,7 +106,7 @@ class ShownInline(TabularInline):
         hide_title = True
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return not sight.of_request(request).is_empty
+        return not admin_scope.of_request(request).is_empty
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -13,7 +13,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from tenants import break_glass, sight
+from tenants import admin_scope, break_glass
 from tenants.admin.permissions import is_superuser
 from tenants.break_glass import GlassRefused
 
@@ -66,7 +66,7 @@ def page(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         "title": "Break the glass",
         "form": form,
-        "broken": sight.of_request(request).glass,
+        "broken": admin_scope.of_request(request).glass,
     }
     return TemplateResponse(request, "admin/break_glass.html", context)
 

@@ -13,9 +13,10 @@ from unfold.decorators import action, display
 
 from tenants import channels
 from tenants.admin.bases import TenantFilter, badge
-from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.exceptions import TenantError
 from tenants.models import Channel
+
+from .actions import Deed, DeedsAdmin
 
 COLOURS = {"active": "success", "expired": "danger"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from tenants.admin.bases import RecordAdmin, TenantFilter
-from tenants.events.models import Event, EventLog, FreshEvent
+from tenants.models.events import Event, EventLog, FreshEvent
 
 
 @admin.register(Event)

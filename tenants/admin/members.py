@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import is_superuser
 from tenants.models import Membership
-from tenants.saved_views.models import SavedView
+from tenants.models.saved_views import SavedView
 
 
 class MembershipForm(forms.ModelForm):

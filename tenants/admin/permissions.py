@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import ForeignKey, Model
 from django.http import HttpRequest
 
-from tenants import sight
+from tenants import admin_scope
 from tenants.models import Tenant
 
 
@@ -30,7 +30,9 @@ def is_owned(model: type[Model]) -> bool:
 def may_write(request: HttpRequest, row: Any) -> bool:
     """Whether the request may do something to a row, or to the settings of a tenant."""
     tenant_id = tenant_of(row)
-    return is_superuser(request) if tenant_id is None else sight.of_request(request).may_write(tenant_id)
+    return (
+        is_superuser(request) if tenant_id is None else admin_scope.of_request(request).may_write(tenant_id)
+    )
 
 
 def found(model: type[Model], row: Any) -> Any:
@@ -49,7 +51,7 @@ class ChosenTenants:
     def formfield_for_foreignkey(
         self, db_field: ForeignKey[Any, Any], request: HttpRequest, **options: Any
     ) -> Any:
-        seen = sight.of_request(request)
+        seen = admin_scope.of_request(request)
         if db_field.remote_field.model is Tenant and not seen.everything:
             options["queryset"] = Tenant.objects.filter(pk__in=seen.writes)
         return super().formfield_for_foreignkey(db_field, request, **options)  # type: ignore[misc]  # the admin's
@@ -100,7 +102,7 @@ class BySight(ChosenTenants):
     def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
         if not is_owned(self.model):
             return is_superuser(request)
-        seen, row = sight.of_request(request), found(self.model, row)
+        seen, row = admin_scope.of_request(request), found(self.model, row)
         if row is None or row._state.adding:
             return (
                 seen.everything or bool(seen.writes if write else seen.reads) or (seen.platform and not write)

@@ -11,8 +11,8 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from tenants.admin.bases import PlatformAdmin, RecordAdmin, TenantFilter, actor_of
 from tenants.models import DepartedTenant, RetentionPass, RetentionPolicy, RetentionTally, UsageTotal
+from tenants.models.retention import ForgottenOutput
 from tenants.retention.kinds import all_kinds
-from tenants.retention.models import ForgottenOutput
 
 
 @admin.register(RetentionPolicy)

@@ -20,7 +20,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from tenants import clock, sight, tokens
+from tenants import admin_scope, clock, tokens
 from tenants.admin.bases import KeptAdmin
 from tenants.admin.permissions import found, is_superuser, may_write
 from tenants.exceptions import TenantError
@@ -114,7 +114,7 @@ class TenantAdmin(KeptAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Superusers see and change which tenants there are; members see theirs."""
-        seen, obj = sight.of_request(request), found(Tenant, obj)
+        seen, obj = admin_scope.of_request(request), found(Tenant, obj)
         return is_superuser(request) or (seen.may_read(obj.pk) if obj else bool(seen.reads))
 
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:

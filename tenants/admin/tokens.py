@@ -10,9 +10,10 @@ from unfold.decorators import action, display
 
 from tenants import clock, tokens
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge
-from tenants.admin.deeds import Deed, DeedsAdmin
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, IdempotentRequest
+
+from .actions import Deed, DeedsAdmin
 
 REVOKE = Deed(
     "revoke_selected",

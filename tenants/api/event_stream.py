@@ -12,11 +12,11 @@ from rest_framework.renderers import BaseRenderer
 
 from tenants.api.renderers import dumps
 from tenants.context import tenant_scope
-from tenants.events import hub, log, seats
-from tenants.events.bearers import Bearer
+from tenants.events import connection_limits, hub, log
+from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import Wanted
-from tenants.events.seats import TooManyStreams
 from tenants.events.stream import Stream, opening, reset
+from tenants.events.subscribers import Bearer
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -61,7 +61,7 @@ def follow(
         oldest, last = log.standing(tenant_id)
     gone = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or gone else after
-    taken = seats.take(bearer.principal, displacing=bearer.session is not None)
+    taken = connection_limits.take(bearer.principal, displacing=bearer.session is not None)
     hub.here().displace(taken.displaced)
     stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=taken.seat)
     return answer(environ, stream, reset(oldest, last) if gone else b"")
@@ -86,7 +86,7 @@ class _Body:
     def close(self) -> None:
         self._pieces.close()
         if self._stream.socket is None:  # nobody has begun to carry it
-            seats.leave(self._stream.bearer.principal, self._stream.seat)
+            connection_limits.leave(self._stream.bearer.principal, self._stream.seat)
 
 
 def _carried(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Generator[bytes, None, None]:

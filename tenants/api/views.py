@@ -26,11 +26,17 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from tenants import outages
-from tenants.api import auditing, conditional, idempotency, schema  # noqa: F401 - the schema of the door registers itself
 from tenants.api.parsers import refuse_odd_body
 from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
+
+from . import (
+    auditing,
+    etags,
+    idempotency,
+    schema,  # noqa: F401 - the schema of the door registers itself
+)
 
 TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
@@ -134,7 +140,7 @@ class TenantView(GenericAPIView):
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         answer = response.render() if isinstance(response, Response) else response
         auditing.note(self, seen, answer)
-        return conditional.answered(self.request, answer)
+        return etags.answer_conditionally(self.request, answer)
 
     def _body_to_keep(self, response: Any) -> bytes:
         data = getattr(response, "data", None)

@@ -10,10 +10,11 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
-from tenants.audit.actors import Actor
 from tenants.audit.recording import record
 from tenants.context import SYSTEM, system_scope
 from tenants.sql import Statement
+
+from .recording import Actor
 
 _CHAINS = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "audit", "chains")
 

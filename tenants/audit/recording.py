@@ -6,17 +6,24 @@ only for the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import orjson
+from django.conf import settings
 from django.db import transaction
+from django.http import HttpRequest
 
-from tenants.audit import origin
-from tenants.audit.actors import Actor, actor_of, of_command
-from tenants.audit.redaction import one_line
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.principals import Principal
@@ -35,7 +42,11 @@ def record_command(
     """Add the entry of a management command that changed something, in the transaction that is open or in one of its own."""
     with transaction.atomic(using=APP) if tenant_id is None else tenant_scope(tenant_id):
         record(
-            f"manage.py {command}", actor=of_command(command), tenant_id=tenant_id, about=about, detail=detail
+            f"manage.py {command}",
+            actor=actor_of_command(command),
+            tenant_id=tenant_id,
+            about=about,
+            detail=detail,
         )
 
 
@@ -50,7 +61,7 @@ def record_action(
 ) -> None:
     """Record an action of `who` in the tenant they act for, marked with their break-glass access if they use one. Otherwise as `record`."""
     glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
-    with origin.through_glass(glass):
+    with through_glass(glass):
         record(
             operation, actor=actor_of(who), tenant_id=who.tenant_id, about=about, changes=changes, detail=detail,
             outcome=outcome,
@@ -72,7 +83,7 @@ def record(
     `changes` and `detail` must have gone through `changes.between` or `redaction`. For a tenant's entry its scope, or one that may
     write its rows, must be open.
     """
-    source = origin.current()
+    source = current_origin()
     APPEND.run(
         {
             "id": uuid7(),
@@ -91,3 +102,181 @@ def record(
             "break_glass_id": source.glass_of(tenant_id),
         }
     )
+
+
+# Who acts, as the audit trail names them: a kind, an id that nobody can choose, and a name for people.
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    kind: str  # user, token, run, command or nobody
+    id: str = ""
+    name: str = ""
+
+
+NOBODY = Actor("nobody")
+
+
+def actor_of(caller: Any) -> Actor:
+    """The actor behind a principal, a person who signed in, or whatever calls itself `actor`."""
+    if isinstance(caller, Principal):
+        kind, _, name = caller.actor.partition(":")
+        return Actor(kind, str(caller.token_id or caller.user_id), name)
+    if getattr(caller, "is_authenticated", False) and hasattr(caller, "get_username"):
+        return Actor("user", str(caller.pk), caller.get_username())
+    kind, _, identity = str(getattr(caller, "actor", "") or "nobody").partition(":")
+    return Actor(kind, identity)
+
+
+def actor_of_command(command: str) -> Actor:
+    """Whoever runs a command at a shell: all that is known is the account of the machine."""
+    try:
+        account = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        account = "unknown"
+    return Actor("command", command, account)
+
+
+# What changed between two looks at an object, field by field, as the audit trail may keep it.
+
+
+Changes = dict[str, list[Any]]
+
+
+def changes_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Changes:
+    """`{field: [before, after]}` of the fields that differ. None stands for an object that was not, or is no more, there.
+
+    What differs only in what may not be kept, such as a secret or a text, is still named.
+    """
+    old, new = before or {}, after or {}
+    differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return {
+        one_line(name, 100): [redacted(name, old.get(name)), redacted(name, new.get(name))]
+        for name in differing[:MOST_MEMBERS]
+    }
+
+
+# Where a request comes from, as its entries say: its id, its address, and the broken glass that it sees through.
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    request_id: str = ""
+    ip: str = ""
+    glass: Mapping[UUID | None, UUID] = field(default_factory=dict)  # by tenant; None for all of them
+
+    def glass_of(self, tenant_id: UUID | None) -> UUID | None:
+        """Through which broken glass the tenant is seen, if it is."""
+        return self.glass.get(tenant_id, self.glass.get(None)) if self.glass else None
+
+
+NOWHERE = Origin()
+_origin: ContextVar[Origin] = ContextVar("audit_origin", default=NOWHERE)
+
+
+def current_origin() -> Origin:
+    return _origin.get()
+
+
+@contextmanager
+def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
+    token = _origin.set(Origin(request_id, address_of(request)))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+@contextmanager
+def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
+    """By tenant, or by None for all of them."""
+    token = _origin.set(replace(_origin.get(), glass=glass))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def address_of(request: HttpRequest) -> str:
+    """The caller's address: the peer's, or what the last of our own proxies saw. What callers claim beyond that is not believed."""
+    hops = settings.ORCHESTRATOR_PROXY_HOPS
+    claimed = request.META.get("REMOTE_ADDR", "")
+    if hops > 0:
+        seen = [
+            part.strip() for part in request.headers.get("X-Forwarded-For", "").split(",") if part.strip()
+        ]
+        claimed = seen[-hops] if len(seen) >= hops else claimed
+    try:
+        return str(ip_address(claimed))
+    except ValueError:
+        return ""  # a socket without addresses, or nonsense
+
+
+# What of a value may stand in the audit trail: neither secrets nor texts of agents and people.
+#
+# Entries outlive what they tell of and are read by many, so they say that a text changed and how long it is, and not what it says.
+
+
+SECRET = re.compile(
+    r"secret|token|passw|auth|credential|api_?key|private|sealed|signature|cookie|session|target|recipient|webhook|url$|endpoint|headers",
+    re.IGNORECASE,
+)
+#: Counts of tokens and the like, which are no secrets although they are called so.
+NO_SECRET = re.compile(r"(input|output|max)_tokens|author|token_id|session_id$", re.IGNORECASE)
+#: What agents and people write, and what is written for them: the whole name of a field, or its last word as in `cancel_reason`.
+TEXTS = frozenset(
+    """
+    answer blocker_message blocker_resolution comment content data definition description details error feedback input
+    instructions item items job message metadata note notes options output params payload progress prompt question
+    reason resolution result reviewer_feedback reviewer_notes rows sample search summary text title wakes
+    """.split()  # noqa: SIM905 - read as words
+)
+LONGEST = 200  # characters of a value that is shown as it is
+MOST_MEMBERS, DEEPEST = 40, 4
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def redacted(name: str, value: Any, depth: int = 0) -> Any:
+    """The value of a field of that name as JSON that may be kept."""
+    if value is None or isinstance(value, bool):
+        return value
+    if SECRET.search(name) and not NO_SECRET.fullmatch(name):
+        return "[secret]" if value != "" else ""
+    if name in TEXTS or name.rpartition("_")[2] in TEXTS:
+        return _measured(value)
+    if isinstance(value, Mapping):
+        if depth >= DEEPEST:
+            return _measured(value)
+        members = sorted(value.items(), key=lambda member: str(member[0]))[:MOST_MEMBERS]
+        return {one_line(key, 100): redacted(str(key), member, depth + 1) for key, member in members}
+    if isinstance(value, list | tuple):
+        if depth >= DEEPEST or len(value) > MOST_MEMBERS:
+            return _measured(value)
+        return [redacted(name, member, depth + 1) for member in value]
+    return _plain(value)
+
+
+def one_line(value: Any, longest: int = LONGEST) -> str:
+    """Text that can neither begin a new line nor hide one: control characters are written as escapes."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))[:longest]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    text = str(value)
+    if "://" in text:
+        return "[address]"  # whatever it is called: many are secrets in themselves
+    return one_line(text) if len(text) <= LONGEST else _measured(text)
+
+
+def _measured(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"[{len(value)} members]"
+    if isinstance(value, list | tuple):
+        return f"[{len(value)} elements]"
+    return f"[{len(str(value))} characters]"

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -21,9 +21,10 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 
-from tenants.events import bearers, following, seats
-from tenants.events.bell import PROOF_SECONDS, Bell
-from tenants.events.stream import DISPLACED, KEEPALIVE, Stream
+from tenants.context import SYSTEM, tenant_scope
+from tenants.events import connection_limits, log, subscribers
+from tenants.events.listener import PROOF_SECONDS, Bell
+from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
 AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
@@ -127,7 +128,7 @@ class Hub:
             self._due[tenant_id] = 0.0
 
     def _look(self) -> None:
-        for tenant_id in following.with_news(
+        for tenant_id in with_news(
             {tenant: min(s.position for s in of) for tenant, of in self._open.items()}
         ):
             self._due.setdefault(tenant_id, 0.0)
@@ -136,11 +137,11 @@ class Hub:
         """Give every stream of the tenant what is new for it."""
         self._due.pop(tenant_id, None)
         ready = [stream for stream in self._open.get(tenant_id, ()) if not stream.is_full]
-        if ready and following.carry(tenant_id, ready):
+        if ready and carry(tenant_id, ready):
             self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
 
     def _check_welcome(self) -> None:
-        welcome = bearers.still_welcome(stream.bearer for stream in self._streams())
+        welcome = subscribers.still_welcome(stream.bearer for stream in self._streams())
         for stream in self._streams():
             if stream.bearer not in welcome:
                 stream.unwelcome = True
@@ -148,7 +149,7 @@ class Hub:
     def _hold(self) -> None:
         for tenant_id, streams in self._open.items():
             held = [(stream.bearer.principal, stream.seat) for stream in streams]
-            self._mark_displaced(seats.hold(tenant_id, held))
+            self._mark_displaced(connection_limits.hold(tenant_id, held))
 
     def _mark_displaced(self, seats: Collection[str]) -> None:
         if seats:
@@ -156,7 +157,7 @@ class Hub:
                 stream.displaced = stream.displaced or stream.seat in seats
 
     def _follow(self) -> None:
-        following.follow(self._open)
+        follow(self._open)
 
     def _keep_alive(self, now: float) -> None:
         for stream in self._streams():
@@ -185,7 +186,7 @@ class Hub:
             self._open[tenant_id].discard(stream)
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
-        seats.leave(stream.bearer.principal, stream.seat)
+        connection_limits.leave(stream.bearer.principal, stream.seat)
 
     def _streams(self) -> Iterable[Stream]:
         return [stream for streams in self._open.values() for stream in streams]
@@ -219,3 +220,64 @@ def here() -> Hub:
 def _of_process(pid: int) -> Hub:
     # By the process: a fork has neither the thread nor sockets of its own.
     return Hub()
+
+
+# Following: what the hub asks the logs for, for many streams at once.
+
+
+EVENTS_AT_ONCE = 500  # for the streams of one tenant; then others get their turn
+
+#: Those of these tenants whose log holds more than was looked at, or will as soon as somebody numbers it.
+_WITH_NEWS = """
+    SELECT asked.tenant_id
+    FROM unnest(%s::uuid[], %s::bigint[]) AS asked (tenant_id, position)
+    WHERE EXISTS (SELECT FROM tenants_eventlog l WHERE l.tenant_id = asked.tenant_id AND l.last_number > asked.position)
+       OR EXISTS (SELECT FROM tenants_freshevent f WHERE f.tenant_id = asked.tenant_id)
+"""
+
+_FOLLOW = """
+    UPDATE tenants_eventlog SET listened_until = now() + %s * interval '1 second'
+    WHERE tenant_id IN (
+        SELECT tenant_id FROM tenants_eventlog WHERE tenant_id = ANY(%s::uuid[]) ORDER BY tenant_id FOR NO KEY UPDATE)
+"""
+
+
+def with_news(positions: Mapping[UUID, int]) -> list[UUID]:
+    """The tenants for which there is something after these positions."""
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(_WITH_NEWS, [list(positions), list(positions.values())])
+        return [tenant_id for (tenant_id,) in cursor.fetchall()]
+
+
+def follow(tenants: Iterable[UUID]) -> None:
+    """Let changes of these tenants ring the bell for a minute more."""
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(_FOLLOW, [log.LISTENED.total_seconds(), list(tenants)])
+
+
+def carry(tenant_id: UUID, streams: Collection[Stream]) -> bool:
+    """Give each of the tenant's streams what comes next for it. Whether there was anything.
+
+    Those that catch up do not keep the others waiting. A stream so far behind that the next event is not kept any more is told so, and
+    goes on with what comes now.
+    """
+    log.number(tenant_id)
+    with tenant_scope(tenant_id):
+        oldest, last = log.standing(tenant_id)
+        for stream in streams:
+            if stream.position < oldest - 1:
+                stream.say(reset(oldest, last))
+                stream.position = last
+        near = [stream for stream in streams if last - EVENTS_AT_ONCE <= stream.position < last]
+        behind = [stream for stream in streams if stream.position < last - EVENTS_AT_ONCE]
+        for group in filter(None, (near, behind)):
+            _carry(tenant_id, group)
+    return bool(near or behind)
+
+
+def _carry(tenant_id: UUID, streams: Collection[Stream]) -> None:
+    after = min(stream.position for stream in streams)
+    for event in log.between(tenant_id, after, after + EVENTS_AT_ONCE):
+        for stream in streams:
+            if stream.position < event.number:
+                stream.offer(event)

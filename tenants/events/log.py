@@ -18,8 +18,8 @@ from django.db.models import Min
 from django.db.models.functions import Now
 
 from tenants.context import APP, tenant_scope
-from tenants.events.models import Event, EventLog, FreshEvent
 from tenants.exceptions import TenantError
+from tenants.models.events import Event, EventLog, FreshEvent
 from tenants.sql import Statement
 
 BATCH = 1_000  # events numbered under one lock
@@ -123,3 +123,31 @@ def _locked(tenant_id: UUID) -> EventLog:
     EventLog.objects.bulk_create([EventLog(tenant_id=tenant_id)], ignore_conflicts=True)
     found: EventLog = EventLog.objects.for_tenant(tenant_id).select_for_update().get()
     return found
+
+
+# An event as programs get it: in a page, in a stream, and in a webhook's body.
+
+
+def shown(event: Event) -> dict[str, Any]:
+    """For pages and streams. `id` is where to go on."""
+    return {
+        "id": event.number,
+        "kind": event.kind,
+        "at": event.at,
+        "activity": event.activity_id,
+        "pipeline_run": event.pipeline_run_id,
+        "data": event.data,
+    }
+
+
+def body_of(delivery: Any) -> dict[str, Any]:
+    """A webhook's body, after the recommendation of Standard Webhooks. From a row of a claimed delivery with its event."""
+    if delivery.event_number is None:
+        about = {"webhook": delivery.endpoint_id}
+        return {"type": delivery.kind, "timestamp": delivery.created_at, "data": about}
+    about = {
+        "id": delivery.event_number,
+        "activity": delivery.activity_id,
+        "pipeline_run": delivery.pipeline_run_id,
+    }
+    return {"type": delivery.event_kind, "timestamp": delivery.at, "data": {**delivery.data, **about}}

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tenants.api.renderers import dumps
-from tenants.events.bearers import Bearer
 from tenants.events.log import Wanted
-from tenants.events.models import Event
-from tenants.events.shapes import shown
+from tenants.models.events import Event
+
+from .log import shown
+from .subscribers import Bearer
 
 FULL_BYTES = 256 * 1024  # waiting to be taken; then no more is read from the log for this client
 PATIENCE_SECONDS = 60.0

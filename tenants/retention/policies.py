@@ -12,8 +12,8 @@ from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
+from tenants.models.retention import LONGEST_DAYS, DepartedTenant, RetentionPolicy
 from tenants.retention.kinds import all_kinds
-from tenants.retention.models import LONGEST_DAYS, DepartedTenant, RetentionPolicy
 
 NEVER = "never"
 

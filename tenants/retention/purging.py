@@ -15,9 +15,9 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models.retention import RetentionPass, RetentionTally
 from tenants.retention import policies
 from tenants.retention.kinds import Kind, all_kinds
-from tenants.retention.models import RetentionPass, RetentionTally
 
 PORTION = 200  # rows in one transaction: a few milliseconds of locks
 TURN_SECONDS = 10.0  # of a worker's time, before others have their turn

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.core.exceptions import MiddlewareNotUsed
 from django.http import HttpRequest, HttpResponse
 
-from tenants import provenance, tracing
+from tenants import request_context, tracing
 
 Next = Callable[[HttpRequest], HttpResponse]
 
@@ -29,7 +29,7 @@ class TracingMiddleware:
         attributes = {
             "http.request.method": method,
             "url.path": request.path,
-            "orchestrator.request_id": provenance.current().get(provenance.REQUEST, ""),
+            "orchestrator.request_id": request_context.current().get(request_context.REQUEST, ""),
         }
         caller = {"traceparent": request.headers.get("traceparent", "")}
         with tracing.span(method, tracing.SERVER, attributes=attributes, causes=[caller]):

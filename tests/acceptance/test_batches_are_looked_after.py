@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from activities import invariants
+from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool
 from agents import outbound
 from agents.governor import known

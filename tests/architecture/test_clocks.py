@@ -9,7 +9,7 @@ from tests.architecture import tree
 
 ASKS_THE_MACHINE = {
     "activities.dispatch": "when a span began, for a trace",
-    "agents.command_line.traces": "age of files of this machine",
+    "agents.command_line.workspaces": "age of files of this machine",
     "agents.command_line.upkeep": "age of files of this machine",
     "agents.governor.headers": "dates of a provider's answer that names no date of its own",
     "agents.governor.known": "which providers were called in the last two days, for a list",

@@ -15,22 +15,25 @@ from tests.architecture import tree
 RECOVER = "activities.management.commands.recover"  # does by hand, once, what the leader does all the time
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
-        {"activities.relay", "activities.errands", "activities.maintenance", RECOVER},
+        {"activities.relay", "activities.background_tasks", "activities.maintenance", RECOVER},
         "Whoever publishes holds a grant, but for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
-    "activities.maintenance": (
-        {"orchestrator.celery", "console.apps", RECOVER},
-        "It is started once per process, by the process. Apps above add jobs of their own; the command leads while it rebuilds.",
+    "activities.maintenance.scheduler": (
+        {"activities.maintenance"},
+        "It is started once per process, by the process.",
     ),
-    "activities.workers": ({"orchestrator.celery"}, "It is started once per process, by the process."),
-    "activities.promotion": ({"activities.maintenance", RECOVER}, "Delays end by a job of the leader."),
+    "activities.maintenance.leader": (
+        {"activities.maintenance"},
+        "Jobs are given the term that they run in; nobody else asks for the lead.",
+    ),
+    "activities.worker": ({"orchestrator.celery"}, "It is started once per process, by the process."),
     "activities.admission.rebuilding": (
-        {"activities.maintenance", "activities.standing", RECOVER},
+        {"activities.maintenance", "activities.queue_stats", RECOVER},
         "Only the leader may rebuild. The standing asks whether admission is open.",
     ),
     "agents.adapters": (
-        {"agents.runner", "agents.batches", "agents.api.settings_bodies"},
+        {"agents.runner", "agents.batches", "agents.api.configurations"},
         "Whatever an adapter answers is checked by the runner first, or as it comes from a batch. The form of a setting lists their names.",
     ),
     "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
@@ -38,14 +41,13 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         {"agents.outbound", "orchestrator.demo"},
         "One guarded client calls addresses that others may choose. The demo calls our own API.",
     ),
-    "jinja2": ({"activities.prompt"}, "Prompt templates are ours alone, and sandboxed."),
+    "jinja2": ({"activities.execution.prompt"}, "Prompt templates are ours alone, and sandboxed."),
     "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),
     "pymongo": (
         {
             "tenants.outages",
             "activities.outputs",
             "activities.maintenance",
-            "activities.invariants",
             "orchestrator.embedded",
             RECOVER,
             "orchestrator.management.commands.export_tenant",
@@ -99,7 +101,7 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
 
 def test_the_limiter_belongs_to_the_doors_and_to_the_governor() -> None:
     home = {
-        "tenants.limiter", "tenants.api", "tenants.lockout", "activities.tool_rate", "agents.governor",
+        "tenants.limiter", "tenants.api", "tenants.login_throttle", "activities.execution.agent_tools", "agents.governor",
     }  # fmt: skip
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}

@@ -15,7 +15,7 @@ from django.urls import resolve
 
 from agents.routing import queue_of
 from orchestrator.embedded.redis_users import REDIS_USERS
-from orchestrator.metrics.catalogue import CATALOGUE
+from orchestrator.metrics.definitions import CATALOGUE
 from orchestrator.settings.unsafe import NEEDED
 from tests.architecture import tree
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from activities import approvals, cancellation, invariants
+from activities import cancellation
+from activities.human_tasks import approvals
+from activities.maintenance import invariants
 from pipelines.cancellation import cancel_run
 from tenants.models import Tenant
 from tests.engine import Engine, at_once

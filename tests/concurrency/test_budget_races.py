@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from activities import budget_waits, reports, results, tasks
+from activities import budgets as activity_budgets
+from activities import tasks
 from activities.exceptions import RunSuperseded
+from activities.execution import reports, results
 from agents.contracts import Accepted, AgentRequest
 from tenants.models import Tenant
 from tenants.money import budgets
@@ -84,7 +86,7 @@ def test_a_cap_that_rises_while_work_is_put_off_leaves_none_behind(engine: Engin
     at_once(
         *(partial(tasks.run, **message) for message in messages),
         partial(budgets.change, acme.pk, budget.pk, {"cap": Decimal(10)}),
-        budget_waits.look_after,
+        activity_budgets.release_where_room,
     )
     let_go(engine)
     engine.drain()

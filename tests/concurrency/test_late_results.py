@@ -8,8 +8,9 @@ from threading import Event
 import pytest
 from django.db import connections
 
-from activities import cancellation, results
+from activities import cancellation
 from activities.exceptions import RunSuperseded
+from activities.execution import results
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import Tenant

@@ -16,9 +16,9 @@ from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
-from activities import job_records, maintenance, recovery, relay
+from activities import job_records, maintenance, relay
 from activities.admission import Closed, keys, rebuilding
-from activities.maintenance import Leader, LeadLost, Scheduler, system_jobs
+from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
 from activities.maintenance.system_jobs import SystemJob, Term
 from activities.models import ActivityRun, LeaderLease, WorkerProcess
 from agents.contracts import Accepted, AgentResult, Completed, Output
@@ -491,7 +491,7 @@ def test_a_frozen_process_holds_rows_for_seconds_only(
 
 
 def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
-    report = job_records.Report("delays", "activities.promotion", 1.0, 5.0, finished=0.0)
+    report = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
     job_records.write(3, [report], all_of_them=True)
 
     assert job_records.write(2, [report], all_of_them=True) == 0

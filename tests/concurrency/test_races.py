@@ -10,8 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals, cancellation, dispatch, relay, results, tasks
+from activities import cancellation, dispatch, relay, tasks
 from activities.exceptions import AlreadyDecided, RunSuperseded, TransitionRefused
+from activities.execution import results
+from activities.human_tasks import approvals
 from activities.models import Activity, ActivityEvent
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output

@@ -8,8 +8,8 @@ from activities.alerts import raise_alert
 from activities.models import DeadLetter, ProviderBatch
 from pipelines.models import ScheduleExecution
 from tenants.context import tenant_scope
-from tenants.events.models import WebhookDelivery, WebhookDeliveryState
 from tenants.models import Tenant
+from tenants.models.events import WebhookDelivery, WebhookDeliveryState
 from tests.burying import failed
 from tests.engine import Engine
 from tests.tickers import body as schedule_body

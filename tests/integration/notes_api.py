@@ -24,8 +24,8 @@ from rest_framework.routers import DefaultRouter
 
 from activities.models import Activity
 from tenants.api import problems
+from tenants.api.etags import Versioned
 from tenants.api.permissions import PlatformPermission
-from tenants.api.versions import Versioned
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant

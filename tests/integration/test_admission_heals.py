@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import redis
 
-from activities import relay, waiting
+from activities import relay, wait_reasons
 from activities.admission import Closed, keys, rebuilding, scripts
 from activities.maintenance import system_jobs
 from activities.models import Activity
@@ -160,9 +160,9 @@ def test_meanwhile_why_says_so(engine: Engine, tenant: Tenant) -> None:
     ids = engine.submit(tenant, "qa", 2)
     damaged("slots", of_another_type)
 
-    told = waiting.why(tenant.pk, ids[1])
+    told = wait_reasons.why(tenant.pk, ids[1])
 
-    assert (told.code, told.detail) == ("queued", waiting.REBUILT)
+    assert (told.code, told.detail) == ("queued", wait_reasons.REBUILT)
 
 
 def test_a_server_that_refuses_puts_nothing_out_of_force(

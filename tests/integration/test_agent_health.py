@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from activities import errands, tasks
+from activities import background_tasks, tasks
 from activities.models import Alert
 from agents import deployments, health, outbound
 from agents.models import Agent
@@ -228,12 +228,12 @@ def test_of_many_processes_each_agent_is_looked_at_by_one(scribe: Agent, server:
 
 def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Agent, server: Any) -> None:
     assert tasks.health is health
-    assert errands._with_something_waiting(["agents-health"]) == ["agents-health"]
+    assert background_tasks._with_something_waiting(["agents-health"]) == ["agents-health"]
 
     check_health()
 
     assert now().health == "healthy"
-    assert errands._with_something_waiting(["agents-health"]) == []
+    assert background_tasks._with_something_waiting(["agents-health"]) == []
 
 
 @pytest.mark.parametrize("fields", [{"enabled": False}, {"adapter": "inline"}, {"endpoint": ""}])

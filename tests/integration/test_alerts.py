@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, connections
 
-from activities.alerts import raise_alert, targets
+from activities.alerts import raise_alert
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind
+from activities.notifications import targets
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant

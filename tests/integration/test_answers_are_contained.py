@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from orchestrator.content_policy import ADMIN_POLICY, NO_PAGE
+from orchestrator.content_security import ADMIN_POLICY, NO_PAGE
 from orchestrator.urls import DRAWS_ITSELF
 from tenants.context import SYSTEM
 from tenants.models import Tenant

@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 
 from activities.models import Activity
 from tenants.api.views import TenantView
-from tenants.audit.rows import AuditEntry
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
+from tenants.models.audit import AuditEntry
 from tests.engine import Engine
 from tests.integration.permission_table import permissions
 

@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from activities import budget_waits, promotion, relay, reports, run_tokens
+from activities import budgets, outbox, relay, run_tokens
+from activities.execution import reports
 from agents import configuration
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
@@ -111,8 +112,8 @@ def test_a_cap_is_raised_by_those_who_have_seen_it_and_work_goes_on(
     problem(client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"7"'), 412, "precondition_failed")
     answer = client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"1"')
     assert (answer.status_code, answer.json()["version"], answer["ETag"]) == (200, 2, '"2"')
-    budget_waits.look_after()
-    promotion.promote()
+    budgets.release_where_room()
+    outbox.promote()
     relay.flush()
     engine.drain()
 

@@ -8,11 +8,10 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, OperationalError
 
-from activities import bulk, cancellation, families
+from activities import activity_tree, bulk_jobs, cancellation
 from activities.admission import rebuilding
-from activities.api.bulk_bodies import ActivityChoiceSerializer
-from activities.api.filters import ActivityFilter
-from activities.bulk import working
+from activities.api.activities import ActivityFilter
+from activities.api.bulk import ActivityChoiceSerializer
 from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -68,8 +67,8 @@ def test_all_that_were_found_are_cancelled_and_told_one_by_one(
     job = begun(client, "cancel", 150, reason="Not needed.")
     with tenant_scope(tenant.pk):
         cancellation.cancel(tenant.pk, ids[0], actor="somebody else")
-    assert bulk.work() == 151  # one of them twice: it was left for a transaction of its own
-    bulk.work()
+    assert bulk_jobs.work() == 151  # one of them twice: it was left for a transaction of its own
+    bulk_jobs.work()
 
     done = client.get(job["link"]).json()
     assert (done["status"], done["done"], done["skipped"], done["failed"]) == ("completed", 149, 1, 0)
@@ -90,7 +89,7 @@ def test_a_cancelled_waiter_gives_its_place_in_the_queue_back(
     engine.submit(tenant, count=5)
 
     begun(client, "cancel", 5)
-    bulk.work()
+    bulk_jobs.work()
 
     engine.drain()
     assert engine.agent.calls == []
@@ -104,7 +103,7 @@ def test_work_that_others_hang_on_ends_with_them(client: Any, engine: Engine, te
     assert statuses(tenant) == ["awaiting_approval", "created"]
 
     begun(client, "cancel", 1)
-    bulk.work()
+    bulk_jobs.work()
 
     assert statuses(tenant) == ["cancelled", "cancelled"]
 
@@ -114,7 +113,7 @@ def test_failed_work_is_tried_again(client: Any, engine: Engine, tenant: Tenant)
     failed_many(tenant, 120)
     running = begun(client, "retry", 120)
 
-    bulk.work()
+    bulk_jobs.work()
     engine.drain()
 
     assert client.get(running["link"]).json()["done"] == 120
@@ -128,7 +127,7 @@ def test_work_is_handed_on(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=3)
 
     job = begun(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
-    bulk.work()
+    bulk_jobs.work()
 
     assert client.get(job["link"]).json()["done"] == 3
     assert statuses(tenant, agent_role="dev") == ["created"] * 3
@@ -144,7 +143,7 @@ def test_what_waits_goes_to_its_new_place_in_the_queue(client: Any, engine: Engi
         BULK,
         {"action": "priority", "filter": {"search": "work 3"}, "priority": "urgent", "expected_count": 1},
     )
-    bulk.work()
+    bulk_jobs.work()
     engine.drain()
 
     assert engine.get(tenant, ids[3]).priority < 5
@@ -206,9 +205,9 @@ def test_a_job_that_is_stopped_leaves_the_rest(client: Any, engine: Engine, tena
     engine.submit(tenant, count=150)
     job = begun(client, "cancel", 150)
 
-    working.portion(tenant.pk, UUID(job["id"]))
+    bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
     stopped = client.post(f"{job['link']}cancel/").json()
-    bulk.work()
+    bulk_jobs.work()
 
     assert (stopped["status"], stopped["done"], stopped["remaining"]) == ("cancelled", 100, 50)
     assert statuses(tenant) == ["cancelled"] * 100 + ["created"] * 50
@@ -220,7 +219,7 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
 ) -> None:
     engine.submit(tenant, count=150)
     job = begun(client, "cancel", 150)
-    real, calls = working._record, []
+    real, calls = bulk_jobs._record, []
 
     def dies(*given: Any) -> None:
         calls.append(given)
@@ -228,12 +227,12 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
             raise OperationalError("killed")
         real(*given)
 
-    monkeypatch.setattr(working, "_record", dies)
-    working.portion(tenant.pk, UUID(job["id"]))
+    monkeypatch.setattr(bulk_jobs, "_record", dies)
+    bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
     with pytest.raises(OperationalError):
-        working.portion(tenant.pk, UUID(job["id"]))
+        bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
     assert statuses(tenant).count("cancelled") == 100
-    bulk.work()
+    bulk_jobs.work()
 
     assert client.get(job["link"]).json()["done"] == 150
     with tenant_scope(tenant.pk):
@@ -246,15 +245,15 @@ def test_what_the_database_refuses_is_told_and_keeps_nothing_else_from_being_don
     ids = engine.submit(tenant, count=3)
     job = begun(client, "priority", 3, priority=1)
     other = begun(client, "priority", 3, priority=2)
-    lock = families.lock
+    lock = activity_tree.lock
 
     def refusing(tenant_id: UUID, found: Any) -> Any:
         if ids[1] in found:
             raise IntegrityError("a constraint")
         return lock(tenant_id, found)
 
-    monkeypatch.setattr(families, "lock", refusing)
-    bulk.work()
+    monkeypatch.setattr(activity_tree, "lock", refusing)
+    bulk_jobs.work()
 
     for each in (job, other):
         done = client.get(each["link"]).json()
@@ -267,15 +266,15 @@ def test_a_job_that_breaks_keeps_no_other_from_its_turn(
 ) -> None:
     engine.submit(tenant, count=2)
     broken, other = begun(client, "cancel", 2), begun(client, "cancel", 2)
-    together = working.deeds.together
+    together = bulk_jobs.deeds.together
 
     def breaking(job: BulkJob, found: Any) -> Any:
         if str(job.pk) == broken["id"]:
             raise LookupError("a mistake of ours")
         return together(job, found)
 
-    monkeypatch.setattr(working.deeds, "together", breaking)
-    bulk.work()
+    monkeypatch.setattr(bulk_jobs.deeds, "together", breaking)
+    bulk_jobs.work()
 
     assert client.get(other["link"]).json()["status"] == "completed"
     assert client.get(broken["link"]).json()["done"] == 0
@@ -285,8 +284,8 @@ def test_two_workers_at_once_deal_with_each_once(client: Any, engine: Engine, te
     engine.submit(tenant, count=250)
     job = begun(client, "cancel", 250)
 
-    at_once(*[bulk.work for _ in range(3)])
-    bulk.work()
+    at_once(*[bulk_jobs.work for _ in range(3)])
+    bulk_jobs.work()
 
     assert client.get(job["link"]).json()["done"] == 250
     with tenant_scope(tenant.pk):
@@ -299,8 +298,8 @@ def test_others_may_move_the_same_work_meanwhile(client: Any, engine: Engine, te
     engine.submit(tenant, count=60)
     job = begun(client, "cancel", 60)
 
-    at_once(bulk.work, engine.drain)
-    bulk.work()
+    at_once(bulk_jobs.work, engine.drain)
+    bulk_jobs.work()
     rebuilding.rebuild()
 
     shown = client.get(job["link"]).json()

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities import deadletters
+from activities.dead_letters import escalation as dead_letters_escalation
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.burying import escalations_of, failed, letters_of
@@ -35,7 +35,7 @@ def letter_of(tenant: Tenant, activity_id: UUID) -> str:
 
 def test_a_letter_shows_the_failure_and_what_became_of_it(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
     (shown,) = api("viewer").get(LETTERS).json()["results"]
@@ -173,7 +173,7 @@ def test_one_letter_is_replayed_once(api: Any, engine: Engine, acme: Tenant) -> 
 
 def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, count=2)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
     client = api("operator")
 
     planned = client.post(DISMISS, {"filter": {}, "reason": "old", "dry_run": True}).json()

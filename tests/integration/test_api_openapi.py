@@ -20,10 +20,10 @@ from rest_framework.test import APIClient
 from activities.models import BulkJob
 from orchestrator import api_document
 from pipelines.models import ScheduleExecution
-from pipelines.schedules import saving
+from pipelines.schedules import editing
 from tenants.context import tenant_scope
-from tenants.events.models import WebhookEndpoint
 from tenants.models import Tenant
+from tenants.models.events import WebhookEndpoint
 from tests.engine import Engine
 from tests.integration.permission_table import permissions
 from tests.integration.test_api_door import problem
@@ -139,7 +139,7 @@ def test_whatever_is_not_there_is_a_404_that_tells_nothing(api: Any, tenant: Ten
 
 
 def an_execution(tenant: Tenant) -> ScheduleExecution:
-    made = saving.create(tenant.pk, body(), actor="test")
+    made = editing.create(tenant.pk, body(), actor="test")
     with tenant_scope(tenant.pk):
         return ScheduleExecution.objects.create(
             tenant=tenant, schedule=made, schedule_name=made.name, definition={}

@@ -10,7 +10,7 @@ import pytest
 from django_celery_beat.models import PeriodicTask
 
 from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.schedules import expanding, saving
+from pipelines.schedules import editing, lifecycle
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
@@ -114,11 +114,13 @@ def test_what_is_refused_changes_nothing(api: Any, acme: Tenant) -> None:
 
 
 def test_new_times_begin_now(acme: Tenant) -> None:
-    made = saving.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=3, minutes=30)
 
-    changed = saving.change(acme.pk, made.pk, {"cron": "15 * * * *"}, actor="test", now=later)
-    renamed = saving.change(acme.pk, made.pk, {"name": "Other"}, actor="test", now=later + timedelta(hours=5))
+    changed = editing.change(acme.pk, made.pk, {"cron": "15 * * * *"}, actor="test", now=later)
+    renamed = editing.change(
+        acme.pk, made.pk, {"name": "Other"}, actor="test", now=later + timedelta(hours=5)
+    )
 
     assert made.next_run_at == NOON + timedelta(hours=1)
     assert changed.next_run_at == renamed.next_run_at == NOON + timedelta(hours=4, minutes=15)
@@ -126,11 +128,11 @@ def test_new_times_begin_now(acme: Tenant) -> None:
 
 
 def test_what_passes_while_it_is_switched_off_is_not_made_up_for(acme: Tenant) -> None:
-    made = saving.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=9, minutes=30)
 
-    off = saving.set_enabled(acme.pk, made.pk, False, actor="test", now=NOON)
-    on = saving.set_enabled(acme.pk, made.pk, True, actor="test", now=later)
+    off = editing.set_enabled(acme.pk, made.pk, False, actor="test", now=NOON)
+    on = editing.set_enabled(acme.pk, made.pk, True, actor="test", now=later)
 
     assert (off.next_run_at, off.enabled) == (None, False)
     assert (on.next_run_at, on.looked_until) == (NOON + timedelta(hours=10), later)
@@ -139,7 +141,7 @@ def test_what_passes_while_it_is_switched_off_is_not_made_up_for(acme: Tenant) -
 def test_a_one_time_schedule_whose_time_has_passed_is_due_at_once(acme: Tenant) -> None:
     past = NOON - timedelta(days=1)
 
-    made = saving.create(
+    made = editing.create(
         acme.pk, body(repeat="once", cron=None, start_at=past.isoformat()), actor="test", now=NOON
     )
 
@@ -181,7 +183,7 @@ def test_it_is_run_by_hand_and_its_jobs_are_seen(api: Any, acme: Tenant, engine:
     begun = answer.json()
     assert answer.status_code == 201, answer.content
     assert (begun["nominal_at"], begun["created_by"].partition(":")[0]) == (None, "token")
-    expanding.expand(acme.pk, UUID(begun["id"]))
+    lifecycle.expand(acme.pk, UUID(begun["id"]))
     viewer = api("viewer")
     shown = viewer.get(begun["link"]).json()
     assert (shown["jobs_created"], shown["jobs_enqueued"], shown["jobs_failed"]) == (12, 12, 0)
@@ -208,7 +210,7 @@ def test_runs_of_a_pipeline_say_their_schedule(api: Any, acme: Tenant) -> None:
 
     begun = client.post(f"{made['link']}run/").json()
 
-    expanding.expand(acme.pk, UUID(begun["id"]))
+    lifecycle.expand(acme.pk, UUID(begun["id"]))
     runs = client.get(f"/api/v1/pipeline-runs/?schedule={made['id']}").json()["results"]
     assert {run["schedule"] for run in runs} == {made["id"]}
     assert sorted(run["params"]["t"] for run in runs) == sorted(f"T{number}" for number in range(12))
@@ -231,7 +233,7 @@ def test_an_execution_is_cancelled_with_its_jobs(api: Any, acme: Tenant) -> None
     client = api("operator")
     link = make(api(), params={"t": "db:ticker:all:id"})["link"]
     begun = client.post(f"{link}run/").json()
-    expanding.expand(acme.pk, UUID(begun["id"]))
+    lifecycle.expand(acme.pk, UUID(begun["id"]))
 
     cancelled = client.post(f"{begun['link']}cancel/", {"reason": "enough"})
 

@@ -11,7 +11,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from pipelines.models import Dataset, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import expanding, firing
+from pipelines.schedules import firing, lifecycle
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
@@ -103,7 +103,7 @@ def test_what_a_preview_tells_is_what_happens(api: Any, acme: Tenant) -> None:
 
     for text in told["fires_at"]:
         for execution in firing.fire(acme.pk, made["id"], now=datetime.fromisoformat(text)):
-            expanding.expand(acme.pk, execution)
+            lifecycle.expand(acme.pk, execution)
 
     with tenant_scope(acme.pk):
         begun = list(ScheduleExecution.objects.order_by("nominal_at"))

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 import standardwebhooks
 
-from activities import rotation
-from activities.webhooks.delivery import deliver_waiting
+from activities.maintenance import key_rotation
+from activities.webhooks import deliver_waiting
 from agents import credentials
 from tenants.context import tenant_scope
 from tenants.events import log
-from tenants.events.models import WebhookEndpoint
 from tenants.models import Tenant
+from tenants.models.events import WebhookEndpoint
 from tests.integration.test_webhooks import deliveries, happens, send_all
 from tests.receivers import HttpReceiver, http_receiver
 
@@ -208,9 +208,9 @@ def test_secrets_are_sealed_again_when_keys_rotate(
     made: dict[str, Any], tenant: Tenant, settings: Any
 ) -> None:
     settings.FIELD_ENCRYPTION_KEYS = [f"newest:{'ab' * 32}", *settings.FIELD_ENCRYPTION_KEYS]
-    [place] = [place for place in rotation.PLACES if place.name == "secrets of webhooks"]
+    [place] = [place for place in key_rotation.PLACES if place.name == "secrets of webhooks"]
 
-    *_, progress = rotation.rotate(place)
+    *_, progress = key_rotation.rotate(place)
 
     assert (progress.total, progress.resealed, progress.unopened) == (1, 1, [])
     with tenant_scope(tenant.pk):

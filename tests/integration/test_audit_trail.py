@@ -14,11 +14,11 @@ from django.db import DatabaseError, ProgrammingError, connections, transaction
 from django.utils import timezone
 
 from tenants import audit
-from tenants.audit import actors, changes, purging, redaction
-from tenants.audit.rows import AuditEntry
+from tenants.audit import purging, recording
 from tenants.audit.verification import verify
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
+from tenants.models.audit import AuditEntry
 from tests.plans import asked_of, rows_read
 
 MIA = audit.Actor("user", "7", "mia")
@@ -117,7 +117,7 @@ def test_a_tenant_sees_its_own_entries_and_nobody_sees_those_of_the_platform(
 ) -> None:
     written(other_tenant, "theirs")
     with tenant_scope(tenant.pk):
-        audit.record("login.failed", actor=actors.NOBODY)
+        audit.record("login.failed", actor=recording.NOBODY)
 
     with tenant_scope(tenant.pk):
         assert not AuditEntry.objects.exists()
@@ -198,7 +198,9 @@ def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Te
     written(tenant, "a", "b", "c")
 
     assert (
-        purging.purge(tenant.pk, timezone.now() + timedelta(days=1), actor=actors.of_command("purge_audit"))
+        purging.purge(
+            tenant.pk, timezone.now() + timedelta(days=1), actor=recording.actor_of_command("purge_audit")
+        )
         == 2
     )
 
@@ -235,12 +237,12 @@ def test_line_ends_and_control_characters_forge_nothing(tenant: Tenant) -> None:
     forged = "x\r\n2026-01-01 admin granted\u2028\x00\x1b[2K\ud800"
     with tenant_scope(tenant.pk):
         audit.record(forged, actor=audit.Actor("token", forged, forged), tenant_id=tenant.pk, about=(forged, forged),
-                     changes=changes.between(None, {forged: forged}))  # fmt: skip
+                     changes=recording.changes_between(None, {forged: forged}))  # fmt: skip
 
     (entry,) = of(tenant)
 
     everything = json.dumps([entry.operation, entry.actor, entry.about, entry.changes], ensure_ascii=False)
-    assert not redaction.CONTROL.search(everything)
+    assert not recording.CONTROL.search(everything)
     assert "x\\u000d\\u000a2026" in entry.operation
     assert checked()[0] == 0
 
@@ -256,7 +258,7 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "url": "https://u:p@x",
     }
 
-    found = changes.between(before, after)
+    found = recording.changes_between(before, after)
 
     assert found == {
         "auth": ["[secret]", "[secret]"],
@@ -265,8 +267,8 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "api_key": [None, "[secret]"],
         "url": [None, "[secret]"],
     }
-    assert redaction.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
-    assert redaction.redacted("cancel_reason", "Never mind") == "[10 characters]"
-    assert redaction.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
+    assert recording.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
+    assert recording.redacted("cancel_reason", "Never mind") == "[10 characters]"
+    assert recording.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
         {"id": "a", "prompt": "[5 characters]", "nested": {"password": "[secret]"}}
     ]

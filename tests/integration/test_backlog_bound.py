@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import backlog, cancellation, tasks, turned_away
+from activities import backlog, cancellation, tasks
 from activities.backlog import BacklogFull
 from activities.models import Activity
 from agents import configuration
 from agents.models import AgentConfig
 from pipelines import cancellation as run_cancellation
-from pipelines import unadmitted, versions
+from pipelines import versions, waiting_steps
 from pipelines.models import PipelineRun, StepRun
-from pipelines.schedules import tending
+from pipelines.schedules import sweeps
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -36,7 +36,7 @@ ALL_ROWS = "db:ticker:all:id?enabled=true"
 @pytest.fixture
 def fresh() -> None:
     backlog._counts.clear()
-    turned_away._refused.clear()
+    backlog._refused.clear()
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost
         rounds += 1
         assert waiting(acme) <= BOUND
         engine.drain()
-        tending.tend()
+        sweeps.tend()
         assert waiting(acme) <= BOUND
     assert (execution(acme).status, execution(acme).jobs_enqueued) == ("success", 9)
     assert [job.error for job in jobs(acme)] == [None] * 9
@@ -128,9 +128,9 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
     assert ([job.state for job in jobs(acme)], execution(acme).jobs_enqueued) == (["waiting"], 0)
 
     engine.drain()
-    tending.tend()
+    sweeps.tend()
     engine.drain()
-    tending.tend()
+    sweeps.tend()
     assert (execution(acme).status, len(engine.agent.calls)) == ("success", BOUND + 1)
 
 
@@ -143,7 +143,7 @@ def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: En
 
     for _ in range(5):
         engine.drain()
-        tending.tend()
+        sweeps.tend()
         assert waiting(acme) <= BOUND
     assert run_states(acme) == ["completed"] * 5
     assert execution(acme).status == "success"
@@ -165,12 +165,12 @@ def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     shown = api().get(f"/api/v1/pipeline-runs/{runs[-1]}/").json()["steps"][1]
     assert (shown["status"], shown["reason"]) == ("pending", "backlog")
     problem(api().post("/api/v1/activities/", {"name": "x", "agent_role": "ba"}), 429, "backlog_full")
-    assert unadmitted.admit_waiting() == 0
+    assert waiting_steps.admit_steps() == 0
 
     with tenant_scope(acme.pk):
         first = Activity.objects.filter(agent_role="ba").earliest("created_at")
     cancellation.cancel(acme.pk, first.pk, actor="test")
-    assert unadmitted.admit_waiting() == 1
+    assert waiting_steps.admit_steps() == 1
 
     assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
 
@@ -183,7 +183,7 @@ def test_everything_that_was_put_off_gets_done(engine: Engine, acme: Tenant) -> 
     for _ in range(12):
         while engine.deliver():
             assert waiting(acme) <= BOUND
-        unadmitted.admit_waiting()
+        waiting_steps.admit_steps()
         assert waiting(acme) <= BOUND
 
     assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
@@ -197,9 +197,9 @@ def test_a_fan_out_larger_than_the_bound_starts_once_nothing_else_waits(engine: 
     flow.drain(list=[1, 2, 3, 4])
     assert put_off(acme) == ["many"]
 
-    assert unadmitted.admit_waiting() == 0
+    assert waiting_steps.admit_steps() == 0
     cancellation.cancel(acme.pk, other, actor="test")
-    assert unadmitted.admit_waiting() == 1
+    assert waiting_steps.admit_steps() == 1
     flow.drain()
 
     assert flow.outcome == ("completed", 0)
@@ -215,7 +215,7 @@ def test_what_waits_for_room_ends_with_its_run(engine: Engine, acme: Tenant) -> 
     for run in runs:
         run_cancellation.cancel_run(acme.pk, run, actor="test")
 
-    assert (unadmitted.admit_waiting(), waiting(acme, "ba"), put_off(acme)) == (0, 0, [])
+    assert (waiting_steps.admit_steps(), waiting(acme, "ba"), put_off(acme)) == (0, 0, [])
 
 
 def test_a_revision_of_what_was_accepted_is_never_refused(

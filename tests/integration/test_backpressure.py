@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 from django.test import Client
 
-from activities import backlog, recovery, tasks, turned_away
+from activities import backlog, tasks
 from activities.backlog import BacklogFull
+from activities.maintenance import recovery
 from activities.models import Activity, ActivityEvent
 from activities.submission import NewActivity, submit
 from agents import configuration
@@ -31,9 +32,9 @@ ACTIVITIES, QUEUES = "/api/v1/activities/", "/api/v1/queues/"
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     backlog._counts.clear()
-    turned_away._refused.clear()
-    turned_away._written.clear()
-    monkeypatch.setattr(turned_away, "REFUSALS_WRITTEN_SECONDS", 0.0)
+    backlog._refused.clear()
+    backlog._written.clear()
+    monkeypatch.setattr(backlog, "REFUSALS_WRITTEN_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from activities import budget_waits, reports
+from activities import budgets as activity_budgets
+from activities.execution import reports
 from agents import configuration
 from agents.contracts import Usage
 from tenants.context import tenant_scope
@@ -76,7 +77,7 @@ def test_figures_that_went_wrong_are_counted_anew(engine: Engine, acme: Tenant) 
     with tenant_scope(acme.pk):
         Budget.objects.filter(pk=budget.pk).update(spent=0, reserved=5, recount_at="2026-01-01T00:00:00Z")
 
-    budget_waits.look_after()
+    activity_budgets.release_where_room()
 
     assert (standing(budget), now(budget).recount_at) == (("0.10", "0.20"), None)
 

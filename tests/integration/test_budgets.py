@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from activities import budget_waits, cancellation, errands, recovery, reports, results, tool_door, waiting
+from activities import background_tasks, cancellation, wait_reasons
+from activities import budgets as activity_budgets
+from activities.execution import agent_tools, reports, results
+from activities.maintenance import recovery
 from activities.models import Alert, Wake
 from activities.states import Status
 from agents import configuration
@@ -68,7 +71,7 @@ def test_room_for_three_lets_three_start_and_the_others_hold_no_slot(engine: Eng
     assert standing(budget) == ("0.00", "0.90")
     with tenant_scope(acme.pk):
         assert set(Wake.objects.filter(state="pending").values_list("cause", "due_at")) == {
-            ("budget", budget_waits.NEVER)
+            ("budget", activity_budgets.NEVER)
         }
     assert engine.messages() == 0
     assert broken_invariants() == []
@@ -116,7 +119,7 @@ def test_an_agent_in_a_worker_is_told_by_its_link(
     assert "used up" in told[2]
     assert (engine.status(acme, activity_id), entered(acme)) == ("created", Decimal("1.10"))
     assert engine.messages() == 0
-    assert waiting.why(acme.pk, activity_id).code == "budget"
+    assert wait_reasons.why(acme.pk, activity_id).code == "budget"
 
 
 def test_a_higher_cap_releases_the_waiting_by_itself_and_only_as_many_as_it_holds(
@@ -129,9 +132,9 @@ def test_a_higher_cap_releases_the_waiting_by_itself_and_only_as_many_as_it_hold
     assert let_go(engine) == 0, "nothing is asked of those that wait"
 
     budgets.change(acme.pk, budget.pk, {"cap": Decimal("1.25")})
-    assert "budgets" in errands.Reminder().remind(), "so the keeper asks for the errand"
+    assert "budgets" in background_tasks.Reminder().remind(), "so the keeper asks for the errand"
     assert let_go(engine) == 3
-    assert "budgets" not in errands.Reminder().remind()
+    assert "budgets" not in background_tasks.Reminder().remind()
     engine.drain()
 
     assert [engine.status(acme, one) for one in ids].count("done") == 4
@@ -231,7 +234,7 @@ ENDS: dict[str, Any] = {
     "failed": lambda run: results.failed(run, RetryableAgentError("no")),
     "stalled": results.stalled,
     "cancelled": lambda run: cancellation.cancel(run.tenant_id, run.activity_id, actor="test"),
-    "put aside": lambda run: tool_door.call(
+    "put aside": lambda run: agent_tools.receive_call(
         run, "report_blocker", {"type": "api_outage", "message": "away"}, key="1"
     ),
 }
@@ -309,11 +312,15 @@ def test_a_reservation_that_outlived_its_run_is_found(engine: Engine, acme: Tena
         transitions.apply(run.activity_id, "cancel", actor="test")
         transitions.end_run(tenant_id=acme.pk, activity_id=run.activity_id, run_status="cancelled")
     assert broken_invariants() == ["I41"]
-    assert "reservations" in errands.Reminder().remind()
+    assert "reservations" in background_tasks.Reminder().remind()
 
-    assert budget_waits.free_leftovers() == 1
+    assert activity_budgets.free_leftovers() == 1
 
-    assert (standing(budget), broken_invariants(), budget_waits.free_leftovers()) == (("0.00", "0.00"), [], 0)
+    assert (standing(budget), broken_invariants(), activity_budgets.free_leftovers()) == (
+        ("0.00", "0.00"),
+        [],
+        0,
+    )
 
 
 def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant) -> None:
@@ -321,9 +328,9 @@ def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
-    found = waiting.why(acme.pk, activity_id)
+    found = wait_reasons.why(acme.pk, activity_id)
     with tenant_scope(acme.pk):
-        brief = waiting.briefly(acme.pk, [engine.get(acme, activity_id)])[activity_id]
+        brief = wait_reasons.briefly(acme.pk, [engine.get(acme, activity_id)])[activity_id]
 
     assert (found.code, brief.code) == ("budget", "budget")
     assert found.holder == f"budget Daily bread ({budget.pk})"
@@ -334,13 +341,13 @@ def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant
 
 
 def test_a_wake_that_comes_meanwhile_starts_nothing_and_is_not_lost(engine: Engine, acme: Tenant) -> None:
-    from activities import relay, wakes
+    from activities import outbox, relay
 
     budget = capped(acme, "0")
     (activity_id,) = engine.submit(acme)
     engine.drain()
     with tenant_scope(acme.pk):
-        wakes.record(engine.get(acme, activity_id), "new_task", payload={"again": True})
+        outbox.record(engine.get(acme, activity_id), "new_task", payload={"again": True})
     relay.flush()
     engine.drain()
     assert engine.status(acme, activity_id) == "created"

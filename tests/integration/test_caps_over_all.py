@@ -20,7 +20,6 @@ from agents.contracts import AdapterSettings, Completed, HttpLimits, Output
 from agents.exceptions import AgentError
 from agents.models import Agent, PlatformConfig
 from agents.outbound import gate
-from agents.scheduler_settings import values
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -132,7 +131,7 @@ def test_what_another_process_has_saved_reaches_the_next_call_within_two_seconds
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [5_000.0]
-    monkeypatch.setattr(values.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(scheduler_settings.time, "monotonic", lambda: clock[0])
     scheduler_settings.forget()
     configuration.forget()
     for moment in range(20):  # asked all the time, so that each memory is as young as it can be

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from django.core.management import call_command
 
-from tenants.audit.rows import AuditEntry
 from tenants.context import system_scope
 from tenants.models import Tenant
+from tenants.models.audit import AuditEntry
 
 FLOW = '{"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}'
 

@@ -18,11 +18,11 @@ import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from activities.submission import NewActivity, submit
-from orchestrator.terminal import replaying
+from orchestrator.cli import replay
 from pipelines.models import PipelineRun
-from tenants.audit.rows import AuditEntry
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tenants.models.audit import AuditEntry
 from tests.burying import failed, failed_many, letters_of
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, step
@@ -174,7 +174,7 @@ def test_tenants_are_listed_with_what_they_do_and_no_tenant_sees_anothers_figure
 def test_failures_are_replayed_in_portions_and_only_once(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replaying, "PORTION", 3)
+    monkeypatch.setattr(replay, "PORTION", 3)
     engine.serve(tenant)
     ids = failed_many(tenant, 7)
     fingerprint = letters_of(tenant, ids[0])[0].fingerprint

@@ -20,8 +20,8 @@ from pytest_httpserver import HTTPServer
 from rest_framework.test import APIClient
 from werkzeug import Request, Response
 
-from activities import recovery
 from activities.admission import limits
+from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from agents import configuration
 from agents.command_line import processes, upkeep
@@ -157,7 +157,7 @@ from celery import signals
 @signals.celeryd_after_setup.connect
 def patch(**kwargs):
     from activities import protection
-    from activities.host_load import Load
+    from activities.load_shedding import Load
     protection.SMOOTH_SECONDS = 0.001
     protection.PROTECTION.read = lambda: Load(float(Path(load).read_text() or 0), 0.1)
 

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.command_line import options, processes, traces, upkeep, worktrees
+from agents.command_line import options, processes, upkeep, workspaces, worktrees
 from agents.contracts import Completed
 from agents.exceptions import AgentError, ConfigurationError, RetryableAgentError
 from agents.models import Agent
@@ -166,7 +166,7 @@ def test_a_base_that_does_not_exist_is_told_in_words_of_git(repository: Path, tm
 
 def test_what_a_killed_worker_left_is_removed_and_the_work_stays(repository: Path, tmp_path: Path) -> None:
     request = a_request({"command": [sys.executable], "repository": str(repository)})
-    trace = traces.kept(request.run_id)
+    trace = workspaces.kept(request.run_id)
     entered = trace.__enter__()
     tree = worktrees.checked_out(request, options.read(request.settings.options), entered)
     copy = tree.__enter__()

@@ -9,10 +9,9 @@ import pytest
 from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
-from activities import conditions, invariants, job_records
-from activities.conditions import noticing, telling
-from activities.invariants import Report
-from activities.maintenance import Leader
+from activities import job_records
+from activities.maintenance import Leader, invariants, platform_checks
+from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
 from agents.configuration import settings_for
@@ -41,8 +40,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lookout(clock: Clock) -> conditions.Lookout:
-    return conditions.Lookout(clock=clock)
+def lookout(clock: Clock) -> platform_checks.Lookout:
+    return platform_checks.Lookout(clock=clock)
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def soon(settings: Any) -> None:
     settings.ORCHESTRATOR_IDLE_SECONDS = -1.0
 
 
-def _look(lookout: conditions.Lookout, clock: Clock) -> None:
+def _look(lookout: platform_checks.Lookout, clock: Clock) -> None:
     clock.now += 60.0
     lookout.look()
 
@@ -71,7 +70,7 @@ def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
-    lookout: conditions.Lookout,
+    lookout: platform_checks.Lookout,
     clock: Clock,
     soon: None,
 ) -> None:
@@ -96,7 +95,7 @@ def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
 
 
 def test_workers_that_are_busy_or_closed_are_not_idle(
-    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
     engine.lease.runs |= {uuid7() for _ in range(engine.lease.concurrency)}
@@ -111,7 +110,7 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
 
 
 def test_what_was_granted_a_moment_ago_is_not_late(
-    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
 ) -> None:
     engine.submit(tenant, "qa")
 
@@ -122,7 +121,7 @@ def test_what_was_granted_a_moment_ago_is_not_late(
 
 
 def test_a_condition_that_comes_back_is_told_of_anew(
-    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
 ) -> None:
     for _ in range(2):
         engine.serve(tenant)
@@ -135,10 +134,10 @@ def test_a_condition_that_comes_back_is_told_of_anew(
 
 
 def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) -> None:
-    seen = noticing.Noticed("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
+    seen = platform_checks.Noticed("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
 
-    begun = at_once(*[lambda: telling.follow(AlertKind.IDLE_WORKER, [seen])] * 4)
-    ended = at_once(*[lambda: telling.follow(AlertKind.IDLE_WORKER, [])] * 4)
+    begun = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
+    ended = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [])] * 4)
 
     assert (sorted(begun), sorted(ended)) == ([0, 0, 0, 1], [0, 0, 0, 1])
     assert len(_told(tenant, AlertKind.IDLE_WORKER)) == 2
@@ -147,12 +146,12 @@ def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) 
 def test_the_platform_is_told_once_however_many_tenants_are_concerned(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = noticing.Noticed(
+    seen = platform_checks.Noticed(
         "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
 
     with override_settings(ALERT_EMAIL="operators@example.com"):
-        telling.follow(AlertKind.IDLE_WORKER, [seen])
+        platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])
 
     with system_scope():
         assert AlertDelivery.objects.filter(channel_id=None).count() == 1
@@ -162,23 +161,23 @@ def test_the_platform_is_told_once_however_many_tenants_are_concerned(
 def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = noticing.Noticed(
+    seen = platform_checks.Noticed(
         "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
-    telling.follow(AlertKind.IDLE_WORKER, [seen])
+    platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])
     with connections[OWNER].cursor() as cursor:
         cursor.execute("DELETE FROM activities_alert WHERE tenant_id = %s", [other_tenant.pk])
         cursor.execute("SET session_replication_role = replica")
         cursor.execute("DELETE FROM tenants_tenant WHERE id = %s", [other_tenant.pk])
         cursor.execute("RESET session_replication_role")
 
-    telling.follow(AlertKind.IDLE_WORKER, [])
+    platform_checks.tell_changes(AlertKind.IDLE_WORKER, [])
 
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
 
 
 def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant, "qa")
@@ -214,9 +213,9 @@ def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: 
             connections[OWNER].cursor() as cursor,
             override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001),
         ):
-            assert [found.subject for found in noticing.old_queues()] == ["qa"]
+            assert [found.subject for found in platform_checks.old_queues()] == ["qa"]
             cursor.execute(changes[why])
-            assert noticing.old_queues() == []
+            assert platform_checks.old_queues() == []
     finally:
         with connections[OWNER].cursor() as cursor:
             cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
@@ -231,13 +230,13 @@ def test_what_a_tenant_has_switched_off_waits_on_purpose(
         AgentConfig.objects.update_or_create(tenant_id=tenant.pk, agent_id="qa", defaults={"enabled": False})
 
     with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
-        (late,) = noticing.old_queues()
+        (late,) = platform_checks.old_queues()
 
     assert list(late.tenants()) == [other_tenant.pk]
 
 
 def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
 ) -> None:
     place = "http://127.0.0.1:7/v1"
     engine.serve(tenant, "qa", adapter="openai", endpoint=place)
@@ -261,7 +260,7 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
 
 
 def test_a_broken_invariant_is_told_to_whose_rows_break_it(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
 ) -> None:
     (broken,) = engine.submit(tenant, "qa")
     engine.submit(other_tenant, "qa")
@@ -280,12 +279,18 @@ def test_a_broken_invariant_is_told_to_whose_rows_break_it(
 
 
 def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: conditions.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
 ) -> None:
     engine.submit(tenant, "qa")
     assert Leader().campaign()
     failing = job_records.Report(
-        "deadlines", "activities.deadlines", 1.0, 5.0, finished=0.0, failures=3, error="LockNotAvailable"
+        "deadlines",
+        "activities.human_tasks.deadlines",
+        1.0,
+        5.0,
+        finished=0.0,
+        failures=3,
+        error="LockNotAvailable",
     )
     job_records.write(1, [failing], all_of_them=True)
     _look(lookout, clock)
@@ -300,7 +305,7 @@ def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
 
 
 def test_while_redis_is_away_what_people_were_told_stays(
-    engine: Engine, tenant: Tenant, lookout: conditions.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
     _look(lookout, clock)
@@ -314,13 +319,13 @@ def test_while_redis_is_away_what_people_were_told_stays(
 
 
 def test_a_question_is_asked_no_more_often_than_it_should_be(
-    database: None, lookout: conditions.Lookout, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    database: None, lookout: platform_checks.Lookout, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[AlertKind] = []
-    from activities.conditions import lookout as module
+    from activities.maintenance import platform_checks
 
-    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in module.QUESTIONS}
-    monkeypatch.setattr(module, "QUESTIONS", counted)
+    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in platform_checks.QUESTIONS}
+    monkeypatch.setattr(platform_checks, "QUESTIONS", counted)
 
     for _ in range(61):
         lookout.look()

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from activities.submission import NewActivity, submit
-from console.durations import in_words
+from console.labels import in_words
 from console.overview import overview
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant

@@ -17,9 +17,8 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 
 from activities import backlog, publishing, relay
 from activities.admission import scripts
-from agents import configuration
+from agents import configuration, scheduler_settings
 from agents.contracts import Accepted
-from agents.scheduler_settings import values
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants import clock
@@ -30,7 +29,7 @@ from tests.engine import Engine
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Tenant:
     # What is asked for again each few seconds, however much is done, must not fall into a count on a machine that is slow.
-    for module in (configuration, values, backlog):
+    for module in (configuration, scheduler_settings, backlog):
         monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
     engine.serve(tenant)

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connections, transaction
 
-from activities import counters, recovery
-from activities.counters import counting
+from activities.maintenance import counters, recovery
 from activities.models import CountingMark, WorkerProcess
 from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import AgentError, RetryableAgentError
@@ -29,7 +28,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 
 def _totals(name: str) -> dict[tuple[str, str], int]:
-    return counters.read().totals.get(name, {})
+    return counters.read_counters().totals.get(name, {})
 
 
 def _shift(table: str, column: str, seconds: float) -> None:
@@ -53,18 +52,18 @@ def test_counting_again_counts_nothing_twice(engine: Engine, acme: Tenant) -> No
     engine.submit(acme, count=5)
     engine.drain()
     count_all()
-    before = counters.read()
+    before = counters.read_counters()
 
     assert counters.count_fresh() == 0
 
-    after = counters.read()
+    after = counters.read_counters()
     assert (after.totals, after.histograms) == (before.totals, before.histograms)
 
 
 def test_keepers_that_count_at_once_count_each_event_once(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "BATCH", 7)
+    monkeypatch.setattr(counters, "BATCH", 7)
     engine.submit(acme, count=40)
 
     outcomes = at_once(*[counters.count_fresh] * 4)
@@ -126,7 +125,7 @@ def test_counters_that_stand_still_say_so_though_a_keeper_looks(engine: Engine, 
     counters.count_fresh()
     _shift("activities_countingmark", "at", 60.0)
     counters.count_fresh()
-    held = counters.read()
+    held = counters.read_counters()
     let_go.set()
     thread.join(10)
     count_all()
@@ -148,7 +147,7 @@ def test_counters_of_an_idle_system_are_complete(engine: Engine, acme: Tenant) -
     engine.submit(acme)
     counters.count_fresh()
 
-    assert counters.read().complete_at >= before, "also when what was noted is older"
+    assert counters.read_counters().complete_at >= before, "also when what was noted is older"
 
 
 def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engine, acme: Tenant) -> None:
@@ -158,7 +157,7 @@ def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engin
 
     count_all()
 
-    (found,) = counters.read().histograms["wait"].values()
+    (found,) = counters.read_counters().histograms["wait"].values()
     assert found.counts == {30.0: 1}
     assert 20 <= found.total < 30
 
@@ -172,7 +171,7 @@ def test_work_that_was_put_off_waits_from_the_moment_that_was_asked_for(engine: 
 
     count_all()
 
-    (found,) = counters.read().histograms["wait"].values()
+    (found,) = counters.read_counters().histograms["wait"].values()
     assert found.total < 100, "not the 3,000 s since it was submitted"
 
 
@@ -189,7 +188,7 @@ def test_a_run_lasts_from_its_claim_to_its_end_and_is_counted_by_what_became_of_
 
     count_all()
 
-    ((labels, found),) = counters.read().histograms["run"].items()
+    ((labels, found),) = counters.read_counters().histograms["run"].items()
     assert labels == ("qa", "failed")
     assert found.counts == {300.0: 1}
     assert 200 <= found.total < 210
@@ -211,7 +210,7 @@ def test_attempts_are_counted_with_which_the_work_came_to_an_end(engine: Engine,
 
     count_all()
 
-    reading = counters.read()
+    reading = counters.read_counters()
     assert {labels: found.counts for labels, found in reading.histograms["attempts"].items()} == {
         ("qa", ""): {3.0: 1}
     }

@@ -12,9 +12,12 @@ from uuid import UUID
 import pytest
 from django.db import DatabaseError, connections
 
-from activities import burial, cancellation, deadletters, people, reassignment, results, tasks
+from activities import cancellation, dead_letter_records, reassignment, tasks
 from activities.alerts import raise_alert
-from activities.deadletters import handling
+from activities.dead_letters import escalation as dead_letters_escalation
+from activities.dead_letters import operations
+from activities.execution import results
+from activities.human_tasks import tasks as human_tasks_tasks
 from activities.models import ActivityRun, DeadLetter, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted
@@ -39,15 +42,15 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def replay(tenant: Tenant, **how: Any) -> deadletters.Replayed:
+def replay(tenant: Tenant, **how: Any) -> operations.Replayed:
     with tenant_scope(tenant.pk):
-        return deadletters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)
+        return operations.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)
 
 
-def dismiss(tenant: Tenant, **how: Any) -> deadletters.Dismissed:
+def dismiss(tenant: Tenant, **how: Any) -> operations.Dismissed:
     with tenant_scope(tenant.pk):
         chosen = DeadLetter.objects.for_tenant(tenant.pk)
-        return deadletters.dismiss(tenant.pk, chosen, actor="Ann", reason="not wanted", **how)
+        return operations.dismiss(tenant.pk, chosen, actor="Ann", reason="not wanted", **how)
 
 
 # Where they come from
@@ -77,7 +80,7 @@ def test_the_third_stall_is_a_dead_letter(engine: Engine, acme: Tenant) -> None:
         run = engine.runs(acme, activity_id)[-1]
         results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
 
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     (letter,) = letters_of(acme, activity_id)
     assert (letter.reason, letter.stalls, engine.status(acme, activity_id)) == ("stalled", 2, "needs_review")
@@ -102,7 +105,7 @@ def test_a_failure_is_recorded_however_much_its_agents_say_it_has_cost(engine: E
 def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
 
-    handled = [deadletters.handle_waiting() for _ in range(3)]
+    handled = [dead_letters_escalation.handle_waiting() for _ in range(3)]
 
     assert handled == [1, 0, 0]
     assert engine.status(acme, activity_id) == "needs_review"
@@ -122,14 +125,14 @@ def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None
 def test_the_queues_message_does_the_same(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
     with system_scope():
-        assert deadletters.unhandled().exists()
+        assert dead_letters_escalation.unhandled().exists()
 
     tasks.handle_dead_letters()
     tasks.handle_dead_letters()
 
     assert len(escalations_of(acme, activity_id)) == 1
     with system_scope():
-        assert not deadletters.unhandled().exists()
+        assert not dead_letters_escalation.unhandled().exists()
 
 
 def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
@@ -142,8 +145,8 @@ def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
             raise RuntimeError("killed")
         return raise_alert(*arguments, activity_id=activity_id, **more)
 
-    monkeypatch.setattr(handling, "raise_alert", dies_at_first)
-    deadletters.handle_waiting()
+    monkeypatch.setattr(dead_letters_escalation, "raise_alert", dies_at_first)
+    dead_letters_escalation.handle_waiting()
 
     assert (engine.status(acme, first), escalations_of(acme, first), alerts_of(acme, first)) == (
         "failed",
@@ -152,7 +155,7 @@ def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
     )
     assert engine.status(acme, second) == "needs_review"
     monkeypatch.undo()
-    assert deadletters.handle_waiting() == 1
+    assert dead_letters_escalation.handle_waiting() == 1
     assert engine.status(acme, first) == "needs_review"
     assert (len(escalations_of(acme, first)), len(alerts_of(acme, first))) == (1, 1)
 
@@ -160,7 +163,7 @@ def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
 def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme, count=3)
 
-    assert [deadletters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
+    assert [dead_letters_escalation.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_process_that_freezes_in_its_turn_holds_up_the_others_for_seconds_only(
@@ -173,7 +176,7 @@ def test_a_process_that_freezes_in_its_turn_holds_up_the_others_for_seconds_only
         with connections[APP].cursor() as cursor:
             cursor.execute("SET idle_in_transaction_session_timeout = '500ms'")
         with pytest.raises(DatabaseError):
-            deadletters.handle_waiting()
+            dead_letters_escalation.handle_waiting()
 
     def alert(*arguments: Any, **more: Any) -> Any:
         if threading.current_thread() is frozen:
@@ -181,13 +184,13 @@ def test_a_process_that_freezes_in_its_turn_holds_up_the_others_for_seconds_only
             free.wait(30)
         return raise_alert(*arguments, **more)
 
-    monkeypatch.setattr(handling, "raise_alert", alert)
+    monkeypatch.setattr(dead_letters_escalation, "raise_alert", alert)
     frozen = threading.Thread(target=lambda: closing(freezes))
     frozen.start()
     assert inside.wait(10)
-    assert deadletters.handle_waiting() == 0, "one at a time"
+    assert dead_letters_escalation.handle_waiting() == 0, "one at a time"
 
-    eventually(lambda: deadletters.handle_waiting() == 2)
+    eventually(lambda: dead_letters_escalation.handle_waiting() == 2)
 
     free.set()
     frozen.join()
@@ -205,7 +208,7 @@ def test_nobody_is_told_of_what_was_tried_again_before(engine: Engine, acme: Ten
     (activity_id,) = failed(engine, acme)
     cancellation.retry(acme.pk, activity_id, actor="Ann")
 
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     (letter,) = letters_of(acme, activity_id)
     assert (letter.state, letter.closed_by, letter.handled_at is not None) == ("replayed", "Ann", True)
@@ -224,7 +227,7 @@ def test_the_failure_of_a_subtask_wakes_its_parent_once_and_telling_people_not_a
     engine.drain()
     called(Agent(engine.agent.calls[-1]), "create_subtask", {**part, "name": "another"})
 
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     assert engine.status(acme, parent) == "awaiting_subtask"
     assert [child.status for child in children(acme, parent, "subtask")] == ["needs_review", "created"]
@@ -233,7 +236,7 @@ def test_the_failure_of_a_subtask_wakes_its_parent_once_and_telling_people_not_a
 @pytest.mark.parametrize("end", ["retry", "cancel", "reassign", "replay", "dismiss"])
 def test_the_escalation_falls_away_with_its_cause(engine: Engine, acme: Tenant, end: str) -> None:
     (activity_id,) = failed(engine, acme)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     if end == "retry":
         cancellation.retry(acme.pk, activity_id, actor="Ann")
@@ -252,10 +255,10 @@ def test_the_escalation_falls_away_with_its_cause(engine: Engine, acme: Tenant, 
 
 def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
-    people.complete(acme.pk, escalation.pk, actor="Ann", note="I did it by hand.")
+    human_tasks_tasks.complete(acme.pk, escalation.pk, actor="Ann", note="I did it by hand.")
 
     (letter,) = letters_of(acme, activity_id)
     assert (letter.state, letter.closed_by) == ("closed", "Ann")
@@ -266,13 +269,13 @@ def test_a_replay_that_fails_again_is_a_further_letter_with_a_further_escalation
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = failed(engine, acme)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
     replay(acme)
     engine.agent.behaviour = lambda request: Accepted()
     engine.drain()
     Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
 
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     assert [letter.state for letter in letters_of(acme, activity_id)] == ["replayed", "open"]
     assert [one.status for one in escalations_of(acme, activity_id)] == ["cancelled", "created"]
@@ -292,8 +295,8 @@ def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_re
     done = replay(acme, per_second=10)
     again = replay(acme, per_second=10)
 
-    assert planned == done == deadletters.Replayed(1_000, 0, 99.9)
-    assert again == deadletters.Replayed(0, 1_000, 0.0)
+    assert planned == done == operations.Replayed(1_000, 0, 99.9)
+    assert again == operations.Replayed(0, 1_000, 0.0)
     with tenant_scope(acme.pk):
         due = list(
             Wake.objects.filter(state="pending").order_by("activity_id").values_list("activity_id", "due_at")
@@ -308,7 +311,7 @@ def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_re
 def test_a_replay_without_a_speed_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, count=3)
 
-    assert replay(acme) == deadletters.Replayed(3, 0, 0.0)
+    assert replay(acme) == operations.Replayed(3, 0, 0.0)
     engine.drain()
 
     assert {engine.status(acme, activity_id) for activity_id in ids} == {"done"}
@@ -337,7 +340,7 @@ def test_replaying_a_pipelines_step_opens_its_run_again(engine: Engine, acme: Te
     Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
     engine.drain()
     Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     def state() -> tuple[str, int]:
         with tenant_scope(acme.pk):
@@ -361,7 +364,7 @@ def test_of_equal_work_that_failed_twice_or_was_submitted_anew_one_is_replayed(
     failed(engine, acme, dedup_key="again")
     engine.submit(acme, "dev", dedup_key="again")
 
-    assert replay(acme, dry_run=True) == replay(acme) == deadletters.Replayed(1, 2, 0.0)
+    assert replay(acme, dry_run=True) == replay(acme) == operations.Replayed(1, 2, 0.0)
 
     assert engine.status(acme, first) == "created"
 
@@ -375,23 +378,23 @@ def test_dismissing_cancels_the_work_and_what_still_hangs_on_it(engine: Engine, 
     subtask = called(agent, "create_subtask", {"name": "part", "agent_role": "dev", "blocking": False})
     agent.post("fail", {"error": {"message": "no", "retryable": False}})
     approval = asked(acme, [parent])
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
-    assert dismiss(acme) == deadletters.Dismissed(1, 0)
+    assert dismiss(acme) == operations.Dismissed(1, 0)
 
     assert engine.get(acme, parent).cancel_reason == "not wanted"
     ended = [
         engine.status(acme, one) for one in (parent, subtask, approval, escalations_of(acme, parent)[0].pk)
     ]
     assert ended == ["cancelled"] * 4
-    assert dismiss(acme) == deadletters.Dismissed(0, 1)
+    assert dismiss(acme) == operations.Dismissed(0, 1)
 
 
 @pytest.mark.parametrize("action", [replay, dismiss])
 def test_many_cost_hardly_more_statements_than_few(engine: Engine, acme: Tenant, action: Any) -> None:
     def cost(count: int) -> int:
         failed_many(acme, count)
-        deadletters.handle_waiting()
+        dead_letters_escalation.handle_waiting()
         return statements(lambda: action(acme))
 
     assert cost(50) == cost(5)
@@ -416,14 +419,17 @@ def test_many_cost_hardly_more_statements_than_few(engine: Engine, acme: Tenant,
     ],
 )
 def test_failures_that_differ_in_what_varies_alone_look_alike(one: str, other: str, alike: bool) -> None:
-    prints = {burial.fingerprint_of("qa", {"code": "c", "message": message}) for message in (one, other)}
+    prints = {
+        dead_letter_records.fingerprint_of("qa", {"code": "c", "message": message})
+        for message in (one, other)
+    }
 
     assert (len(prints) == 1) is alike
 
 
 def test_failures_of_other_roles_or_codes_do_not_look_alike() -> None:
     prints = {
-        burial.fingerprint_of(role, {"code": code, "message": "no"})
+        dead_letter_records.fingerprint_of(role, {"code": code, "message": "no"})
         for role in ("qa", "dev")
         for code in ("a", "b")
     }

@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals, cancellation, deadlines
+from activities import cancellation
 from activities.decision_rules import DecisionRules, Later
+from activities.human_tasks import approvals, deadlines
 from activities.models import Activity, Alert, Deadline
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted
@@ -170,10 +171,10 @@ def test_nothing_happens_about_a_question_that_was_answered_or_taken_back(
 
 
 def test_a_question_that_somebody_has_taken_up_is_still_reminded_of(engine: Engine, acme: Tenant) -> None:
-    from activities import people
+    from activities.human_tasks import tasks as human_tasks_tasks
 
     approval = asked(acme, reminders=(Later(30, "head"),))
-    people.take_up(acme.pk, approval, actor="Ann")
+    human_tasks_tasks.take_up(acme.pk, approval, actor="Ann")
 
     deadlines.pass_due(began(acme, approval) + timedelta(seconds=30))
 

@@ -24,15 +24,15 @@ from activities.models import Activity, NotificationChannel
 from agents.command_line import transcripts
 from agents.contracts import Completed, Output
 from agents.models import AgentConfig
-from orchestrator.departure import catalogue, erasing, exporting
+from orchestrator.offboarding import catalogue, erasure
+from orchestrator.offboarding import export as offboarding_export
 from pipelines.tables import cache
 from tenants import redis, tokens
-from tenants.audit.actors import NOBODY
-from tenants.audit.recording import record
-from tenants.audit.rows import AuditEntry
+from tenants.audit.recording import NOBODY, record
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Channel, Membership, Tenant
-from tenants.retention.models import DepartedTenant
+from tenants.models.audit import AuditEntry
+from tenants.models.retention import DepartedTenant
 from tests.engine import Engine, elsewhere
 
 CANARY = "canary-7f3a9c"
@@ -168,13 +168,13 @@ def test_an_export_is_of_one_moment_while_the_tenant_works(
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant)
-    began = exporting._take_snapshot
+    began = offboarding_export._take_snapshot
 
     def then_somebody_submits(tenant_id: UUID) -> None:
         began(tenant_id)
         elsewhere(lambda: engine.submit(tenant, count=5))
 
-    monkeypatch.setattr(exporting, "_take_snapshot", then_somebody_submits)
+    monkeypatch.setattr(offboarding_export, "_take_snapshot", then_somebody_submits)
     members, manifest = export(tenant, tmp_path / "acme.zip")
 
     count = manifest["files"]["tables/activities_activity.jsonl"]["rows"]
@@ -188,7 +188,7 @@ def test_an_export_that_fails_leaves_no_file_and_none_is_overwritten(
 ) -> None:
     path = tmp_path / "acme.zip"
     with monkeypatch.context() as broken:
-        broken.setattr(exporting, "_outputs", _fail)
+        broken.setattr(offboarding_export, "_outputs", _fail)
         with pytest.raises(CommandError, match="no file"):
             command("export_tenant", "acme", "--to", str(path))
     assert list(tmp_path.iterdir()) == []
@@ -279,7 +279,7 @@ def test_a_purge_that_dies_half_way_is_finished_by_another(
     populate(engine, tenant, CANARY)
     purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
     with monkeypatch.context() as broken:
-        broken.setattr(erasing.redis_traces, "forget", _fail)
+        broken.setattr(erasure.redis_traces, "forget", _fail)
         with pytest.raises(OSError, match="disk"):
             command(*purge)
     assert rows_with(CANARY) == set()

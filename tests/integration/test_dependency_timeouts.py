@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db.models.functions import Now
 
-from activities import approvals, cancellation, errands, invariants
+from activities import background_tasks, cancellation
+from activities.human_tasks import approvals
+from activities.maintenance import invariants
 from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
-from pipelines import overdue, tasks
+from pipelines import tasks, waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
 from tenants.context import tenant_scope
@@ -41,7 +43,7 @@ def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
 
 def after(seconds: float) -> int:
     """How many steps fail when so much time has passed."""
-    return overdue.fail_overdue(now=datetime.now(UTC) + timedelta(seconds=seconds))
+    return waiting_steps.fail_overdue(now=datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 def begun(flow: Flow, *steps: str) -> Flow:
@@ -225,11 +227,11 @@ def test_a_cancelled_run_waits_for_nothing(start: Start, acme: Tenant) -> None:
 
 def test_the_keeper_hints_at_steps_whose_time_is_over(start: Start, acme: Tenant) -> None:
     flow = begun(start(step("slow"), step("next", "slow", dependency_timeout_seconds=60)), "slow")
-    quiet = errands.Reminder().remind()
+    quiet = background_tasks.Reminder().remind()
     with tenant_scope(acme.pk):
         StepRun.objects.filter(run_id=flow.id, step="next").update(waits_until=Now())
         Activity.objects.filter(step="slow").update(started_at=Now() - timedelta(hours=1))
 
-    assert (quiet, errands.Reminder().remind()) == ([], ["overdue-steps"])
+    assert (quiet, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
     tasks.fail_overdue_steps()
     assert flow.states["next"] == "failed"

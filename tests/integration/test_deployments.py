@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
-from activities import requests
+from activities.execution import request
 from agents import configuration, deployments
 from agents.exceptions import (
     AlreadyInProduction,
@@ -203,7 +203,7 @@ def test_a_run_keeps_version_and_endpoint_of_its_claim_though_another_is_promote
 ) -> None:
     promote(deploy("1.0.0", endpoint="tests.engine:agent"))
     configuration.forget()
-    build = requests.build
+    build = request.build
 
     def promoted_in_between(*args: Any, **kwargs: Any) -> Any:
         if production() == "1.0.0":
@@ -211,7 +211,7 @@ def test_a_run_keeps_version_and_endpoint_of_its_claim_though_another_is_promote
             configuration.forget()
         return build(*args, **kwargs)
 
-    monkeypatch.setattr(requests, "build", promoted_in_between)
+    monkeypatch.setattr(request, "build", promoted_in_between)
     first, second = running.submit(tenant, "scribe", count=2)
     running.deliver()
     running.drain()

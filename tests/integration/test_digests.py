@@ -14,12 +14,10 @@ from django.db import connections
 from django.db.models import F
 from django.test import override_settings
 
-from activities import digests
-from activities.alerts import targets
-from activities.alerts.delivery import deliver_waiting
-from activities.digests import composing, periods
 from activities.models import Activity, Alert, AlertDelivery, DeadLetter, NotificationChannel
 from activities.models.alert import DeliveryState
+from activities.notifications import digests, targets
+from activities.notifications.delivery import deliver_waiting
 from activities.submission import NewActivity, submit
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant, UsageEntry
@@ -52,7 +50,7 @@ def channel_of(
             tenant=tenant, kind="email", name=name, digest=digest, kinds=["test"], **fields
         )
         targets.put(channel, "mia@acme.example")
-        digests.plan(channel, tenant.timezone, now=MONDAY - timedelta(minutes=1))
+        digests.plan_digest(channel, tenant.timezone, now=MONDAY - timedelta(minutes=1))
         channel.save(force_insert=True)
     return channel
 
@@ -172,7 +170,7 @@ def test_whoever_dies_while_composing_has_done_nothing(acme: Tenant, monkeypatch
     channel = channel_of(acme)
     waits(acme)
     with monkeypatch.context() as patched:
-        patched.setattr(composing, "tell_channel", dies)
+        patched.setattr(digests, "tell_channel", dies)
         with pytest.raises(Died):
             digests.send_due(now=MONDAY)
 
@@ -300,18 +298,18 @@ def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any]
     ],
 )
 def test_the_next_time_is_seven_oclock_whatever_the_clocks_do(digest: str, now: str, expected: str) -> None:
-    found = periods.next_due(digest, BERLIN, after=datetime.fromisoformat(now))
+    found = digests.next_due(digest, BERLIN, after=datetime.fromisoformat(now))
 
     assert found == datetime.fromisoformat(expected)
 
 
 def test_a_period_is_whole_days_of_the_zone() -> None:
-    day = periods.period_before("daily", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
-    week = periods.period_before("weekly", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
+    day = digests.period_before("daily", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
+    week = digests.period_before("weekly", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
 
     assert (day.begins, day.ends) == (
         datetime(2026, 3, 28, 23, tzinfo=UTC),
         datetime(2026, 3, 29, 22, tzinfo=UTC),
     )
     assert week.in_words == "2026-03-23 to 2026-03-29"
-    assert periods.zone_of("Nowhere/Land").key == "UTC"
+    assert digests.zone_of("Nowhere/Land").key == "UTC"

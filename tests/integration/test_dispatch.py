@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities import cancellation, outputs, relay, results, submission, tasks, waiting, wakes
+from activities import cancellation, outbox, outputs, relay, submission, tasks, wait_reasons
 from activities.admission import Exchange, limits
 from activities.exceptions import RunSuperseded, TransitionRefused
+from activities.execution import results
 from activities.models import Activity, ActivityEvent, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
@@ -192,9 +193,9 @@ def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of
     def wake_thrice() -> None:
         with tenant_scope(acme.pk):
             activity = engine.get(acme, activity_id)
-            wakes.record(activity, "unblocked", payload={"blocker_resolution": "a"})
-            wakes.record(activity, "unblocked", payload={"blocker_resolution": "a"})
-            wakes.record(activity, "review_feedback", payload={"reviewer_feedback": "b"})
+            outbox.record(activity, "unblocked", payload={"blocker_resolution": "a"})
+            outbox.record(activity, "unblocked", payload={"blocker_resolution": "a"})
+            outbox.record(activity, "review_feedback", payload={"reviewer_feedback": "b"})
 
     engine.agent.behaviour = woken_meanwhile
     (activity_id,) = engine.submit(acme)
@@ -254,7 +255,7 @@ def test_work_for_later_is_not_offered_before_its_time(engine: Engine, acme: Ten
 def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_open(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.prompt.build", lambda **everything: 1 / 0)
+    monkeypatch.setattr("activities.execution.prompt.build", lambda **everything: 1 / 0)
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -296,7 +297,7 @@ def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: 
 
     with tenant_scope(acme.pk):
         (late,) = Activity.objects.filter(status="created")
-    why = waiting.why(acme.pk, late.pk)
+    why = wait_reasons.why(acme.pk, late.pk)
     assert len(engine.agent.calls) == 2
     assert (why.code, why.holder, why.position) == ("provider_limit", "qa", 1)
     assert why.estimate_seconds == pytest.approx(100, abs=20)

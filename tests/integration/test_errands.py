@@ -18,10 +18,11 @@ from celery.app.control import Inspect
 from django.db import connections
 from django.db.models.functions import Now
 
-from activities import errands, publishing, tasks
-from activities.alerts import delivery, raise_alert, targets
-from activities.errands import Errand, Reminder
+from activities import background_tasks, publishing, tasks
+from activities.alerts import raise_alert
+from activities.background_tasks import Errand, Reminder
 from activities.models import AlertDelivery, NotificationChannel
+from activities.notifications import delivery, targets
 from agents.routing import SYSTEM_QUEUES, consumed, notification_queue, queue_of
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant
@@ -40,17 +41,17 @@ def named(tenant_slug: str) -> Callable[[], Any]:
 
 @pytest.fixture(autouse=True)
 def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(errands, "_errands", {})
-    errands._condition.cache_clear()
+    monkeypatch.setattr(background_tasks, "_errands", {})
+    background_tasks._condition.cache_clear()
     yield
-    errands._condition.cache_clear()
+    background_tasks._condition.cache_clear()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the reminder takes for the time: the first element."""
     now = [1000.0]
-    monkeypatch.setattr(errands.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(background_tasks.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -67,7 +68,7 @@ def statements() -> Iterator[list[str]]:
 
 
 def register(name: str, slug: str = "acme", queue: str = QUEUE, **fields: Any) -> None:
-    errands.register(Errand(name, queue, f"tests.{name}", named(slug), **fields))
+    background_tasks.register(Errand(name, queue, f"tests.{name}", named(slug), **fields))
 
 
 def messages(queue: str = QUEUE) -> list[dict[str, Any]]:
@@ -261,7 +262,7 @@ def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
             tasks.deliver_alerts.name,
             lambda: delivery.waiting("x"),
         )
-        errands.register(errand)
+        background_tasks.register(errand)
         found[kind] = errand.queue
 
     assert found == {kind: f"notifications__{kind}" for kind in found}

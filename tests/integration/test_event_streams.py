@@ -25,13 +25,13 @@ from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
 from orchestrator.processes.specs import standard_processes
 from tenants import break_glass, members, redis, tokens
-from tenants.audit.rows import BreakGlass
 from tenants.context import OWNER, system_scope, tenant_scope
-from tenants.events import bearers, following, hub, keeping, keys, log, seats
-from tenants.events.bearers import Bearer
+from tenants.events import connection_limits, hub, keys, log, numbering, subscribers
 from tenants.events.log import Wanted
 from tenants.events.stream import Stream
+from tenants.events.subscribers import Bearer
 from tenants.models import ApiToken, Membership, Tenant
+from tenants.models.audit import BreakGlass
 from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
@@ -126,7 +126,7 @@ def test_a_filtered_stream_and_one_that_is_too_late(
     log.number(tenant.pk)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days'")
-    keeping.purge()
+    numbering.purge()
     late = follow(secret, last_seen=1)
     chosen = follow(secret, "?kind=activity.created&after=3")
 
@@ -265,14 +265,14 @@ def test_in_any_other_server_the_stream_stays_with_its_request(
 def test_a_stream_that_catches_up_keeps_no_other_waiting(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(hub, "EVENTS_AT_ONCE", 3)
     happens(tenant, 10)
     bearer = principal(token(tenant)[1])
     late, current = (Stream(bearer, Wanted(), position, "seat") for position in (0, 9))
 
-    assert following.carry(tenant.pk, [late, current])
+    assert hub.carry(tenant.pk, [late, current])
     assert (late.position, current.position) == (3, 10)
-    while following.carry(tenant.pk, [late, current]):
+    while hub.carry(tenant.pk, [late, current]):
         pass
 
     assert [read(block).id for block in late.waiting.split(b"\n\n")[:-1]] == list(range(1, 11))
@@ -303,7 +303,7 @@ def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: T
         Membership.objects.create(tenant=tenant, user=eva, role="viewer")
     person = Bearer(members.principal_of(eva), "no such session")
 
-    assert bearers.still_welcome([kept, gone, person]) == {kept}
+    assert subscribers.still_welcome([kept, gone, person]) == {kept}
 
 
 def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) -> None:
@@ -313,17 +313,17 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
     client = Client()
     client.force_login(eva)
     bearer = Bearer(members.principal_of(eva), client.session.session_key)
-    assert bearers.still_welcome([bearer]) == {bearer}
+    assert subscribers.still_welcome([bearer]) == {bearer}
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="viewer")
-    assert bearers.still_welcome([bearer]) == set()
+    assert subscribers.still_welcome([bearer]) == set()
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="operator")
-    assert bearers.still_welcome([bearer]) == {bearer}
+    assert subscribers.still_welcome([bearer]) == {bearer}
     client.logout()
-    assert bearers.still_welcome([bearer]) == set()
+    assert subscribers.still_welcome([bearer]) == set()
 
 
 def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
@@ -336,26 +336,26 @@ def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership
     through_glass = Bearer(members.principal_of(root, "acme"), session)
     as_member = Bearer(members.principal_of(root, "globex"), session)
     both = [through_glass, as_member]
-    assert bearers.still_welcome(both) == set(both)
+    assert subscribers.still_welcome(both) == set(both)
 
     [glass] = break_glass.broken_by(root)
     break_glass.end(root, glass.pk)
-    assert bearers.still_welcome(both) == {as_member}
+    assert subscribers.still_welcome(both) == {as_member}
 
     with tenant_scope(other_tenant.pk):
         Membership.objects.filter(user=root).delete()
-    assert bearers.still_welcome(both) == set()
+    assert subscribers.still_welcome(both) == set()
 
 
 def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
     root = seeing_all()
     bearer = Bearer(members.principal_of(root, "acme"), browser_of(root).session.session_key)
-    assert bearers.still_welcome([bearer]) == {bearer}
+    assert subscribers.still_welcome([bearer]) == {bearer}
 
     with system_scope():
         BreakGlass.objects.update(expires_at=timezone.now())
 
-    assert bearers.still_welcome([bearer]) == set()
+    assert subscribers.still_welcome([bearer]) == set()
 
 
 def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
@@ -363,19 +363,19 @@ def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
     caller = principal(token(tenant)[1]).principal
-    seat = seats.take(caller).seat
-    with pytest.raises(seats.TooManyStreams):
-        seats.take(caller)
+    seat = connection_limits.take(caller).seat
+    with pytest.raises(connection_limits.TooManyStreams):
+        connection_limits.take(caller)
     empty_redis()
 
-    seats.hold(tenant.pk, [(caller, seat)])
-    with pytest.raises(seats.TooManyStreams):
-        seats.take(caller)
-    seats.leave(caller, seat)
-    monkeypatch.setattr(seats, "LAPSE_SECONDS", 0.05)
-    seats.take(caller)
+    connection_limits.hold(tenant.pk, [(caller, seat)])
+    with pytest.raises(connection_limits.TooManyStreams):
+        connection_limits.take(caller)
+    connection_limits.leave(caller, seat)
+    monkeypatch.setattr(connection_limits, "LAPSE_SECONDS", 0.05)
+    connection_limits.take(caller)
     time.sleep(0.1)
-    seats.take(caller)
+    connection_limits.take(caller)
 
 
 def test_who_may_give_up_their_oldest_seat_gets_a_new_one_and_costs_nobody_else_theirs(
@@ -383,26 +383,28 @@ def test_who_may_give_up_their_oldest_seat_gets_a_new_one_and_costs_nobody_else_
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER, settings.ORCHESTRATOR_STREAMS_PER_TENANT = 3, 4
     mine, other, third = (principal(token(tenant)[1]).principal for _ in range(3))
-    taken = [seats.take(mine, displacing=True).seat for _ in range(3)]
-    theirs = seats.take(other, displacing=True).seat
+    taken = [connection_limits.take(mine, displacing=True).seat for _ in range(3)]
+    theirs = connection_limits.take(other, displacing=True).seat
 
-    again = seats.take(mine, displacing=True)
-    with pytest.raises(seats.TooManyStreams):
-        seats.take(third, displacing=True)
+    again = connection_limits.take(mine, displacing=True)
+    with pytest.raises(connection_limits.TooManyStreams):
+        connection_limits.take(third, displacing=True)
 
     assert again.displaced == {taken[0]}
     held = [(mine, seat) for seat in (*taken, again.seat)]
-    assert seats.hold(tenant.pk, [*held, (other, theirs)]) == {taken[0]}, "and is not held any more"
+    assert connection_limits.hold(tenant.pk, [*held, (other, theirs)]) == {taken[0]}, (
+        "and is not held any more"
+    )
     assert redis.client().zcard(keys.of_caller(mine)) == 3
-    seats.leave(mine, again.seat)
-    assert seats.take(mine, displacing=True).displaced == frozenset()
+    connection_limits.leave(mine, again.seat)
+    assert connection_limits.take(mine, displacing=True).displaced == frozenset()
 
 
 def test_many_at_once_never_have_more_seats_than_there_are(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
     caller = principal(token(tenant)[1]).principal
 
-    taken = at_once(*[lambda: seats.take(caller, displacing=True)] * 20)
+    taken = at_once(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
 
     left = {one.seat for one in taken} - set[str]().union(*(one.displaced for one in taken))
     held = {seat.decode() for seat in redis.client().zrange(keys.of_caller(caller), 0, -1)}

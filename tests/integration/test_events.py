@@ -12,16 +12,17 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
-from activities import approvals, cancellation
+from activities import cancellation
 from activities.alerts import raise_alert
+from activities.human_tasks import approvals
 from activities.models.alert import AlertKind
 from agents.exceptions import PermanentAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
-from tenants.events import keeping, log
-from tenants.events.bell import PROOF_SECONDS, SILENT_SECONDS, Bell
+from tenants.events import log, numbering
+from tenants.events.listener import PROOF_SECONDS, SILENT_SECONDS, Bell
 from tenants.events.log import EventsGone, Wanted
-from tenants.events.models import Event, FreshEvent
 from tenants.models import Budget, Tenant
+from tenants.models.events import Event, FreshEvent
 from tenants.postgresql import silence
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.flows import BROKEN, Flow, step
@@ -198,8 +199,8 @@ def test_what_nobody_reads_is_numbered_by_the_keeper(tenant: Tenant, other_tenan
     happens(tenant, 2)
     happens(other_tenant)
 
-    assert keeping.number_all() == 3
-    assert keeping.number_all() == 0
+    assert numbering.number_all() == 3
+    assert numbering.number_all() == 0
 
 
 def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settings: Any) -> None:
@@ -208,7 +209,7 @@ def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settin
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days' WHERE number <= 2")
 
-    assert keeping.purge() == 2
+    assert numbering.purge() == 2
 
     with pytest.raises(EventsGone) as refusal:
         log.page(tenant.pk, 1, 100)

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from tenants.events.kinds import MEANINGS
 from tenants.models import Tenant
+from tenants.models.events import MEANINGS
 from tests.integration.test_events import happens
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "events-and-webhooks.md").read_text(encoding="utf-8")

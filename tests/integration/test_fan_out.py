@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from activities import approvals, cancellation, invariants, outputs, people, reassignment
-from console import evidence
-from pipelines import undecided
+from activities import cancellation, outputs, reassignment
+from activities.human_tasks import approvals, tasks
+from activities.maintenance import invariants
+from console.inbox import detail
+from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import ReservedParams
 from tenants.models import Tenant
@@ -205,7 +207,7 @@ def test_a_gate_behind_a_fan_out_is_one_question_and_sends_every_branch_back(
     flow.drain()
 
     assert len(asked.input["refs"]["write"]) == 3
-    assert [source.title for source in evidence.sources_of(asked, None)] == [
+    assert [source.title for source in detail.sources_of(asked, None)] == [
         "Result of write, part 1",
         "Result of write, part 2",
         "Result of write, part 3",
@@ -230,7 +232,7 @@ def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
     ).drain(plan=PLAN)
 
     for activity in flow.activities(step="check"):
-        people.complete(acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}})
+        tasks.complete(acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}})
     flow.drain()
 
     assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
@@ -346,10 +348,10 @@ def test_the_list_may_have_moved_to_mongodb(start: Start, monkeypatch: pytest.Mo
         flow.drain(plan=PLAN, write=written)
         outputs.copy_waiting()
         assert flow.row("write").reason == "evaluating"
-        undecided.decide_waiting()
+        waiting_steps.decide_waiting()
         flow.drain()
         outputs.copy_waiting()
-        undecided.decide_waiting()
+        waiting_steps.decide_waiting()
         flow.drain()
 
     assert flow.outcome == ("completed", 0)

@@ -17,16 +17,16 @@ from django.db import OperationalError, connections
 from django.db.models.functions import Now
 from django.test import Client, override_settings
 
-from activities import invariants, job_records, recovery, standing
-from activities.invariants import Report
-from activities.maintenance import Leader
+from activities import job_records, queue_stats
+from activities.maintenance import Leader, invariants, recovery
+from activities.maintenance.invariants import Report
 from activities.models import LeaderLease, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
 from console import dependencies
 from console.probes import Probe, ask
-from orchestrator.metrics import asking
+from orchestrator.metrics import probes
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
@@ -40,7 +40,7 @@ NOWHERE = 1  # a port where nobody listens
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the answer to what another test asked."""
-    for module in (dependencies, asking):
+    for module in (dependencies, probes):
         monkeypatch.setattr(
             module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
         )
@@ -106,7 +106,7 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
 
 def test_a_part_of_upkeep_that_fails_or_hangs_is_named(engine: Engine, client: Client) -> None:
     assert Leader().campaign()
-    well = job_records.Report("delays", "activities.promotion", 1.0, 5.0, finished=0.0)
+    well = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
     failing = replace(well, name="deadlines", failures=3, error="LockNotAvailable")
     job_records.write(1, [well, failing, replace(well, name="outputs", finished=40.0)], all_of_them=True)
 
@@ -116,9 +116,9 @@ def test_a_part_of_upkeep_that_fails_or_hangs_is_named(engine: Engine, client: C
     assert body["checks"]["upkeep"]["state"] == "failing"
     assert body["checks"]["upkeep"]["detail"] == "deadlines, outputs"
     found = _figures(client)
-    assert found["system_job_up", "delays", "activities.promotion"] == 1
-    assert found["system_job_up", "deadlines", "activities.promotion"] == 0
-    assert found["system_job_up", "outputs", "activities.promotion"] == 0
+    assert found["system_job_up", "delays", "activities.outbox"] == 1
+    assert found["system_job_up", "deadlines", "activities.outbox"] == 0
+    assert found["system_job_up", "outputs", "activities.outbox"] == 0
     assert found["system_job_failures", "deadlines"] == 3
     assert found["leader_up",] == 1
 
@@ -289,7 +289,7 @@ def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
         cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '1 hour'")
 
     with system_scope():
-        roles = {role.role: role for role in standing.standing().roles}
+        roles = {role.role: role for role in queue_stats.standing().roles}
 
     assert roles["qa"].depth == 1
     assert 0 < roles["qa"].oldest_seconds < 60
@@ -362,7 +362,7 @@ def test_metrics_ask_a_fixed_number_of_questions(engine: Engine, tenant: Tenant)
         return execute(*arguments)
 
     with system_scope(), connections[SYSTEM].execute_wrapper(count):
-        standing.standing()
+        queue_stats.standing()
 
     assert len(asked) == 8
 
@@ -372,7 +372,7 @@ def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, oth
     engine.submit(other_tenant, "blog-writer", count=5)
 
     with tenant_scope(tenant.pk):
-        own = {role.role: role.depth for role in standing.standing().roles}
+        own = {role.role: role.depth for role in queue_stats.standing().roles}
 
     assert own["blog-writer"] == 2
 

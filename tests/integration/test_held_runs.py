@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from activities import leases
 from activities.admission import keys
-from activities.invariants import examine
+from activities.maintenance.invariants import examine
 from activities.models import ActivityRun
 from agents.contracts import Completed
 from tenants.context import tenant_scope

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from activities import doors, tasks, waiting
+from activities import intake as activity_intake
+from activities import tasks, wait_reasons
 from activities.admission import inspect, rebuilding
-from activities.host_load import Load, Meter
+from activities.load_shedding import Load, Meter, Protection
 from activities.models import WorkerProcess
-from activities.protection import Protection
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere, eventually
@@ -52,9 +52,9 @@ class Intake:
 @pytest.fixture
 def intake() -> Iterator[Intake]:
     found = Intake()
-    doors.use(found)
+    activity_intake.use(found)
     yield found
-    doors.use(None)
+    activity_intake.use(None)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_loaded_host_is_granted_nothing_and_goes_on_when_it_is_calm(
     (activity_id,) = engine.submit(acme)
 
     assert engine.drain() == 0
-    reason = waiting.why(acme.pk, activity_id)
+    reason = wait_reasons.why(acme.pk, activity_id)
     assert reason.code == "no_worker"
     assert "processor at 99%, target 80%" in str(reason.holder)
     assert intake.told == [[]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from activities import bulk
+from activities import bulk_jobs
 from tenants.models import Tenant
 from tests.architecture import tree
 from tests.engine import Engine
@@ -32,7 +32,7 @@ def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant)
             engine.submit(tenant)  # something for the bulk job
         elif answer.status_code == 202:
             known["JOB"] = answer.json()["id"]
-            bulk.work()
+            bulk_jobs.work()
 
     assert [status for status, _ in found] == [200, 200, 201, 200, 200, 202, 200, 200]
     assert found[3][1]["cancel_reason"] == "Ordered twice."

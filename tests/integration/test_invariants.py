@@ -15,9 +15,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
-from activities import approvals, invariants, leases, outputs, relay
+from activities import leases, outputs, relay
 from activities.admission import Exchange, exchange
 from activities.admission.exchange import Release
+from activities.human_tasks import approvals
+from activities.maintenance import invariants
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
@@ -237,7 +239,7 @@ def test_a_violation_says_how_often_and_names_the_rows(work: Work) -> None:
 
 
 def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    from activities.invariants import examination
+    from activities.maintenance import invariants
 
     settings_of_the_transaction = []
 
@@ -249,7 +251,7 @@ def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatc
             settings_of_the_transaction.append(cursor.fetchone())
         return (0, ())
 
-    monkeypatch.setattr(examination, "_broken", spy)
+    monkeypatch.setattr(invariants, "_broken", spy)
     invariants.check()
 
     assert set(settings_of_the_transaction) == {("on", "repeatable read")}

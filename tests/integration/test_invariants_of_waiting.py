@@ -9,20 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from activities import (
-    approvals,
-    blockers,
-    deadletters,
-    deadlines,
-    families,
-    invariants,
-    reassignment,
-    relay,
-    run_tokens,
-    tools,
-)
-from activities.approvals import NewApproval
+from activities import activity_tree, reassignment, relay, run_tokens
+from activities.dead_letters import escalation
 from activities.decision_rules import DecisionRules, Later, Voter
+from activities.execution import agent_tools
+from activities.human_tasks import approval_links, approvals, blockers, deadlines
+from activities.human_tasks.approval_links import NewApproval
+from activities.maintenance import invariants
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
@@ -65,14 +58,16 @@ class Waiting:
     def call(self, tool: str, **arguments: Any) -> tuple[UUID, UUID]:
         """The activity of an agent that calls the tool, and what comes of it."""
         token = self.token()
-        return token.activity_id, UUID(tools.call(token, tool, arguments).body["id"])
+        return token.activity_id, UUID(agent_tools.perform(token, tool, arguments).body["id"])
 
     def approval(self, *linked: UUID, rules: DecisionRules) -> UUID:
         with tenant_scope(self.tenant.pk):
             new = NewApproval(type="content_direction", title="Which way?", rules=rules)
-            asked = approvals.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
-            rows = families.lock(self.tenant.pk, linked)
-            approvals.link(self.tenant.pk, asked, list(rows.values()), actor="user:ines", may_hold=linked)
+            asked = approval_links.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
+            rows = activity_tree.lock(self.tenant.pk, linked)
+            approval_links.link(
+                self.tenant.pk, asked, list(rows.values()), actor="user:ines", may_hold=linked
+            )
         return asked
 
 
@@ -117,7 +112,7 @@ def _fail(work: Waiting) -> None:
     """A failure that people were told of."""
     work.engine.submit(work.tenant, "qa", params={"fails": True})
     work.engine.drain()
-    assert deadletters.handle_waiting() == 1
+    assert escalation.handle_waiting() == 1
 
 
 def _broken(*, quiesced: bool = False) -> set[str]:
@@ -334,7 +329,9 @@ def test_a_call_that_goes_on_after_its_work_was_put_aside_may_hold_its_slot(
     def put_aside_and_talk_on(request: AgentRequest) -> AgentResult:
         token = run_tokens.read(request.callback.token)
         assert token is not None
-        tools.call(token, "report_blocker", {"type": "api_outage", "message": "The shop does not answer"})
+        agent_tools.perform(
+            token, "report_blocker", {"type": "api_outage", "message": "The shop does not answer"}
+        )
         found.append(_broken(quiesced=True))
         return Completed(Output(content="never mind"))
 

@@ -11,12 +11,12 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
 
-from tenants import lockout, tokens
-from tenants.audit.rows import AuditEntry
+from tenants import login_throttle, tokens
 from tenants.context import system_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Bucket, fallback
 from tenants.models import Tenant
+from tenants.models.audit import AuditEntry
 
 PASSWORD = "a long enough password"
 DOORS = ("/login/", "/admin/login/")
@@ -91,12 +91,12 @@ def test_a_name_that_nobody_has_is_answered_in_the_same_way_and_time(ann: User, 
     assert median(took["bob"]) == pytest.approx(median(took["ann"]), rel=0.25)
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 1
     for name in took:
-        lockout.attempt("login", "", name)
+        login_throttle.attempt("login", "", name)
         assert attempt(name=name).status_code == 429
 
 
 def test_attempts_at_the_same_moment_count_before_any_has_failed(database: None) -> None:
-    allowed = [lockout.attempt("login", "198.51.100.7", "ann").allowed for _ in range(20)]
+    allowed = [login_throttle.attempt("login", "198.51.100.7", "ann").allowed for _ in range(20)]
 
     assert allowed.count(True) == 5
 

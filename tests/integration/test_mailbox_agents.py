@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from activities import cancellation, mailboxes, promotion, relay, results, tasks
-from activities.mailboxes import NewItem
+from activities import cancellation, outbox, relay, tasks
+from activities.execution import results
+from activities.mailboxes import producer
+from activities.mailboxes.producer import NewItem
 from activities.models import Activity, MailboxItem
 from activities.run_tokens import RunToken
 from agents.contracts import Completed, Output
@@ -36,7 +38,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 def say(tenant: Tenant, text: str, **fields: Any) -> Any:
     with tenant_scope(tenant.pk):
-        posted = mailboxes.post(
+        posted = producer.post(
             tenant.pk, BOX, NewItem(text=text, agent_role="qa", **fields), actor="user:test"
         )
     relay.flush()
@@ -281,7 +283,7 @@ def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engi
 
     say(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
     say(acme, "now")
-    promotion.promote()
+    outbox.promote()
     relay.flush()
     engine.drain()
 

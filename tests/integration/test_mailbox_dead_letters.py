@@ -9,11 +9,13 @@ import pytest
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from activities import deadletters, invariants, mailboxes
+from activities.dead_letters import escalation
+from activities.mailboxes import consumer
+from activities.maintenance import invariants
 from activities.models import MailboxBatch, MailboxItem
 from tenants.context import system_scope, tenant_scope
-from tenants.events.models import FreshEvent
 from tenants.models import Tenant
+from tenants.models.events import FreshEvent
 from tests.integration.test_api_door import problem
 from tests.integration.test_mailboxes import BOX, end, say, statuses, take, texts
 
@@ -61,7 +63,7 @@ def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
     assert letter["link"] == f"{BOX}items/{item['id']}/"
     assert client.get(letter["link"]).json()["status"] == "failed"
     assert letters(client, kind="activity") == []
-    deadletters.handle_waiting()
+    escalation.handle_waiting()
     (alert,) = client.get("/api/v1/alerts/", {"kind": "dead_letter"}).json()["results"]
     assert "session-1" in alert["title"]
     assert letters(client)[0]["handled_at"] is not None
@@ -93,14 +95,14 @@ def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_a
     say(client, max_attempts=1)
     lose(client, tenant)
     with system_scope():
-        assert mailboxes.expired().exists()  # what the system's job is hinted at by
+        assert consumer.expired().exists()  # what the system's job is hinted at by
 
-    assert mailboxes.give_back_all() == 1
+    assert consumer.give_back_all() == 1
 
     assert [(letter["reason"], letter["error"]["code"]) for letter in letters(client)] == [
         ("stalled", "lease_expired")
     ]
-    assert mailboxes.give_back_all() == 0
+    assert consumer.give_back_all() == 0
 
 
 def test_failures_that_look_alike_are_together_whatever_mailbox_they_are_of(client: APIClient) -> None:

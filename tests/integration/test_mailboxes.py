@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from activities import mailboxes
 from activities.exceptions import LeaseLost
-from activities.mailboxes import NewItem, Taken
-from activities.mailboxes.taking import Wish
+from activities.mailboxes import consumer, producer
+from activities.mailboxes.consumer import Taken, Wish
+from activities.mailboxes.producer import NewItem
 from activities.models import MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -56,14 +56,14 @@ def statuses(client: APIClient) -> dict[str, str]:
 def post_directly(tenant: Tenant, *said: str, **fields: Any) -> list[UUID]:
     with tenant_scope(tenant.pk):
         return [
-            mailboxes.post(tenant.pk, "session-1", NewItem(text=text, **fields), actor="test").item.pk
+            producer.post(tenant.pk, "session-1", NewItem(text=text, **fields), actor="test").item.pk
             for text in said
         ]
 
 
 def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> Taken | None:
     wish = Wish(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
-    return mailboxes.take(tenant.pk, "session-1", wish, now=lambda: now)
+    return consumer.take(tenant.pk, "session-1", wish, now=lambda: now)
 
 
 def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(client: APIClient) -> None:
@@ -157,7 +157,7 @@ def test_others_join_within_the_window_of_the_first(tenant: Tenant) -> None:
         post_directly(tenant, "two")
 
     wish = Wish(consumer="c", lease=timedelta(minutes=5), window=timedelta(milliseconds=50), limit=10)
-    found = mailboxes.take(
+    found = consumer.take(
         tenant.pk, "session-1", wish, now=lambda: born + timedelta(milliseconds=20), pause=pause
     )
 
@@ -189,7 +189,7 @@ def test_a_consumer_that_dies_gives_its_items_back_with_an_attempt_used_up(tenan
     assert second is not None
     assert [(item.text, item.attempts) for item in second.items] == [("one", 2)]
     with tenant_scope(tenant.pk), pytest.raises(LeaseLost):
-        mailboxes.completed(tenant.pk, "session-1", first.batch.pk, result=None, now=NOW)
+        consumer.complete_batch(tenant.pk, "session-1", first.batch.pk, result=None, now=NOW)
     assert taken_at(tenant, NOW + timedelta(seconds=120)) is None  # its attempts are used up
     with tenant_scope(tenant.pk):
         item = MailboxItem.objects.get()
@@ -202,7 +202,7 @@ def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
     assert batch is not None
 
     with tenant_scope(tenant.pk):
-        mailboxes.extended(
+        consumer.extend_batch(
             tenant.pk,
             "session-1",
             batch.batch.pk,
@@ -222,7 +222,7 @@ def test_a_failed_batch_is_tried_again_after_a_delay_that_doubles(tenant: Tenant
         batch = taken_at(tenant, now)
         assert batch is not None
         with tenant_scope(tenant.pk):
-            mailboxes.failed(
+            consumer.fail_batch(
                 tenant.pk, "session-1", batch.batch.pk, error={"message": "no"}, retryable=True, now=now
             )
             item = MailboxItem.objects.get()

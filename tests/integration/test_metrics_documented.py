@@ -7,14 +7,15 @@ import re
 import pytest
 from django.conf import settings
 
-from activities import invariants, recovery, turned_away
-from activities.invariants import Report
+from activities import backlog
+from activities.maintenance import invariants, recovery
+from activities.maintenance.invariants import Report
 from activities.models import WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.configuration import settings_for
 from agents.exceptions import AgentError
 from agents.governor import known, providers
-from orchestrator.metrics.catalogue import CATALOGUE
+from orchestrator.metrics.definitions import CATALOGUE
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.counting import count_all, scraped
@@ -48,7 +49,7 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
         twice = NewActivity(name="once", agent_role="dev", dedup_key="k")
         submit([twice], actor="test")
         submit([twice], actor="test")
-        turned_away.count(tenant.pk, turned_away.Reason.SHED, {"dev": 1})
+        backlog.count_refused(tenant.pk, backlog.Reason.SHED, {"dev": 1})
     engine.serve(tenant, "blog-writer", adapter="openai", endpoint="http://127.0.0.1:13/v1")
     known.note(providers.provider_of(settings_for(tenant.pk, "blog-writer").adapter))
     with system_scope():

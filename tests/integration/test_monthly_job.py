@@ -16,12 +16,13 @@ from django.test import Client
 from django_celery_beat.models import CrontabSchedule, PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
-from activities import errands
+from activities import background_tasks
 from orchestrator.beat import PatientScheduler
 from orchestrator.celery import app, begin_beat
-from pipelines import deliverables, monthly, tasks, versions
+from pipelines import deliverables, tasks, versions
 from pipelines.models import Deliverable, DeliverablePeriod
 from pipelines.months import Month
+from pipelines.periods import monthly_job
 from tenants import clock, registration
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -54,11 +55,11 @@ def make_deliverable() -> Callable[..., Deliverable]:
 
 def jobs() -> dict[str, dict[str, str]]:
     """The periodic tasks of the monthly job: what each is called with, by name."""
-    return {task.name: json.loads(task.kwargs) for task in PeriodicTask.objects.filter(task=monthly.TASK)}
+    return {task.name: json.loads(task.kwargs) for task in PeriodicTask.objects.filter(task=monthly_job.TASK)}
 
 
 def task_of(tenant: Tenant) -> PeriodicTask:
-    return PeriodicTask.objects.get(task=monthly.TASK, kwargs=json.dumps({"tenant": str(tenant.pk)}))
+    return PeriodicTask.objects.get(task=monthly_job.TASK, kwargs=json.dumps({"tenant": str(tenant.pk)}))
 
 
 def months_of(tenant: Tenant) -> list[date]:
@@ -126,7 +127,7 @@ def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
     )
     untouched = task_of(tenant)
 
-    monthly.mend()
+    monthly_job.mend()
 
     assert set(jobs()) == {f"start-new-period: {slug}" for slug in ("acme", "globex", "after", "missing")}
     assert (task_of(renamed).last_run_at, task_of(renamed).enabled) == (None, False)
@@ -142,7 +143,7 @@ def test_a_renamed_tenant_does_not_lose_the_month_that_beat_slept_through(tenant
     with tenant_scope(tenant.pk):
         Tenant.objects.update(slug="acme-2")
 
-    monthly.mend()
+    monthly_job.mend()
 
     assert (task_of(tenant).name, task_of(tenant).last_run_at) == ("start-new-period: acme-2", slept)
 
@@ -154,7 +155,7 @@ def test_tenants_that_swap_their_names_swap_the_names_of_their_jobs(
         with tenant_scope(owner.pk):
             Tenant.objects.filter(pk=owner.pk).update(slug=slug)
 
-    monthly.mend()
+    monthly_job.mend()
 
     assert jobs() == {
         "start-new-period: globex": {"tenant": str(tenant.pk)},
@@ -169,7 +170,8 @@ def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once
     CrontabSchedule.objects.all().delete()
 
     outcomes = at_once(
-        *[monthly.mend] * 4, *[lambda slug=f"t{number}": registration.register(slug) for number in range(3)]
+        *[monthly_job.mend] * 4,
+        *[lambda slug=f"t{number}": registration.register(slug) for number in range(3)],
     )
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -196,7 +198,7 @@ def due(scheduler: type, now: datetime) -> list[str]:
         found = []
         for _ in range(3):
             for entry in [*beat.schedule.values()]:
-                if entry.task == monthly.TASK and entry.is_due().is_due:
+                if entry.task == monthly_job.TASK and entry.is_due().is_due:
                     found.append(entry.name)
                     beat._schedule[entry.name] = beat.reserve(entry)
         beat.sync()
@@ -262,7 +264,7 @@ def test_the_message_of_beat_starts_the_month_of_its_tenant(
 
 
 def waiting() -> list[str]:
-    return errands._with_something_waiting(["missed-periods"])
+    return background_tasks._with_something_waiting(["missed-periods"])
 
 
 def test_a_month_that_nobody_started_is_made_up_for(
@@ -312,12 +314,12 @@ def test_beat_is_given_some_time_before_a_month_counts_as_missed(
     tenant: Tenant, make_deliverable: Callable[..., Deliverable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_deliverable(tenant)
-    monkeypatch.setattr(monthly, "PATIENCE", timedelta(days=10))
+    monkeypatch.setattr(monthly_job, "PATIENCE", timedelta(days=10))
     today = datetime.now(UTC).date()
 
     def is_missed() -> bool:
         with system_scope():
-            return monthly.missed().exists()
+            return monthly_job.missed().exists()
 
     make_due(tenant, since=today - timedelta(days=8))
     assert not is_missed()
@@ -334,14 +336,14 @@ def test_a_tenant_whose_month_cannot_be_started_does_not_keep_the_others_waiting
     for each in (tenant, other_tenant):
         make_deliverable(each)
         make_due(each)
-    start = monthly.start_new_periods
+    start = monthly_job.start_new_periods
 
     def failing(tenant_id: Any, **more: Any) -> Any:
         if tenant_id == tenant.pk:
             raise OperationalError("lock timeout")
         return start(tenant_id, **more)
 
-    monkeypatch.setattr(monthly, "start_new_periods", failing)
+    monkeypatch.setattr(monthly_job, "start_new_periods", failing)
 
     tasks.start_missed_periods()
 
@@ -358,7 +360,7 @@ def test_what_was_missed_is_found_by_its_index(
         Deliverable.objects.bulk_create(
             Deliverable(tenant_id=tenant.pk, key=f"later-{number}", name="Later") for number in range(3_000)
         )
-    sql, values = monthly.missed().query.sql_with_params()
+    sql, values = monthly_job.missed().query.sql_with_params()
 
     with connections["owner"].cursor() as cursor:
         cursor.execute("ANALYZE pipelines_deliverable")

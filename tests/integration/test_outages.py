@@ -12,7 +12,9 @@ from django.db import InterfaceError, connections
 from django.test import Client
 from psycopg import errors
 
-from activities import dispatch, leases, requests, results, transitions
+from activities import dispatch, leases, transitions
+from activities.execution import request as execution_request
+from activities.execution import results
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import ServerAway
 from tenants.context import APP, OWNER
@@ -163,7 +165,7 @@ def test_an_outage_between_claim_and_call_is_no_failure_of_the_agent(
     (activity,) = engine.submit(tenant, max_attempts=1)
 
     with monkeypatch.context() as broken:
-        broken.setattr(requests, "build", _ended)
+        broken.setattr(execution_request, "build", _ended)
         engine.drain()
 
     waiting = engine.get(tenant, activity)
@@ -186,7 +188,7 @@ def test_a_mistake_of_ours_is_still_shown_to_people(
         with connections[APP].wrap_database_errors:
             raise errors.InternalError_("cache lookup failed")
 
-    monkeypatch.setattr(requests, "build", broken)
+    monkeypatch.setattr(execution_request, "build", broken)
     engine.drain()
 
     assert engine.get(tenant, activity).error["code"] == "internal_error"

@@ -12,10 +12,10 @@ from django.core.management.base import SystemCheckError
 from django.db import InterfaceError, OperationalError
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from orchestrator import ticks
+from orchestrator import beat_tasks
 from orchestrator.beat import PatientScheduler
 from orchestrator.celery import app
-from pipelines import monthly
+from pipelines.periods import monthly_job
 from pipelines.schedules import beat
 from tenants.context import system_scope
 
@@ -33,7 +33,7 @@ FOREIGN = [
     ("os.system", {"args": '["id"]'}),
     (beat.CHECK_TASK, {"args": '["more"]'}),
     (beat.CHECK_TASK, {"kwargs": '{"tenant": "t"}'}),
-    (monthly.TASK, {"kwargs": '{"tenant": {"$gt": ""}}'}),
+    (monthly_job.TASK, {"kwargs": '{"tenant": {"$gt": ""}}'}),
     (beat.TASK, {"kwargs": "no json"}),
 ]
 
@@ -63,7 +63,7 @@ def test_beat_does_not_even_look_at_other_tasks() -> None:
 
 
 def test_ticks_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = _row("ours", monthly.TASK, kwargs='{"tenant": "0197"}')
+    row = _row("ours", monthly_job.TASK, kwargs='{"tenant": "0197"}')
     sent = Mock()
     monkeypatch.setattr("celery.beat.Scheduler.apply_entry", sent)
     scheduler = PatientScheduler(app=app, lazy=True)
@@ -83,7 +83,7 @@ def test_the_check_names_each_and_passes_without_them() -> None:
     with pytest.raises(SystemCheckError, match=r"'backdoor' is none of ours: it would run 'os.system'"):
         call_command("check", databases=["default"], tags=["database"])
 
-    assert [each.pk for each in ticks.foreign()] == [row.pk]
+    assert [each.pk for each in beat_tasks.foreign()] == [row.pk]
 
 
 def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals, cancellation
+from activities import cancellation
 from activities.exceptions import AlreadyDecided, TransitionRefused
+from activities.human_tasks import approvals
 from activities.models import Activity
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError

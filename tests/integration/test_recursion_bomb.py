@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from rest_framework.exceptions import ValidationError
 
-from activities import run_tokens, tool_door
+from activities import run_tokens
 from activities.exceptions import ActivityError, QuotaExceeded
+from activities.execution import agent_tools
 from activities.models import Activity, ToolCall
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import tenant_scope
@@ -59,10 +60,10 @@ class Bomb:
     def _ask(self, run: run_tokens.RunToken, number: int) -> None:
         role = ROLES[number % 3]
         if number % 10 == 9:
-            tool_door.call(run, "reassign_task", {"agent_role": role, "reason": f"go on {number}"})
+            agent_tools.receive_call(run, "reassign_task", {"agent_role": role, "reason": f"go on {number}"})
         else:
             body = {"name": f"more {number}", "agent_role": role, "blocking": False}
-            tool_door.call(run, "create_subtask", body, key=f"{number}")
+            agent_tools.receive_call(run, "create_subtask", body, key=f"{number}")
 
 
 def test_ten_thousand_calls_leave_a_hundred_activities(engine: Engine, tenant: Tenant, settings: Any) -> None:
@@ -128,7 +129,7 @@ def test_who_hammers_at_the_door_is_refused_without_a_statement(
         for number in range(6):
             with CaptureQueriesContext(connection) as captured:
                 try:
-                    tool_door.call(
+                    agent_tools.receive_call(
                         run, "create_subtask", {"name": f"{number}", "agent_role": "dev", "blocking": False}
                     )
                 except QuotaExceeded as refusal:

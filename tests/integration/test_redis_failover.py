@@ -18,7 +18,7 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from activities import publishing
-from activities.errands import EXPIRY
+from activities.background_tasks import EXPIRY
 from orchestrator import broker, embedded
 from tenants.redis import client
 

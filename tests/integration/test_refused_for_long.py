@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from activities import deadletters, waiting
+from activities import wait_reasons
+from activities.dead_letters import escalation
 from activities.models import Activity, Wake
 from agents.contracts import Completed, Output
 from agents.exceptions import AgentRateLimited, RetryableAgentError
@@ -175,7 +176,7 @@ def test_what_is_refused_for_a_day_has_failed_and_can_be_tried_again(
         "rate_limited",
         "rate_limited",
     )
-    deadletters.handle_waiting()
+    escalation.handle_waiting()
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     api("operator").post(f"/api/v1/dead-letters/{letter['id']}/replay/")
     engine.drain()
@@ -215,7 +216,7 @@ def test_while_a_provider_is_waited_for_other_work_of_the_role_keeps_its_place_a
     (urgent,) = engine.submit(acme, priority=1)
     engine.drain()
 
-    why = waiting.why(acme.pk, third)
+    why = wait_reasons.why(acme.pk, third)
     assert [call.activity_id for call in engine.agent.calls] == [first, urgent]
     assert engine.get(acme, second).attempts == 0
     assert (why.code, why.holder) == ("provider_limit", "openai at api.example")

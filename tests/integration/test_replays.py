@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals
 from activities.decision_rules import Voter
-from pipelines import cancellation, replaying, versions
+from activities.human_tasks import approvals
+from pipelines import cancellation, versions
+from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotReplayable, PipelineNotFound, ReplayUnderWay, RunUnderWay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
@@ -28,7 +29,7 @@ def served(engine: Engine, tenant: Tenant) -> None:
 
 def again(flow: Flow, from_step: str, given: dict[str, Any] | None = None) -> Flow:
     """The replay, seen as a flow of its own."""
-    run = replaying.replay(flow.tenant.pk, flow.id, from_step=from_step, given=given, actor="test")
+    run = pipeline_replay.replay(flow.tenant.pk, flow.id, from_step=from_step, given=given, actor="test")
     flow.engine.agent.calls.clear()
     other = object.__new__(Flow)
     other.engine, other.tenant, other.id = flow.engine, flow.tenant, run.pk
@@ -189,14 +190,14 @@ def test_a_run_under_way_and_one_of_another_tenant_are_not_replayed(
     with pytest.raises(RunUnderWay):
         again(flow, "a")
     with pytest.raises(PipelineNotFound):
-        replaying.replay(other_tenant.pk, flow.id, from_step="a", actor="test")
+        pipeline_replay.replay(other_tenant.pk, flow.id, from_step="a", actor="test")
 
 
 def test_of_two_replays_at_once_one_is_made(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant).drain()
 
     outcomes = at_once(
-        *[lambda: replaying.replay(tenant.pk, flow.id, from_step="b", actor="test") for _ in range(3)]
+        *[lambda: pipeline_replay.replay(tenant.pk, flow.id, from_step="b", actor="test") for _ in range(3)]
     )
 
     made = [found for found in outcomes if isinstance(found, PipelineRun)]

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connections
 
-from activities import outputs, wakes
+from activities import outbox, outputs
 from agents.contracts import Accepted, AgentRequest, Completed, Output
-from agents.job import job_of
+from agents.payload import job_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -41,7 +41,7 @@ def woken(
     (activity_id,) = engine.submit(tenant, **fields)
     with tenant_scope(tenant.pk):
         for reason, payload in reasons:
-            wakes.record(engine.get(tenant, activity_id), reason, payload=payload)
+            outbox.record(engine.get(tenant, activity_id), reason, payload=payload)
     engine.drain()
     return engine.agent.calls[-1]
 

@@ -12,16 +12,17 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections
 from django.utils import timezone
 
-from activities import forgetting, outputs, retention
-from activities.invariants import check
+from activities import outputs
+from activities.maintenance import retention
+from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityEvent, OutputSpool
 from agents.contracts import Completed, Output
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
+from tenants.models.retention import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
 from tenants.money import ledger
 from tenants.retention import policies, purging
 from tenants.retention.kinds import all_kinds
-from tenants.retention.models import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
 from tests.engine import Engine, elsewhere
 
 PLACE = "/api/v1/retention/"
@@ -137,12 +138,12 @@ def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: 
     with system_scope():
         assert {row.pk for row in ForgottenOutput.objects.all()} == {references[old]}
     assert outputs.read(acme.pk, references[old]) is not None, "deleted before the note had rested"
-    assert forgetting.forget_outputs() == 0
+    assert retention.forget_outputs() == 0
 
-    assert forgetting.forget_outputs(rested=timedelta(0)) == 1
+    assert retention.forget_outputs(rested=timedelta(0)) == 1
     assert outputs.read(acme.pk, references[old]) is None
     assert outputs.read(acme.pk, references[new]) is not None
-    assert forgetting.forget_outputs(rested=timedelta(0)) == 0
+    assert retention.forget_outputs(rested=timedelta(0)) == 0
 
 
 def test_a_crash_between_mongodb_and_the_note_repeats_the_deletion(
@@ -155,9 +156,9 @@ def test_a_crash_between_mongodb_and_the_note_repeats_the_deletion(
     with monkeypatch.context() as broken:
         broken.setattr("django.db.models.query.QuerySet.delete", _fail)
         with pytest.raises(DatabaseError):
-            forgetting.forget_outputs(rested=timedelta(0))
+            retention.forget_outputs(rested=timedelta(0))
 
-    assert forgetting.forget_outputs(rested=timedelta(0)) == 1
+    assert retention.forget_outputs(rested=timedelta(0)) == 1
 
 
 def _fail(*arguments: Any) -> None:

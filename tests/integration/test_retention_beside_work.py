@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import mailboxes
-from activities.bulk import jobs, working
-from activities.mailboxes import NewItem
-from activities.mailboxes.taking import Wish
+from activities import bulk_jobs
+from activities.mailboxes import consumer, producer
+from activities.mailboxes.consumer import Wish
+from activities.mailboxes.producer import NewItem
 from activities.models import (
     BatchItem,
     BulkItem,
@@ -48,7 +48,7 @@ def would_go(tenant: Tenant, kind: str) -> int:
 
 def bulk_job(tenant: Tenant, ids: list[UUID]) -> UUID:
     with tenant_scope(tenant.pk):
-        job = jobs.start(
+        job = bulk_jobs.start(
             tenant.pk, "priority", ids, expected=len(ids), filter={}, arguments={"priority": 1}, actor="test"
         )
     return UUID(str(job.pk))
@@ -59,7 +59,7 @@ def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
 ) -> None:
     ids = done(engine, acme, 3)
     old = bulk_job(acme, ids)
-    working.work()
+    bulk_jobs.work()
     running = bulk_job(acme, ids)
     age("activities_bulkjob", [old, running], "created_at", "finished_at")
 
@@ -69,27 +69,27 @@ def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
     assert left(acme, BulkItem) == left(acme, BulkItem, job_id=running) == 3
 
 
-def taken(tenant: Tenant, key: str) -> mailboxes.Taken:
+def taken(tenant: Tenant, key: str) -> consumer.Taken:
     wish = Wish(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
-    found = mailboxes.take(tenant.pk, key, wish)
+    found = consumer.take(tenant.pk, key, wish)
     assert found is not None
     return found
 
 
 def say(tenant: Tenant, key: str, **fields: Any) -> MailboxItem:
     with tenant_scope(tenant.pk):
-        return mailboxes.post(tenant.pk, key, NewItem(text="hello", **fields), actor="test").item
+        return producer.post(tenant.pk, key, NewItem(text="hello", **fields), actor="test").item
 
 
 def test_what_was_said_and_taken_goes_and_what_waits_stays_with_its_mailbox(acme: Tenant) -> None:
     said, now = say(acme, "session-1"), datetime.now(UTC)
     first = taken(acme, "session-1").batch
     with tenant_scope(acme.pk):
-        mailboxes.completed(acme.pk, "session-1", first.pk, result=None, now=now)
+        consumer.complete_batch(acme.pk, "session-1", first.pk, result=None, now=now)
     waiting = say(acme, "session-1")
     second = taken(acme, "session-1").batch
     with tenant_scope(acme.pk):
-        mailboxes.failed(acme.pk, "session-1", second.pk, error={"message": "x"}, retryable=True, now=now)
+        consumer.fail_batch(acme.pk, "session-1", second.pk, error={"message": "x"}, retryable=True, now=now)
     age("activities_mailboxitem", [said.pk, waiting.pk], "created_at", "done_at")
     age("activities_mailboxbatch", [first.pk, second.pk], "created_at", "ended_at")
 
@@ -166,5 +166,5 @@ def test_nothing_beside_it_keeps_old_work_from_going(engine: Engine, acme: Tenan
     assert purge(acme, "activities") == 1
     assert (left(acme, BulkItem), left(acme, BatchItem)) == (0, 0)
     assert (left(acme, BulkJob), left(acme, ProviderBatch)) == (1, 1)
-    assert working.work() == 0
+    assert bulk_jobs.work() == 0
     assert left(acme, BulkJob, status="completed") == 1

@@ -10,7 +10,7 @@ from django.db import connections
 
 from activities import states
 from activities.alerts import raise_alert
-from activities.invariants import check
+from activities.maintenance.invariants import check
 from activities.models import Activity, Alert, DeadLetter
 from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
 from tenants.context import SYSTEM, system_scope, tenant_scope

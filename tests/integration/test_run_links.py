@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from activities import cancellation, tools
-from activities.bodies.tools import arguments_of
+from activities import cancellation
+from activities.execution import agent_tools
 from activities.models import Activity, ActivityRun
+from activities.schemas import arguments_of
 from agents import adapters
 from agents.contracts import (
     AgentRequest,
@@ -73,7 +74,7 @@ def done(text: str = "done") -> Completed:
 
 
 def test_the_tools_that_models_are_told_of_are_the_tools_that_there_are() -> None:
-    assert {definition.name for definition in DEFINITIONS} == set(tools.NAMES)
+    assert {definition.name for definition in DEFINITIONS} == set(agent_tools.NAMES)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)

@@ -13,13 +13,13 @@ from django.db.models import QuerySet
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 from django_celery_beat.schedulers import ModelEntry
 
-from activities import errands
+from activities import background_tasks
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from orchestrator.celery import app
 from pipelines import tasks
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, plans, tending
+from pipelines.schedules import beat, firing, schedule_timing, sweeps
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -51,7 +51,9 @@ def make_due(schedule: Schedule) -> None:
     looked = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
     with tenant_scope(schedule.tenant_id):
         Schedule.objects.filter(pk=schedule.pk).update(
-            looked_until=looked, next_run_at=plans.next_of(schedule, after=looked), catch_up={"up_to": 1}
+            looked_until=looked,
+            next_run_at=schedule_timing.next_of(schedule, after=looked),
+            catch_up={"up_to": 1},
         )
 
 
@@ -216,12 +218,12 @@ def test_without_beat_the_errand_fires_what_has_come(tenant: Tenant) -> None:
     PeriodicTask.objects.all().delete()
     make_due(schedule)
 
-    hinted = errands.Reminder().remind()
+    hinted = background_tasks.Reminder().remind()
     tasks.fire_due_schedules()
 
     assert hinted == ["schedules-due"]
     assert len(fired(schedule)) == 1
-    assert "schedules-due" not in errands.Reminder().remind()
+    assert "schedules-due" not in background_tasks.Reminder().remind()
 
 
 def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tenant) -> None:
@@ -230,7 +232,11 @@ def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tena
     waiting: list[list[str]] = []
 
     def look() -> None:
-        waiting.append(sorted(name for name in errands._errands if errands._with_something_waiting([name])))
+        waiting.append(
+            sorted(
+                name for name in background_tasks._errands if background_tasks._with_something_waiting([name])
+            )
+        )
 
     look()
     firing.fire(tenant.pk, schedule.pk)
@@ -254,13 +260,15 @@ def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(status="cancelled")
 
-    assert "schedules-uncancelled" in errands._with_something_waiting(list(errands._errands))
+    assert "schedules-uncancelled" in background_tasks._with_something_waiting(
+        list(background_tasks._errands)
+    )
     tasks.close_executions()
     tasks.settle_executions()
 
     with tenant_scope(tenant.pk):
         assert [job.state for job in ScheduleJob.objects.all()] == ["cancelled"]
-    assert not errands._with_something_waiting(["schedules-uncancelled", "schedules-unsettled"])
+    assert not background_tasks._with_something_waiting(["schedules-uncancelled", "schedules-unsettled"])
 
 
 def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
@@ -290,7 +298,7 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
 
     found = {
         waiting.__name__: _plan(waiting())
-        for waiting in (firing.due, tending.unexpanded, tending.unsettled, tending.uncancelled)
+        for waiting in (firing.due, sweeps.unexpanded, sweeps.unsettled, sweeps.uncancelled)
     }
 
     for name, plan in found.items():

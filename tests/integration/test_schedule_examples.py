@@ -15,7 +15,7 @@ from django.core.management import call_command
 from agents import configuration
 from pipelines import timing
 from pipelines.models import PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import expanding, firing, forecast, given, plans
+from pipelines.schedules import editing, firing, lifecycle, preview, schedule_timing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -60,13 +60,13 @@ def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
     jobs, batches, stagger, first = EXPECTED[name]
     told = loaded(tenant, name)
     schedule = only(tenant)
-    foretold = forecast.of_saved(schedule)
+    foretold = preview.of_saved(schedule)
     due = schedule.next_run_at
     assert told[-1].endswith("made")
     assert due is not None
 
     for execution in firing.fire(tenant.pk, schedule.pk, now=max(due, datetime.now(UTC))):
-        expanding.expand(tenant.pk, execution)
+        lifecycle.expand(tenant.pk, execution)
 
     with tenant_scope(tenant.pk):
         execution = ScheduleExecution.objects.get()
@@ -88,7 +88,7 @@ def test_the_newsletter_has_a_run_for_each_ticker(engine: Engine, tenant: Tenant
     assert schedule.next_run_at is not None
 
     for execution in firing.fire(tenant.pk, schedule.pk, now=schedule.next_run_at):
-        expanding.expand(tenant.pk, execution)
+        lifecycle.expand(tenant.pk, execution)
 
     with tenant_scope(tenant.pk):
         runs = list(PipelineRun.objects.filter(schedule_id=schedule.pk))
@@ -130,7 +130,7 @@ def test_the_weekly_refresh_fires_on_sundays_at_two_and_at_three_when_clocks_go_
     engine: Engine, tenant: Tenant
 ) -> None:
     loaded(tenant, "weekly-entity-graph-refresh.yaml")
-    when = plans.timing_of(only(tenant))
+    when = schedule_timing.timing_of(only(tenant))
 
     found = timing.times(when, after=datetime(2027, 3, 6, tzinfo=UTC), limit=3)
 
@@ -189,7 +189,7 @@ def test_the_handbook_tells_every_member_with_its_default(api: Any, engine: Engi
     shown = api().post(SCHEDULES, minimal).json()
 
     defaults = {name: json.loads(text.strip("`")) for name, text in told.items() if text != "-"}
-    assert set(told) == set(given.MEMBERS)
+    assert set(told) == set(editing.MEMBERS)
     assert {name: shown[name] for name in defaults if name not in minimal} == {
         name: value for name, value in defaults.items() if name not in minimal
     }

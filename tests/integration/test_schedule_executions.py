@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from activities import approvals, cancellation, reassignment, relay
+from activities import cancellation, reassignment, relay
+from activities.human_tasks import approvals
 from activities.models import Activity
 from agents import configuration, scheduler_settings
 from agents.contracts import AgentResult, Completed, Output
@@ -17,7 +18,7 @@ from agents.exceptions import PermanentAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
 from pipelines.models import PipelineRun, Schedule
-from pipelines.schedules import firing, tending
+from pipelines.schedules import firing, sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -181,7 +182,7 @@ def test_an_agent_that_is_switched_off_makes_the_execution_fail_with_a_clear_err
     Agent.objects.filter(role="qa").update(enabled=False)
     configuration.forget()
 
-    tending.expand() if firing.fire_due(FIRST) else None
+    sweeps.expand() if firing.fire_due(FIRST) else None
 
     failed, fine = sorted(executions(tenant), key=lambda found: found.schedule_id == other.pk)
     assert failed.schedule_id == schedule.pk
@@ -360,10 +361,10 @@ def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
     fire(schedule, FIRST)
     seen.append([job.state for job in jobs(tenant)])
     engine.deliver()
-    tending.settle()
+    sweeps.settle()
     seen.append([job.state for job in jobs(tenant)])
     while engine.drain():
-        tending.settle()
+        sweeps.settle()
         relay.flush()
         seen.append([job.state for job in jobs(tenant)])
 

@@ -14,7 +14,7 @@ from activities import relay
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.schedules import firing, looking, recording, records, running, tending
+from pipelines.schedules import firing, sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -119,7 +119,7 @@ def test_after_six_hours_of_outage_the_policy_decides_and_every_skipped_time_is_
     assert len(executions(tenant)) == expected
     with tenant_scope(tenant.pk):
         reasons = set(Firing.objects.filter(state="skipped").values_list("reason", flat=True))
-    assert reasons == {records.MISSED}
+    assert reasons == {firing.MISSED}
 
 
 def test_an_outage_that_ends_on_the_hour_fires_that_hour_whatever_the_policy(tenant: Tenant) -> None:
@@ -256,7 +256,7 @@ def test_a_time_that_had_passed_when_the_schedule_was_made_is_caught_up_on_or_sk
     tenant: Tenant, up_to: int, expected: str
 ) -> None:
     schedule = make_schedule(
-        tenant, repeat="once", start_at=NOON, looked_until=NOON - looking.INSTANT, catch_up={"up_to": up_to}
+        tenant, repeat="once", start_at=NOON, looked_until=NOON - firing.INSTANT, catch_up={"up_to": up_to}
     )
 
     fire(schedule, NOON + 10 * HOUR)
@@ -271,7 +271,7 @@ def test_a_schedule_that_goes_after_its_one_time_leaves_its_execution_which_stil
     engine: Engine, tenant: Tenant
 ) -> None:
     schedule = make_schedule(
-        tenant, repeat="once", start_at=NOON, looked_until=NOON - looking.INSTANT, after_once="delete"
+        tenant, repeat="once", start_at=NOON, looked_until=NOON - firing.INSTANT, after_once="delete"
     )
 
     fire(schedule, NOON)
@@ -344,7 +344,7 @@ def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_n
 ) -> None:
     schedule = make_schedule(tenant)
     with monkeypatch.context() as patched:
-        patched.setattr(recording, "move_on", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(firing, "move_on", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             firing.fire(tenant.pk, schedule.pk, now=NOON + HOUR)
 
@@ -359,10 +359,10 @@ def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_n
 def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, enabled=False)
 
-    begun = running.run_now(tenant.pk, schedule.pk, actor="ann")
+    begun = sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
     relay.flush()
     engine.drain()
-    tending.tend()
+    sweeps.tend()
 
     found = execution(tenant)
     assert (begun.pk, found.nominal_at, found.created_by, found.status) == (found.pk, None, "ann", "success")
@@ -375,17 +375,17 @@ def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, 
 )
 def test_by_hand_it_heeds_what_is_under_way(tenant: Tenant, overlap: str, expected: str | None) -> None:
     schedule = make_schedule(tenant, overlap=overlap)
-    running.run_now(tenant.pk, schedule.pk, actor="ann")
+    sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
 
     if expected is None:
-        with pytest.raises(running.ExecutionUnderWay):
-            running.run_now(tenant.pk, schedule.pk, actor="ann")
+        with pytest.raises(sweeps.ExecutionUnderWay):
+            sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
     else:
-        assert running.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
+        assert sweeps.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
 
 
 def test_somebody_elses_schedule_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 
-    with pytest.raises(running.ScheduleNotFound):
-        running.run_now(other_tenant.pk, schedule.pk, actor="eve")
+    with pytest.raises(sweeps.ScheduleNotFound):
+        sweeps.run_now(other_tenant.pk, schedule.pk, actor="eve")

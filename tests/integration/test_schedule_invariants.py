@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import activities
-from activities import invariants, states
+from activities import states
+from activities.maintenance import invariants
 from agents import scheduler_settings
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
-from pipelines.schedules import executions, looking
+from pipelines.schedules import executions, firing
 from tenants.models import Tenant
 from tests.damage import past_all_guards
 from tests.engine import Engine
@@ -49,7 +50,7 @@ def work(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
             repeat="once",
             start_at=NOON,
             after_once="delete",
-            looked_until=NOON - looking.INSTANT,
+            looked_until=NOON - firing.INSTANT,
         ),
         NOON,
     )

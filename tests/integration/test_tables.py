@@ -29,7 +29,7 @@ from pipelines.data_sources import (
 from pipelines.data_sources.query import Comparison
 from pipelines.data_sources.shapes import Options
 from pipelines.datasets import Given
-from pipelines.datasets.checking import storable
+from pipelines.datasets.validation import storable
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset, DatasetRow
 from tenants.context import APP, tenant_scope

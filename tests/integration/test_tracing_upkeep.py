@@ -10,7 +10,7 @@ import pytest
 from django.db.models.functions import Now
 
 from activities import tasks
-from activities.errands import Reminder
+from activities.background_tasks import Reminder
 from activities.models import Wake
 from agents.routing import DEAD_LETTERS
 from tenants import tracing

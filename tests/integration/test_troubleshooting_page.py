@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from activities import waiting
+from activities import wait_reasons
 from activities.api.serializers import WhySerializer
-from activities.invariants import LIVENESS, SAFETY
+from activities.maintenance.invariants import LIVENESS, SAFETY
 from agents import exceptions
 from agents.models.registry import Health
 from console import dependencies
@@ -48,7 +48,7 @@ def reasons_in(module: tree.Module) -> set[str]:
         for part in ast.walk(argument)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
-    return codes | {code for code, _ in waiting._HELD_BACK.values()} | set(waiting._CAPPED.values())
+    return codes | {code for code, _ in wait_reasons._HELD_BACK.values()} | set(wait_reasons._CAPPED.values())
 
 
 def subclasses(kind: type) -> set[type]:
@@ -56,7 +56,7 @@ def subclasses(kind: type) -> set[type]:
 
 
 def test_it_tells_every_reason_for_which_work_waits_and_no_other() -> None:
-    (module,) = (each for each in tree.modules() if each.name == "activities.waiting")
+    (module,) = (each for each in tree.modules() if each.name == "activities.wait_reasons")
 
     assert told("Work waits") == reasons_in(module)
 

@@ -12,7 +12,7 @@ from django.db.models import Sum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities import reports, results
+from activities.execution import reports, results
 from activities.models import ActivityRun
 from agents import prices
 from agents.contracts import Usage
@@ -154,11 +154,11 @@ def test_nonsense_of_an_adapter_spoils_no_sum(engine: Engine, acme: Tenant) -> N
 
 
 def test_an_estimate_follows_what_runs_of_the_role_took(engine: Engine, acme: Tenant) -> None:
-    from activities import spending
+    from activities import budgets
 
     for cost in ("0.10", "0.30"):
         reports.complete(accepted(engine, acme), finished(cost), actor="test")
-    spending._averages.clear()
+    budgets._averages.clear()
     budget = capped(acme, estimate=None)
 
     accepted(engine, acme)

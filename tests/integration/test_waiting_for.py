@@ -13,8 +13,9 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from activities import approvals, deadletters
+from activities.dead_letters import escalation
 from activities.decision_rules import Later
+from activities.human_tasks import approvals
 from activities.states import LinkKind
 from agents.contracts import Accepted
 from tenants.context import APP, tenant_scope
@@ -190,7 +191,7 @@ def test_the_heir_of_a_subtask_is_who_is_waited_for(api: Any, engine: Engine, ac
 def test_what_has_failed_for_good_waits_for_an_operator(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.post("fail", {"error": {"message": "x", "retryable": False}})
-    deadletters.handle_waiting()
+    escalation.handle_waiting()
 
     reason = why(activity_id)
 

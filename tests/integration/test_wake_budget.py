@@ -10,7 +10,9 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import approvals, cancellation, deadletters, relay, wakes
+from activities import cancellation, outbox, relay
+from activities.dead_letters import escalation as dead_letters_escalation
+from activities.human_tasks import approval_links, approvals
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
@@ -36,7 +38,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 def recorded(engine: Engine, tenant: Tenant, activity_id: UUID, reason: str, **payload: Any) -> UUID:
     activity = engine.get(tenant, activity_id)
     with tenant_scope(tenant.pk):
-        return wakes.record(activity, reason, payload=payload)
+        return outbox.record(activity, reason, payload=payload)
 
 
 def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentResult]:
@@ -157,7 +159,7 @@ def test_a_run_never_wakes_its_own_activity(engine: Engine, acme: Tenant) -> Non
 
     with tenant_scope(acme.pk):
         activity = Activity.objects.get(pk=activity_id)
-        own = wakes.wake(activity, WakeReason.REVIEW_FEEDBACK, payload={}, actor="run", run_id=run.pk)
+        own = outbox.wake(activity, WakeReason.REVIEW_FEEDBACK, payload={}, actor="run", run_id=run.pk)
     assert own is False
 
     assert engine.status(acme, activity_id) == "awaiting_review"
@@ -169,7 +171,7 @@ def test_what_does_not_wait_for_this_is_not_woken_by_it(engine: Engine, acme: Te
 
     with tenant_scope(acme.pk):
         activity = Activity.objects.get(pk=activity_id)
-        woken = wakes.wake(activity, WakeReason.UNBLOCKED, payload={}, actor="Ann")
+        woken = outbox.wake(activity, WakeReason.UNBLOCKED, payload={}, actor="Ann")
 
     assert (woken, engine.status(acme, activity_id)) == (False, "awaiting_review")
 
@@ -188,7 +190,7 @@ def test_the_tenth_wake_without_progress_stops_it_and_people_learn_what_it_has_c
         answer_newest_review(engine, acme, activity_id)
     assert engine.status(acme, activity_id) == "awaiting_review"
     answer_newest_review(engine, acme, activity_id)
-    deadletters.handle_waiting()
+    dead_letters_escalation.handle_waiting()
 
     stopped = engine.get(acme, activity_id)
     assert (stopped.status, stopped.error["code"]) == ("needs_review", "wake_budget")
@@ -325,7 +327,7 @@ def test_the_budget_of_one_activity_stops_no_other_that_the_same_decision_wakes(
         Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(tired)]}
     )
     with tenant_scope(acme.pk):
-        approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
+        approval_links.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
 
     approvals.approve(acme.pk, both, actor="Ann")
 

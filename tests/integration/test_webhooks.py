@@ -14,17 +14,16 @@ import standardwebhooks
 from django.db.models import F
 from django.utils import timezone
 
-from activities import errands, tasks
+from activities import background_tasks, tasks, webhooks
 from activities.alerts import raise_alert
 from activities.models import Alert
 from activities.models.alert import AlertKind
-from activities.webhooks import delivery, outcomes, repeating, signing
-from activities.webhooks.delivery import claimed, deliver, deliver_waiting
+from activities.webhooks import claimed, deliver, deliver_waiting
 from tenants import redis
 from tenants.context import tenant_scope
-from tenants.events import keeping, log
-from tenants.events.models import WebhookDelivery, WebhookEndpoint
+from tenants.events import log, numbering
 from tenants.models import Tenant
+from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.engine import Engine, at_once
 from tests.receivers import HttpReceiver, Posted, http_receiver
 
@@ -39,7 +38,7 @@ def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
 def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, str]:
     """A webhook and its secret."""
     made = WebhookEndpoint(tenant=tenant, url=url, **fields)
-    secret = signing.renew(made)
+    secret = webhooks.renew_secret(made)
     with tenant_scope(tenant.pk):
         made.save(force_insert=True)
     return made, secret
@@ -102,9 +101,9 @@ def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, rec
     webhook(tenant, receiver.url)
     with tenant_scope(tenant.pk):
         raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
-    keeping.number_all()
+    numbering.number_all()
 
-    assert "webhooks" in errands.Reminder().remind()
+    assert "webhooks" in background_tasks.Reminder().remind()
     message = orjson.loads(redis.client().rpop("webhook-outbound"))
     assert message["headers"]["task"] == "webhooks.deliver"
     tasks.deliver_webhooks(**orjson.loads(base64.b64decode(message["body"]))[1])
@@ -126,7 +125,7 @@ def test_a_forged_body_or_secret_is_found_out(tenant: Tenant, receiver: HttpRece
 
 def test_both_secrets_sign_for_a_day_after_a_rotation(tenant: Tenant, receiver: HttpReceiver) -> None:
     endpoint, first = webhook(tenant, receiver.url)
-    second = signing.renew(endpoint)
+    second = webhooks.renew_secret(endpoint)
     with tenant_scope(tenant.pk):
         endpoint.save()
     happens(tenant)
@@ -253,7 +252,7 @@ def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
     claimed(endpoint.pk)
 
-    outcomes.note(dead, outcomes.Outcome(False, 500, 1, "late"))
+    webhooks.note_outcome(dead, webhooks.Outcome(False, 500, 1, "late"))
 
     assert (deliveries(tenant)[0].state, deliveries(tenant)[0].error) == ("sending", "")
     assert now(endpoint).failures == 0
@@ -300,7 +299,7 @@ def test_a_dead_receiver_with_many_events_keeps_nobody_else_waiting(
     assert (tried, len(receiver.posted)) == (6, 5), "one attempt at the dead one, then its lane is left alone"
     assert now(dead).failures == 1
     assert deliver_waiting(troubled=True) == 0, "not before its pause is over"
-    assert not delivery.waiting(troubled=False).exists()
+    assert not webhooks.deliveries_waiting(troubled=False).exists()
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.update(paused_until=None)
     assert deliver_waiting(troubled=True) == 1
@@ -370,7 +369,7 @@ def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceive
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(created_at=timezone.now() - timedelta(days=8))
 
-    keeping.purge()
+    numbering.purge()
 
     assert [one.state for one in deliveries(tenant)] == ["pending"]
 
@@ -378,7 +377,7 @@ def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceive
 def test_a_test_is_sent_even_if_no_kind_is_wanted(tenant: Tenant, receiver: HttpReceiver) -> None:
     endpoint, secret = webhook(tenant, receiver.url, kinds=["dead_letter"])
     with tenant_scope(tenant.pk):
-        repeating.test(endpoint)
+        webhooks.send_test(endpoint)
 
     assert send_all() == 1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import OperationalError, connections
 
-from activities import leases, workers
+from activities import leases, worker
 from activities.models import WorkerProcess
 from orchestrator import celery
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
@@ -28,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin() -> None:
-    workers.begin(roles=["qa"], concurrency=2)
+    worker.begin(roles=["qa"], concurrency=2)
 
 
 def known() -> int:
@@ -77,7 +77,7 @@ def test_a_worker_does_not_start_on_a_database_that_does_not_keep_tenants_apart(
     def unsafe(tables: list[str]) -> None:
         raise RowSecurityMissing("table notes has no forced row-level security")
 
-    monkeypatch.setattr(workers.row_security, "refuse_unsafe_database", unsafe)
+    monkeypatch.setattr(worker.row_security, "refuse_unsafe_database", unsafe)
 
     with pytest.raises(SystemExit):
         celery._surely(begin)

@@ -17,8 +17,11 @@ import time_machine
 from django.db import connections
 from django.db.models.functions import Now
 
-from activities import deadlines, mailboxes, promotion, recovery
-from activities.mailboxes.taking import Wish
+from activities import outbox
+from activities.human_tasks import deadlines
+from activities.mailboxes import consumer, producer
+from activities.mailboxes.consumer import Wish
+from activities.maintenance import recovery
 from activities.models import SystemJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted
@@ -100,7 +103,7 @@ def test_work_that_has_its_time_begins_then_and_not_before(
     engine.submit(tenant, not_before=soon)
     engine.submit(tenant, not_before=soon + timedelta(minutes=30))
 
-    eventually(lambda: promotion.promote() == 1)
+    eventually(lambda: outbox.promote() == 1)
 
     assert engine.messages() == 1
 
@@ -155,9 +158,9 @@ def test_a_schedule_fires_what_has_come_and_nothing_ahead(
 
 def test_a_batch_of_a_mailbox_is_lent_for_as_long_as_was_asked(tenant: Tenant, wrong: timedelta) -> None:
     with tenant_scope(tenant.pk):
-        mailboxes.post(tenant.pk, "box", mailboxes.NewItem(text="hello"), actor="test")
+        producer.post(tenant.pk, "box", producer.NewItem(text="hello"), actor="test")
 
-    taken = mailboxes.take(
+    taken = consumer.take(
         tenant.pk, "box", Wish(consumer="me", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
     )
 

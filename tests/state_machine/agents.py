@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from activities.reports import Receipt
+from activities.execution.reports import Receipt
 from tests.state_machine.drawn import ends_of_calls, fates, indexes, roles, rules_of_decisions, seldom
 from tests.state_machine.flow import PIPELINES, Flow
 from tests.state_machine.machine import Machine, pick

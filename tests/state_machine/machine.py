@@ -15,8 +15,8 @@ from uuid import UUID
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, StateMachineMeta, invariant
 
-from activities import invariants
 from activities.exceptions import ActivityError
+from activities.maintenance import invariants
 from agents.contracts import Accepted, AgentRequest, Completed, Output
 from tests.engine import Engine
 from tests.state_machine import picture

@@ -7,7 +7,8 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from activities import cancellation, deadletters, reassignment
+from activities import cancellation, reassignment
+from activities.dead_letters import escalation
 from pipelines import cancellation as pipeline_cancellation
 from tests.state_machine.drawn import VOTERS, decisions, fates, indexes, roles
 from tests.state_machine.flow import Flow
@@ -100,7 +101,7 @@ class Anything(People):
         self.tell_of_letters()
 
     def tell_of_letters(self) -> None:
-        self.happens(self.model.tell_of_letters, deadletters.handle_waiting)
+        self.happens(self.model.tell_of_letters, escalation.handle_waiting)
 
     @precondition(lambda self: any(task.later for task in self.model.tasks))
     @rule()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from activities import recovery
+from activities.maintenance import recovery
 from tenants.models import Tenant
 from tests import cleaning
 from tests.engine import Engine

@@ -15,24 +15,15 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities import (
-    approvals,
-    budget_waits,
-    deadletters,
-    deadlines,
-    families,
-    promotion,
-    recovery,
-    relay,
-    reports,
-    results,
-    run_tokens,
-    tasks,
-    tools,
-)
+from activities import activity_tree, outbox, relay, run_tokens, tasks
+from activities import budgets as activity_budgets
 from activities.admission import Exchange, limits, rebuilding, scripts
-from activities.approvals import NewApproval
+from activities.dead_letters import operations
 from activities.decision_rules import DecisionRules, Later, Voter
+from activities.execution import agent_tools, reports, results
+from activities.human_tasks import approval_links, deadlines
+from activities.human_tasks.approval_links import NewApproval
+from activities.maintenance import recovery
 from activities.models import DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
@@ -153,8 +144,8 @@ class World:
     def lose(self, token: RunToken) -> None:
         results.stalled(token)
 
-    def call(self, token: RunToken, tool: str, arguments: dict[str, Any]) -> tools.Answer:
-        return tools.call(token, tool, arguments)
+    def call(self, token: RunToken, tool: str, arguments: dict[str, Any]) -> agent_tools.Answer:
+        return agent_tools.perform(token, tool, arguments)
 
     # People and operators. What is one call of the engine, the machine calls itself.
 
@@ -163,17 +154,19 @@ class World:
             new = NewApproval(
                 type="brand_direction", title="Which way?", rules=decision_rules(rules) or DecisionRules()
             )
-            question = approvals.open_approval(self.tenant.pk, new, actor="people", identity="people")
-            linked = families.lock(self.tenant.pk, about)
-            approvals.link(self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about)
+            question = approval_links.open_approval(self.tenant.pk, new, actor="people", identity="people")
+            linked = activity_tree.lock(self.tenant.pk, about)
+            approval_links.link(
+                self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about
+            )
 
     def replay(self) -> None:
         with tenant_scope(self.tenant.pk):
-            deadletters.replay(self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people")
+            operations.replay(self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people")
 
     def dismiss(self) -> None:
         with tenant_scope(self.tenant.pk):
-            deadletters.dismiss(
+            operations.dismiss(
                 self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people", reason="enough"
             )
 
@@ -186,10 +179,10 @@ class World:
         """Every time has come; money is another matter."""
         with tenant_scope(self.tenant.pk):
             put_off = Wake.objects.filter(state="pending", due_at__isnull=False).exclude(
-                cause=budget_waits.CAUSE
+                cause=activity_budgets.CAUSE
             )
             put_off.update(due_at=Now())
-        promotion.promote()
+        outbox.promote()
         relay.flush()
 
     def money_is_gone(self) -> None:
@@ -197,8 +190,8 @@ class World:
 
     def money_comes(self) -> None:
         self._cap("1000000")
-        budget_waits.look_after()
-        promotion.promote()
+        activity_budgets.release_where_room()
+        outbox.promote()
         relay.flush()
 
     def _cap(self, amount: str) -> None:
@@ -215,7 +208,7 @@ class World:
     def recover(self) -> None:
         """What the keeper does, twice over, without waiting."""
         limits.refresh()
-        promotion.promote()
+        outbox.promote()
         recovery.reclaim_runs_of_ended_workers()
         for _ in range(2):  # What differs twice in a row is mended.
             release, _ = self.audit.compare()

@@ -198,7 +198,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def rendered(case: str) -> str:
     """The prompt of a case, its random marker replaced."""
-    from activities import prompt
+    from activities.execution import prompt
     from agents.contracts import ContextFile
 
     told = dict(CASES[case])

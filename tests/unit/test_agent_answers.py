@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents import retry_after
-from agents.answers import InvalidAnswer, completed_from
 from agents.contracts import Completed, Output, Usage
-from agents.excerpts import excerpt
+from agents.redaction import excerpt
+from agents.response_parser import InvalidAnswer, completed_from
 
 
 def test_a_whole_answer_is_read() -> None:

@@ -10,10 +10,10 @@ import pytest
 from activities.states import RunStatus, Status
 from console import navigation
 from console.charts import bars
-from console.places import Place
-from console.states import tone_of, words_of
-from pipelines.looks import TONES
+from console.cursor import Place
+from console.labels import tone_of, words_of
 from pipelines.models.run import RunState
+from pipelines.status_styles import TONES
 
 ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 

@@ -7,9 +7,9 @@ from time import perf_counter
 
 import pytest
 
-from console.differences import MOST_CHARACTERS, MOST_LINES, Difference, difference
+from console.inbox.diff import MOST_CHARACTERS, MOST_LINES, Difference, difference
+from console.labels import band, cost_in, did, dollars, named, outcome
 from console.markdown import LONGEST, rendered
-from console.wording import band, cost_in, did, dollars, named, outcome
 
 
 @pytest.mark.parametrize(

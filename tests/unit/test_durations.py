@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.durations import from_now
+from console.labels import from_now
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from activities.alerts import mail, slack
-from activities.alerts.messages import Message
-from activities.alerts.targets import Target
+from activities.notifications import backends
+from activities.notifications.backends import Message
+from activities.notifications.targets import Target
 from tests.hostile import ELSEWHERE, LINE, LONG, SHORT
 
 HERE = "https://ours.example"
@@ -39,7 +39,7 @@ def public_url(settings: object) -> None:
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
 def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
-    posted = slack.payload(message(text))
+    posted = backends.slack_payload(message(text))
 
     said = str(posted["text"])
     ours = re.findall(r"<[^>]*>", said)
@@ -53,7 +53,7 @@ def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
 def test_a_mail_is_plain_text_under_one_line_of_subject(text: str) -> None:
-    sent = mail.composed(message(text), Target("ops@good.example")).message()
+    sent = backends.composed_mail(message(text), Target("ops@good.example")).message()
 
     assert sent.get_content_type() == "text/plain"
     assert not sent.is_multipart()

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from orchestrator.settings.logging import LOGGING, log_format
-from tenants import context, provenance
+from tenants import context, request_context
 
 TENANT = UUID("0198a5c2-0000-7000-8000-000000000001")
 CANARY = "kanarie-3c1f"
@@ -48,7 +48,7 @@ def test_a_line_is_one_json_object_with_the_ids_of_its_request_and_its_tenant(
     json_lines: io.StringIO,
 ) -> None:
     tenant = context._tenant.set(TENANT)
-    with provenance.of_request("r-1"):
+    with request_context.of_request("r-1"):
         logging.getLogger("a.library").info(
             "Something\nhappened", extra={"action": "it_happened", "count": 3}
         )
@@ -65,12 +65,12 @@ def test_a_line_is_one_json_object_with_the_ids_of_its_request_and_its_tenant(
 
 def test_work_names_the_request_that_it_goes_back_to_and_a_callback_both(json_lines: io.StringIO) -> None:
     logger = logging.getLogger("a.library")
-    with provenance.of_work([{"request": "older"}, None, {"request": "r-1"}], activity="a-1", run="u-1"):
+    with request_context.of_work([{"request": "older"}, None, {"request": "r-1"}], activity="a-1", run="u-1"):
         logger.info("In a run")
-        token = provenance.current()
-    with provenance.of_request("r-2"), provenance.of_callback(token, activity="a-1", run="u-1"):
+        token = request_context.current()
+    with request_context.of_request("r-2"), request_context.of_callback(token, activity="a-1", run="u-1"):
         logger.info("In a callback")
-        follows = provenance.current()
+        follows = request_context.current()
     logger.info("Afterwards")
 
     in_run, in_callback, afterwards = map(json.loads, json_lines.getvalue().splitlines())
@@ -78,7 +78,7 @@ def test_work_names_the_request_that_it_goes_back_to_and_a_callback_both(json_li
     assert (in_callback["request_id"], in_callback["caused_by"], in_callback["run"]) == ("r-2", "r-1", "u-1")
     assert follows == {"request": "r-1"}
     assert not {"request_id", "caused_by", "activity", "run"} & set(afterwards)
-    assert provenance.written() is None
+    assert request_context.written() is None
 
 
 def test_neither_secrets_nor_prompts_are_in_a_line_whatever_they_are_called(lines: io.StringIO) -> None:

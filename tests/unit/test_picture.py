@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.definition import PipelineDefinition, parse
-from pipelines.picture import DARK, LIGHT, LOOKS, STYLE, TONES, StepPicture, draw
-from pipelines.picture.edges import MOST_LINKS
+from pipelines.diagram import DARK, LIGHT, LOOKS, MOST_LINKS, STYLE, TONES, StepPicture, draw
 
 steady = settings(deadline=None, derandomize=True, max_examples=80)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities import prompt
-from agents import blocks, job
+from activities.execution import prompt
+from agents import payload, prompt_blocks
 from agents.adapters import dialogue
 from agents.adapters.model_options import ModelOptions
 from agents.contracts import AdapterSettings, ContextFile, Skills
@@ -137,27 +137,27 @@ def test_no_secret_is_in_what_a_model_reads() -> None:
 
     assert "canary" not in told
     assert request.callback.token not in told
-    assert "canary" not in json.dumps(job.job_of(request), default=str)
+    assert "canary" not in json.dumps(payload.job_of(request), default=str)
 
 
 @given(st.lists(OUTSIDE, min_size=1, max_size=3))
 def test_a_marker_for_given_texts_is_in_none_of_them_and_always_the_same(texts: list[str]) -> None:
-    marker = blocks.marker_for(texts)
+    marker = prompt_blocks.marker_for(texts)
 
     assert re.fullmatch(r"[0-9a-f]{16}", marker)
     assert not any(marker in text for text in texts)
-    assert marker == blocks.marker_for(texts)
+    assert marker == prompt_blocks.marker_for(texts)
 
 
 def test_a_marker_that_stands_in_a_text_is_not_used(monkeypatch: Any) -> None:
     derived = iter(["a" * 16, "b" * 16])
-    monkeypatch.setattr(blocks, "_derived", lambda told, number: next(derived))
+    monkeypatch.setattr(prompt_blocks, "_derived", lambda told, number: next(derived))
 
-    assert blocks.marker_for(["x" + "a" * 16]) == "b" * 16
+    assert prompt_blocks.marker_for(["x" + "a" * 16]) == "b" * 16
 
 
 def test_whoever_knows_the_texts_does_not_know_the_marker(monkeypatch: Any, settings: Any) -> None:
-    before = blocks.marker_for(["the same"])
+    before = prompt_blocks.marker_for(["the same"])
     settings.SECRET_KEY = "another installation"
 
-    assert blocks.marker_for(["the same"]) != before
+    assert prompt_blocks.marker_for(["the same"]) != before

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities import prompt
+from activities.execution import prompt
 from activities.states import WakeReason
 from agents.contracts import ContextFile
 from tests.unit import golden_prompts

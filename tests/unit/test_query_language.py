@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.states import SETTLED, Status
-from console.activities.finding import _FILTERS
+from console.activities.listing import _FILTERS
 from console.activities.query_language import FIELDS, Condition, QueryFault, parse
 
 ID = "01a20146-3c77-704b-9279-1d37fd515cc4"

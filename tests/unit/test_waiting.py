@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.models import Activity
-from activities.waiting import of_standing, on_counterparts
+from activities.wait_reasons import of_standing, on_counterparts
 
 TENANT = "018f0000-0000-7000-8000-000000000001"
 

@@ -15,8 +15,8 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from activities import invariants
-from activities.invariants import LIVENESS, SAFETY, Report, Violation
+from activities.maintenance import invariants
+from activities.maintenance.invariants import LIVENESS, SAFETY, Report, Violation
 from tenants import clock
 
 SHOWN = 5  # ids per line; --json has more

@@ -15,8 +15,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
-from activities import budget_waits, maintenance, outputs, promotion, publishing, recovery, relay
+from activities import budgets, maintenance, outbox, outputs, publishing, relay
 from activities.admission import Closed, Exchange, limits, rebuilding
+from activities.maintenance import recovery
 
 FLUSH_SECONDS = 30.0  # for handing over what was found, however much it is
 
@@ -44,10 +45,10 @@ class Command(BaseCommand):
         )
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
         self._part(
-            "reservations of ended runs given back", lambda: _until_none_is_left(budget_waits.free_leftovers)
+            "reservations of ended runs given back", lambda: _until_none_is_left(budgets.free_leftovers)
         )
-        self._part("activities released that budgets have room for", budget_waits.look_after)
-        self._part("delays ended that were over", lambda: _until_none_is_left(promotion.promote))
+        self._part("activities released that budgets have room for", budgets.release_where_room)
+        self._part("delays ended that were over", lambda: _until_none_is_left(outbox.promote))
         self._part("admission (its order and slots in Redis) rebuilt", _reopen_admission)
         self._part("slots mended that had no run, or that no worker took up", _mend_slots)
         self._part(

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from activities import rotation
-from activities.rotation import Progress
+from activities.maintenance import key_rotation
+from activities.maintenance.key_rotation import Progress
 from agents import credentials
 from tenants import audit
 
@@ -24,7 +24,9 @@ class Command(BaseCommand):
         self.stdout.write(f"The newest key is {credentials.newest_key()!r}.")
         if not options["dry_run"]:
             audit.record_command("rotate_credentials", detail={"key": credentials.newest_key()})
-        unopened = [line for place in rotation.PLACES for line in self._rotated(place, options["dry_run"])]
+        unopened = [
+            line for place in key_rotation.PLACES for line in self._rotated(place, options["dry_run"])
+        ]
         if unopened:
             listed = "\n".join(f"  {line}" for line in unopened)
             raise CommandError(f"These could not be opened; set them anew before you remove a key:\n{listed}")
@@ -32,10 +34,10 @@ class Command(BaseCommand):
             "Nothing was changed." if options["dry_run"] else "Everything is sealed with the newest key."
         )
 
-    def _rotated(self, place: rotation.Place, dry_run: bool) -> list[str]:
+    def _rotated(self, place: key_rotation.Place, dry_run: bool) -> list[str]:
         progress = Progress(place.name)
-        for progress in rotation.rotate(place, dry_run=dry_run):
-            if progress.total and progress.total % rotation.PAGE == 0:
+        for progress in key_rotation.rotate(place, dry_run=dry_run):
+            if progress.total and progress.total % key_rotation.PAGE == 0:
                 self.stdout.write(f"{place.name}: {progress.total} so far")
         verb = "would be sealed anew" if dry_run else "sealed anew"
         self.stdout.write(

@@ -9,8 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agents import scheduler_settings
-from agents.scheduler_settings import SettingsInvalid
-from agents.scheduler_settings.reading import key_at, value_of
+from agents.scheduler_settings import SettingsInvalid, key_at, value_of
 from tenants import audit
 
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
-from orchestrator.departure import exporting
+from orchestrator.offboarding import export
 from tenants import registration
 from tenants.audit.recording import record_command
 from tenants.exceptions import TenantError
@@ -28,7 +28,7 @@ class Command(BaseCommand):
             raise CommandError(f"{path} exists already.")
         try:
             tenant = registration.find(slug)
-            files = exporting.export(tenant, path, self.stderr.write)
+            files = export.export(tenant, path, self.stderr.write)
             record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
         except TenantError as error:
             raise CommandError(str(error)) from error

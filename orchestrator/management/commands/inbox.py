@@ -6,12 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from console.inbox import inbox
-from console.inbox_rows import Row
-from console.inbox_view import MOST_PAGES, View
-from console.wording import KINDS
-from orchestrator.terminal import owners
-from orchestrator.terminal.commands import TerminalCommand, count_up_to
+from console.inbox.listing import Row, inbox
+from console.inbox.query import MOST_PAGES, View
+from console.labels import KINDS
+from orchestrator.cli import owners
+from orchestrator.cli.commands import TerminalCommand, count_up_to
 from tenants.models import Role
 from tenants.principals import Principal
 

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
-from orchestrator.departure import erasing, suspending
+from orchestrator.offboarding import erasure, suspension
 from tenants import registration
 from tenants.audit.recording import record_command
 from tenants.exceptions import TenantError
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         try:
             tenant_id = self._suspend(slug, purge=purge)
             if purge:
-                counts = erasing.erase(tenant_id, slug, self.stderr.write)
+                counts = erasure.erase(tenant_id, slug, self.stderr.write)
                 record_command(
                     "offboard_tenant", about=("tenant", tenant_id), detail={"slug": slug, "erased": True}
                 )
@@ -48,11 +48,11 @@ class Command(BaseCommand):
         try:
             tenant = registration.find(slug)
         except registration.TenantNotFound:
-            begun = erasing.unfinished(slug) if purge else None
+            begun = erasure.unfinished(slug) if purge else None
             if begun is None:
                 raise
             return begun
-        suspending.suspend(tenant, self.stderr.write)
+        suspension.suspend(tenant, self.stderr.write)
         record_command(
             "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}
         )

@@ -7,9 +7,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from agents.models import Agent
-from console.durations import in_words
-from orchestrator.terminal import owners, queueing
-from orchestrator.terminal.commands import TerminalCommand
+from console.labels import in_words
+from orchestrator.cli import owners, queues
+from orchestrator.cli.commands import TerminalCommand
 
 HEAD = (
     "role",
@@ -42,8 +42,8 @@ class Command(TerminalCommand):
         ):
             raise CommandError(f"There is no role {unknown[0]!r}. See: manage.py agents list")
         if tenant is None:
-            return queueing.of_platform(roles)
-        return queueing.of_tenant(owners.owner_of(tenant), roles)
+            return queues.of_platform(roles)
+        return queues.of_tenant(owners.owner_of(tenant), roles)
 
     def show(self, found: dict[str, Any]) -> None:
         self.table(HEAD, [_row(queue) for queue in found["queues"]])

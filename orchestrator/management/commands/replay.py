@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from orchestrator.terminal import owners, replaying
-from orchestrator.terminal.commands import TerminalCommand, count_up_to, identifier
+from orchestrator.cli import owners, replay
+from orchestrator.cli.commands import TerminalCommand, count_up_to, identifier
 from tenants.audit.recording import record_command
 
 MOST_PER_SECOND = 1_000
@@ -54,7 +54,7 @@ class Command(TerminalCommand):
 
     def _activity(self, *, id: UUID, tenant: str | None, dry_run: bool, **options: Any) -> dict[str, Any]:
         owner = owners.of_activity(tenant, id)
-        done = replaying.failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
+        done = replay.failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
         if not done["count"]:
             raise CommandError(
                 f"Nobody's failure: activity {id} has none that is open. See: manage.py why {id}"
@@ -67,10 +67,8 @@ class Command(TerminalCommand):
         owner = owners.owner_of(tenant)
         wanted = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
         if not wanted and not options["all"]:
-            return {"tenant": owner.slug, "groups": replaying.groups(owner.pk)}
-        done = replaying.failures(
-            owner.pk, wanted, dry_run=dry_run, per_second=per_second, stream=self.stderr
-        )
+            return {"tenant": owner.slug, "groups": replay.groups(owner.pk)}
+        done = replay.failures(owner.pk, wanted, dry_run=dry_run, per_second=per_second, stream=self.stderr)
         return self._noted(
             owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
         )
@@ -79,7 +77,7 @@ class Command(TerminalCommand):
         self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
     ) -> dict[str, Any]:
         owner = owners.of_run(tenant, id)
-        done = replaying.run(owner.pk, id, from_step=from_step, dry_run=dry_run)
+        done = replay.run(owner.pk, id, from_step=from_step, dry_run=dry_run)
         return self._noted(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
 
     def _noted(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +89,7 @@ class Command(TerminalCommand):
         would = "would start" if found.get("dry_run") else "started"
         if "groups" in found:
             head = ("fingerprint", "role", "reason", "open", "last", "example")
-            self.table(head, [tuple(group[name] for name in replaying.SHOWN) for group in found["groups"]])
+            self.table(head, [tuple(group[name] for name in replay.SHOWN) for group in found["groups"]])
             if found["groups"]:
                 self.stdout.write(
                     "\nreplay some with --fingerprint or --agent-role, everything with --all; look first with --dry-run"

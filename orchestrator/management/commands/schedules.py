@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from orchestrator.terminal import owners
-from orchestrator.terminal.commands import TerminalCommand, count_up_to
+from orchestrator.cli import owners
+from orchestrator.cli.commands import TerminalCommand, count_up_to
 from pipelines import timing
 from pipelines.models import Schedule
-from pipelines.schedules import forecast, plans
+from pipelines.schedules import preview, schedule_timing
 from tenants.context import tenant_scope
 
 
@@ -25,7 +25,7 @@ class Command(TerminalCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--count",
-            type=count_up_to(forecast.MOST),
+            type=count_up_to(preview.MOST),
             default=2,
             metavar="N",
             help="how many next times (default: %(default)s)",
@@ -51,8 +51,8 @@ class Command(TerminalCommand):
 
 def _shown(schedule: Schedule, count: int) -> dict[str, Any]:
     try:
-        words = timing.in_words(plans.timing_of(schedule))
-        fires_at = forecast.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
+        words = timing.in_words(schedule_timing.timing_of(schedule))
+        fires_at = preview.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
     except timing.TimingError as error:
         words, fires_at = f"cannot be read: {error}", []
     return {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from activities import standing
-from orchestrator.terminal import owners
-from orchestrator.terminal.commands import TerminalCommand
-from orchestrator.terminal.progress import counted
+from activities import queue_stats
+from orchestrator.cli import owners
+from orchestrator.cli.commands import TerminalCommand
+from orchestrator.cli.progress import counted
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
 from tenants.money import budgets, calendar, ledger
@@ -53,7 +53,7 @@ class Command(TerminalCommand):
 def _shown(tenant: Tenant) -> dict[str, Any]:
     month = calendar.start_of(BudgetPeriod.MONTH, calendar.today())
     with tenant_scope(tenant.pk):
-        figures = standing.standing()
+        figures = queue_stats.standing()
         spent = ledger.entries(tenant.pk, first=month).aggregate(**ledger.FIGURES)
         own = list(Budget.objects.for_tenant(tenant.pk).filter(deleted_at=None).order_by("name", "pk"))
     return {

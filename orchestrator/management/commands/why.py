@@ -8,11 +8,11 @@ from uuid import UUID
 
 from django.core.management.base import CommandParser
 
-from activities import waiting
+from activities import wait_reasons
 from activities.models import Activity
-from console.durations import in_words
-from orchestrator.terminal import owners
-from orchestrator.terminal.commands import TerminalCommand, identifier
+from console.labels import in_words
+from orchestrator.cli import owners
+from orchestrator.cli.commands import TerminalCommand, identifier
 from tenants.context import tenant_scope
 
 
@@ -27,7 +27,7 @@ class Command(TerminalCommand):
 
     def look(self, *, activity: UUID, tenant: str | None, **options: Any) -> dict[str, Any]:
         owner = owners.of_activity(tenant, activity)
-        found = asdict(waiting.why(owner.pk, activity))
+        found = asdict(wait_reasons.why(owner.pk, activity))
         with tenant_scope(owner.pk):
             row = Activity.objects.for_tenant(owner.pk).get(pk=activity)
         return {

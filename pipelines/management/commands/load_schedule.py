@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from pipelines.definition import DefinitionError, load
 from pipelines.management.commands.load_pipeline import owner_of, read_text
-from pipelines.schedules import documents
+from pipelines.schedules import import_files
 from tenants import audit
 from tenants.context import system_scope
 
@@ -32,10 +32,10 @@ class Command(BaseCommand):
         owner = owner_of(tenant)
         try:
             data = load(text, filename=file.name)
-            documents.check(data)
+            import_files.check(data)
             with system_scope():  # The registry is the platform's.
-                told = list(documents.make_agents(data))
-            told += documents.load(owner.pk, data, folder=file.parent, actor=ACTOR)
+                told = list(import_files.make_agents(data))
+            told += import_files.load(owner.pk, data, folder=file.parent, actor=ACTOR)
         except DefinitionError as error:
             for fault in error.faults:
                 self.stderr.write(str(fault))

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from pipelines import monthly
-from pipelines.periods import start_new_periods
+from pipelines.periods import monthly_job, start_new_periods
 from tenants import clock, registration
 from tenants.exceptions import TenantError
 
@@ -24,7 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, tenant: str | None, **options: Any) -> None:
         try:
-            tenants = [registration.find(tenant)] if tenant is not None else monthly.active_tenants()
+            tenants = [registration.find(tenant)] if tenant is not None else monthly_job.active_tenants()
         except TenantError as error:
             raise CommandError(str(error)) from error
         today = clock.now().date()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenants import audit, membership, registration
+from tenants import audit, members, registration
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -32,7 +32,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, slug: str, name: str, **options: Any) -> None:
         try:
-            admin = membership.person(options["admin"]) if options["admin"] else None
+            admin = members.person(options["admin"]) if options["admin"] else None
             tenant = registration.register(slug, name)
             self._begin(tenant, admin)
         except TenantError as error:
@@ -46,7 +46,7 @@ class Command(BaseCommand):
         detail = {"slug": tenant.slug}
         with tenant_scope(tenant.pk):
             if admin is not None:
-                membership.first_admin(tenant.pk, admin)
+                members.first_admin(tenant.pk, admin)
                 detail["admin"] = admin.get_username()
             audit.record_command(
                 "create_tenant", tenant_id=tenant.pk, about=("tenants", tenant.pk), detail=detail

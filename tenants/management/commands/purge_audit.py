@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tenants import clock, registration
-from tenants.audit import actors
+from tenants.audit import recording
 from tenants.audit.purging import chains, purge
 from tenants.exceptions import TenantError
 
@@ -31,5 +31,5 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         before = clock.now() - timedelta(days=older_than_days)
         for chain in wanted:
-            deleted = purge(chain, before, actor=actors.of_command("purge_audit"))
+            deleted = purge(chain, before, actor=recording.actor_of_command("purge_audit"))
             self.stdout.write(f"{chain}: {deleted} entries deleted")

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import cancellation, families, tasks
+from activities import activity_tree, cancellation, tasks
 from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityRun, DeadLetter
 from agents.contracts import Accepted, Completed, Output
@@ -93,7 +93,7 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
     subtask = agent.used("create_subtask", **PART)
     message, ending = engine.take(), Event()
     assert message is not None
-    origin_of = families.origin_of
+    origin_of = activity_tree.origin_of
 
     def held_up(tenant_id: UUID, activity: Any) -> Any:
         if getattr(activity, "status", None) == "done":
@@ -105,7 +105,7 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
         assert ending.wait(10)
         return cancellation.cancel(acme.pk, parent, actor="c")
 
-    monkeypatch.setattr(families, "origin_of", held_up)
+    monkeypatch.setattr(activity_tree, "origin_of", held_up)
     outcomes = at_once(partial(tasks.run, **message), cancel)
     engine.drain()
 
@@ -186,7 +186,7 @@ def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: En
 
         assert set(statuses(answers[1:])) <= {201, 409}
         with tenant_scope(acme.pk):
-            left = Activity.objects.exclude(status__in=families.ENDED)
+            left = Activity.objects.exclude(status__in=activity_tree.ENDED)
             assert list(left.values_list("name", "status")) == []
 
 
@@ -224,6 +224,6 @@ def test_handing_a_step_on_while_its_run_is_cancelled_leaves_nothing_at_work(
         engine.drain()
 
         with tenant_scope(acme.pk):
-            left = Activity.objects.filter(pipeline_run_id=run.pk).exclude(status__in=families.ENDED)
+            left = Activity.objects.filter(pipeline_run_id=run.pk).exclude(status__in=activity_tree.ENDED)
             assert not left.exists()
             assert StepRun.objects.get(run_id=run.pk).activity_id is not None

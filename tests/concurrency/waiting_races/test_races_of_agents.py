@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities import blockers, relay
+from activities import relay
+from activities.human_tasks import blockers
 from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from tenants.models import Tenant

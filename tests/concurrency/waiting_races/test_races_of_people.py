@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import blockers, cancellation, people, reassignment
+from activities import cancellation, reassignment
 from activities.exceptions import ActivityError
+from activities.human_tasks import blockers, tasks
 from activities.states import LinkKind
 from tenants.models import Tenant
 from tests.concurrency.waiting_races.outcomes import DOWN, TRIES
@@ -113,7 +114,7 @@ def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: E
         task = agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
 
         outcomes = at_once(
-            partial(people.complete, acme.pk, task, actor="a", output={"content": "read"}),
+            partial(tasks.complete, acme.pk, task, actor="a", output={"content": "read"}),
             partial(reassignment.reassign, acme.pk, task, actor="b", reason="x", human_role="boss"),
             partial(cancellation.cancel, acme.pk, task, actor="c"),
         )
@@ -121,5 +122,5 @@ def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: E
         (first,) = won(outcomes)
         if engine.status(acme, task) == "reassigned":
             assert engine.status(acme, parent) == "awaiting_subtask"
-            people.complete(acme.pk, first.pk, actor="d")
+            tasks.complete(acme.pk, first.pk, actor="d")
         assert woken(engine, parent).wake_reason == "subtask_completed"

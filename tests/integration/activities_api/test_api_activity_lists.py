@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from activities import waiting
+from activities import wait_reasons
 from activities.models import ActivityRun
 from tenants.context import APP, tenant_scope
 from tests.integration.activities_api.submitted import ACTIVITIES, body, faults
@@ -106,7 +106,7 @@ def test_a_page_costs_the_same_whatever_is_on_it(api, tenant):
     client = api()
 
     def statements() -> int:
-        waiting._recent.clear()
+        wait_reasons._recent.clear()
         with CaptureQueriesContext(connections[APP]) as captured:
             assert client.get(ACTIVITIES).status_code == 200
         return len(captured)

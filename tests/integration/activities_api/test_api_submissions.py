@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from activities.api.priorities import stored
 from activities.models import Activity, Wake
+from activities.priorities import stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope

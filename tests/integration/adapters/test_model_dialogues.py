@@ -12,7 +12,6 @@ import pytest
 
 from agents import adapters
 from agents.adapters.dialogue import MATERIAL
-from agents.answers import InvalidAnswer
 from agents.command_line import transcripts
 from agents.contracts import AdapterSettings, AgentResult, Completed, ContextFile, Output, Skills, ToolAnswer
 from agents.exceptions import (
@@ -22,6 +21,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
+from agents.response_parser import InvalidAnswer
 from agents.runner import run_agent
 from agents.tools import DEFINITIONS
 from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use

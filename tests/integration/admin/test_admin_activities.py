@@ -13,8 +13,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from activities import approvals, tools
 from activities.admin.decisions import possible
+from activities.execution import agent_tools
+from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import Status
@@ -175,7 +176,7 @@ def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
         run = RunToken(
             tenant.pk, request.activity_id, request.run_id, engine.get(tenant, request.activity_id).fence
         )
-        tools.call(run, "report_blocker", {"type": "api_outage", "message": "The tracker is down."})
+        agent_tools.perform(run, "report_blocker", {"type": "api_outage", "message": "The tracker is down."})
         return done()
 
     engine.serve(tenant)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from activities.alerts import raise_alert, targets
+from activities.alerts import raise_alert
 from activities.models import Alert, AlertDelivery, NotificationChannel
+from activities.notifications import targets
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.browsing import act, list_of, page_of, told, words

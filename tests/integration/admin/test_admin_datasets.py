@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from pipelines import datasets
-from pipelines.admin import kept_files
+from pipelines.admin import dataset as admin_dataset
 from pipelines.datasets import Declaration, Given
 from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
@@ -140,7 +140,7 @@ def test_a_file_with_faults_is_refused_and_they_are_named(
 
 
 def test_a_file_that_is_somebody_elses_or_gone_is_not_stored(root: Client, ticker: Dataset) -> None:
-    handle = kept_files.keep("somebody:else", "rows.csv", b"id\nX\n")
+    handle = admin_dataset.keep("somebody:else", "rows.csv", b"id\nX\n")
 
     refused = root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"store": "1", "kept": handle})
 

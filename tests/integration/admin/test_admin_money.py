@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.test import Client
 from django.urls import reverse
 
-from activities import reports
+from activities.execution import reports
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation, Tenant, UsageEntry
 from tests.browsing import list_of, page_of, words

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.models import Schedule
-from pipelines.schedules import saving
+from pipelines.schedules import editing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import pages
@@ -27,7 +27,7 @@ def daily(engine: Engine, tenant: Tenant) -> Schedule:
     engine.serve(tenant)
     tickers(tenant, 12)
     params = {"tickerId": "db:ticker:all:id?batchSize=5"}
-    return saving.create(tenant.pk, body(params=params), actor="test")
+    return editing.create(tenant.pk, body(params=params), actor="test")
 
 
 @pytest.fixture

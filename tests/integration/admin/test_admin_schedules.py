@@ -12,7 +12,7 @@ from django.test import Client
 
 from pipelines import versions
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
-from pipelines.schedules import running, saving
+from pipelines.schedules import editing, sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told, words
@@ -31,7 +31,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 @pytest.fixture
 def daily(acme: Tenant) -> Schedule:
-    return saving.create(acme.pk, body(params={"tickerId": "db:ticker:all:id?batchSize=5"}), actor="test")
+    return editing.create(acme.pk, body(params={"tickerId": "db:ticker:all:id?batchSize=5"}), actor="test")
 
 
 def form(**fields: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_times_are_those_of_the_schedules_zone(acme: Tenant, root: Client) -> No
 
 def test_a_time_that_nobody_touched_stays_to_the_microsecond(acme: Tenant, root: Client) -> None:
     exact = "2027-05-01T13:30:00.123456+00:00"
-    made = saving.create(acme.pk, body(start_at=exact, params={}), actor="test")
+    made = editing.create(acme.pk, body(start_at=exact, params={}), actor="test")
 
     save(root, made, start_at="2027-05-01T09:30:00", priority="3", expected="1")
 
@@ -118,7 +118,7 @@ def test_every_member_of_a_schedule_survives_the_form(acme: Tenant, root: Client
         "jitter": 0.5}, timeout_seconds=70, priority=7, catch_up={"up_to": 5}, overlap="queue_one", after_once="delete",
         description="On bees.", params={"a": [1, {"b": "é"}]},
     )  # fmt: skip
-    made = saving.create(acme.pk, members, actor="test")
+    made = editing.create(acme.pk, members, actor="test")
     filled = _sent(root.get(page_of(made)).context["adminform"].form)
 
     answer = root.post(page_of(made), filled | no_inlines("executions", "firings"))
@@ -161,7 +161,7 @@ def test_a_pipeline_of_another_tenant_is_unknown(
 
 
 def test_of_two_editors_at_once_the_second_is_told(daily: Schedule, root: Client) -> None:
-    saving.change(daily.tenant_id, daily.pk, {"priority": 3}, actor="user:mia")
+    editing.change(daily.tenant_id, daily.pk, {"priority": 3}, actor="user:mia")
 
     answer = save(root, daily, priority="5", expected="1")
 
@@ -250,7 +250,7 @@ def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> 
 
 
 def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, root: Client) -> None:
-    execution = running.run_now(daily.tenant_id, daily.pk, actor="test")
+    execution = sweeps.run_now(daily.tenant_id, daily.pk, actor="test")
     with tenant_scope(daily.tenant_id):
         Firing.objects.create(
             tenant_id=daily.tenant_id,
@@ -271,7 +271,7 @@ def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, ro
 
 
 def test_deleting_keeps_the_executions(daily: Schedule, root: Client) -> None:
-    running.run_now(daily.tenant_id, daily.pk, actor="test")
+    sweeps.run_now(daily.tenant_id, daily.pk, actor="test")
 
     assert root.get(f"{page_of(daily).removesuffix('change/')}delete/").status_code == 200
     root.post(f"{page_of(daily).removesuffix('change/')}delete/", {"post": "yes"})

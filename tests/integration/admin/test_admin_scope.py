@@ -21,12 +21,13 @@ from activities.models import Activity
 from agents.models import Agent, AgentConfig
 from pipelines import versions
 from pipelines.models import Pipeline
-from tenants import break_glass, sight, tokens
+from tenants import admin_scope as tenant_admin_scope
+from tenants import break_glass, tokens
 from tenants.admin.permissions import is_owned
-from tenants.audit.rows import AuditEntry, BreakGlass
 from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
 from tenants.exceptions import TenantOutOfSight
 from tenants.models import ApiToken, Channel, Membership, Tenant
+from tenants.models.audit import AuditEntry, BreakGlass
 from tests.browsing import BRIEF, act, list_of, page_of, words
 from tests.engine import Engine
 from tests.glass import browser_of
@@ -320,7 +321,7 @@ def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, supe
         break_glass.open_for(mia, "", REASON)
     glass = break_glass.open_for(root, "", REASON)
     assert not break_glass.end(mia, glass.pk)
-    assert sight.of(root).everything
+    assert tenant_admin_scope.of(root).everything
 
 
 def test_the_database_holds_a_request_to_its_sight(

@@ -6,8 +6,8 @@ from django.test import Client
 from django.urls import reverse
 
 from tenants.context import tenant_scope
-from tenants.events.models import Event
 from tenants.models import Tenant
+from tenants.models.events import Event
 from tests.browsing import list_of, page_of, words
 from tests.integration.test_webhooks import deliveries, happens, webhook
 

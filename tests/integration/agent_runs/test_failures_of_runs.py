@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities import wakes
+from activities import outbox
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -148,7 +148,7 @@ def test_a_heartbeat_is_short(engine: Engine, acme: Tenant) -> None:
 def test_a_wake_during_the_run_leads_to_another_run_after_its_result(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = accepted(engine, acme)
     with tenant_scope(acme.pk):
-        wakes.record(engine.get(acme, activity_id), "unblocked", payload={"blocker_resolution": "fixed"})
+        outbox.record(engine.get(acme, activity_id), "unblocked", payload={"blocker_resolution": "fixed"})
 
     agent.post("complete", RESULT)
     engine.drain()

@@ -10,7 +10,7 @@ import pytest
 
 from activities import outputs, run_tokens
 from agents.contracts import Accepted, Completed, Output
-from agents.job import job_of
+from agents.payload import job_of
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant

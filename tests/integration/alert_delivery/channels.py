@@ -8,8 +8,9 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities.alerts import raise_alert, targets
+from activities.alerts import raise_alert
 from activities.models import AlertDelivery, NotificationChannel
+from activities.notifications import targets
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 

@@ -12,10 +12,10 @@ import pytest
 from django.db import connections, transaction
 
 from activities import tasks
-from activities.alerts import delivery
-from activities.alerts.delivery import deliver_waiting
 from activities.models import AlertDelivery
 from activities.models.alert import DeliveryState
+from activities.notifications import delivery
+from activities.notifications.delivery import deliver_waiting
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import at_once, elsewhere
@@ -132,7 +132,7 @@ def test_a_deliverer_that_is_killed_between_sending_and_marking_repeats_only_wha
     """A real process, and a real SIGKILL, at the moment at which the receiver has the whole message."""
     channel_of(tenant, kind, receiver.url)
     raised(tenant)
-    code = f"import django; django.setup(); from activities.alerts.delivery import deliver_waiting; deliver_waiting({kind!r})"
+    code = f"import django; django.setup(); from activities.notifications.delivery import deliver_waiting; deliver_waiting({kind!r})"
     environment = {**process_environment, "AGENT_EGRESS_ALLOW": receiver.place}
     victim = subprocess.Popen([sys.executable, "-c", code], env=environment)
 

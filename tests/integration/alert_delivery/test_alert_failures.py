@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.alerts import delivery, slack
-from activities.alerts.delivery import deliver_waiting
 from activities.models import NotificationChannel
+from activities.notifications import backends, delivery
+from activities.notifications.delivery import deliver_waiting
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.integration.alert_delivery.channels import (
@@ -129,7 +129,7 @@ def test_a_webhook_is_told_again_under_the_same_id(tenant: Tenant, receiver: Htt
 def test_a_receiver_that_says_nothing_may_have_heard(
     tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.alerts.posting.SECONDS", 0.5)
+    monkeypatch.setattr("activities.notifications.backends.SECONDS", 0.5)
     channel_of(tenant, "slack", receiver.url)
     raised(tenant)
     over = threading.Event()
@@ -219,12 +219,12 @@ def test_a_mistake_of_ours_holds_up_no_other_alert(
     channel_of(tenant, "slack", receiver.url)
     raised(tenant, "breaks")
     raised(tenant, "fine")
-    payload = slack.payload
+    payload = backends.slack_payload
 
     def broken(message: Any) -> Any:
         return {"text": {1, 2}} if message.title == "breaks" else payload(message)
 
-    monkeypatch.setattr(slack, "payload", broken)
+    monkeypatch.setattr(backends, "payload", broken)
 
     deliver_waiting("slack")
 

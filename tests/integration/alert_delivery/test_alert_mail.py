@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.alerts.delivery import deliver_waiting
+from activities.notifications.delivery import deliver_waiting
 from tenants.models import Tenant
 from tests.integration.alert_delivery.channels import channel_of, make_due, raised, states, the_delivery
 from tests.receivers import MailReceiver

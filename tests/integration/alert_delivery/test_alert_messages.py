@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from activities.alerts import slack, targets
-from activities.alerts.delivery import deliver_waiting
-from activities.alerts.raising import try_channel
+from activities.alerts import try_channel
+from activities.notifications import backends, targets
+from activities.notifications.delivery import deliver_waiting
 from agents import webhook_signing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -60,8 +60,8 @@ def test_text_of_agents_forms_neither_links_nor_mentions_in_slack(
 
 
 def test_text_in_slack_stays_readable() -> None:
-    assert slack.inert("a < b & c > d, mail me") == "a &lt; b &amp; c &gt; d, mail me"
-    assert slack.inert("see https://x.example").replace("\u200b", "") == "see https://x.example"
+    assert backends.inert("a < b & c > d, mail me") == "a &lt; b &amp; c &gt; d, mail me"
+    assert backends.inert("see https://x.example").replace("\u200b", "") == "see https://x.example"
 
 
 def test_the_platforms_slack_gets_a_link_that_only_shows(

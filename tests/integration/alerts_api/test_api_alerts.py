@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities.alerts.delivery import deliver_waiting
 from activities.models import Alert
+from activities.notifications.delivery import deliver_waiting
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant

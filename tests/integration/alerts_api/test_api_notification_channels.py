@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.alerts import targets
-from activities.alerts.delivery import deliver_waiting
 from activities.models import AlertDelivery, NotificationChannel
+from activities.notifications import targets
+from activities.notifications.delivery import deliver_waiting
 from agents import webhook_signing
 from tenants.context import tenant_scope
 from tenants.models import IdempotentRequest, Tenant

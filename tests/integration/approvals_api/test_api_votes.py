@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from activities.models import Activity, Vote
 from agents.contracts import Accepted
-from tenants import members, minting, tokens
+from tenants import members, tokens
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Membership, Role, Tenant
 from tests.asking import asked
@@ -139,7 +139,7 @@ def test_a_token_that_a_person_makes_is_that_persons(api: Any, engine: Engine, a
     api("admin", person="ann")
     ann = User.objects.get(username="ann")
     principal = members.principal_of(ann)
-    _, secret = minting.make(principal, "mine", Role.REVIEWER)
+    _, secret = tokens.mint(principal, "mine", Role.REVIEWER)
 
     assert tokens.principal_of(secret).identity == principal.identity == f"user:{ann.pk}"
     assert tokens.principal_of(secret).credential != principal.credential

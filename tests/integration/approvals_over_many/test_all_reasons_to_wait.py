@@ -9,23 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from activities import (
-    approvals,
-    blockers,
-    budget_waits,
-    cancellation,
-    deadlines,
-    promotion,
-    reassignment,
-    recovery,
-    results,
-    tasks,
-    waiting,
-    wakes,
-)
+from activities import budgets, cancellation, outbox, reassignment, tasks, wait_reasons
 from activities.admission import limits
-from activities.invariants import check
-from activities.mailboxes import NewItem, opened, post
+from activities.execution import results
+from activities.human_tasks import approvals, blockers, deadlines
+from activities.mailboxes.producer import NewItem, open_mailbox, post
+from activities.maintenance import recovery
+from activities.maintenance.invariants import check
 from activities.models import Activity, Deadline, Wake
 from agents import configuration
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -74,7 +64,7 @@ def reasons(engine: Engine, activity_id: UUID) -> list[list[str]]:
 
 def come_to_rest(engine: Engine) -> None:
     """Whatever is due is offered again, and done."""
-    promotion.promote()
+    outbox.promote()
     recovery.offer_forgotten()
     engine.drain()
 
@@ -198,10 +188,10 @@ def test_what_waits_for_money_waits_for_it_after_a_decision_too(engine: Engine, 
     come_to_rest(engine)
 
     assert engine.agent.calls == []
-    assert waiting.why(acme.pk, activity_id).code == "budget"
+    assert wait_reasons.why(acme.pk, activity_id).code == "budget"
     with tenant_scope(acme.pk):
         type(budget).objects.filter(pk=budget.pk).update(cap=10)
-    budget_waits.look_after()
+    budgets.release_where_room()
     come_to_rest(engine)
     assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
     assert engine.status(acme, activity_id) == "done"
@@ -212,13 +202,13 @@ def test_a_message_to_a_session_that_waits_for_money_is_heard_when_there_is_some
 ) -> None:
     budget = capped(acme, cap="0.01")
     with tenant_scope(acme.pk):
-        opened(acme.pk, "chat", agent_role="qa")
+        open_mailbox(acme.pk, "chat", agent_role="qa")
         post(acme.pk, "chat", NewItem(text="one"), actor="test")
     time_passes(engine, acme)
     with tenant_scope(acme.pk):
         post(acme.pk, "chat", NewItem(text="two"), actor="test")
         type(budget).objects.filter(pk=budget.pk).update(cap=10)
-    budget_waits.look_after()
+    budgets.release_where_room()
     come_to_rest(engine)
 
     assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [["one", "two"]]
@@ -250,7 +240,7 @@ def test_a_pause_holds_what_a_decision_lets_go(engine: Engine, acme: Tenant, who
     approvals.approve(acme.pk, approval, actor="Ann")
     come_to_rest(engine)
 
-    assert (engine.agent.calls, waiting.why(acme.pk, activity_id).code) == ([], "paused")
+    assert (engine.agent.calls, wait_reasons.why(acme.pk, activity_id).code) == ([], "paused")
     paused(acme, whose, False)
     come_to_rest(engine)
     assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
@@ -336,7 +326,7 @@ def test_an_agents_own_review_and_an_operators_approval_are_both_waited_for(
     come_to_rest(engine)
     assert engine.status(patient, activity_id) == "awaiting_review"
     assert engine.status(patient, steps[1]) == "created", "no answer closes another question"
-    why = waiting.why(patient.pk, activity_id)
+    why = wait_reasons.why(patient.pk, activity_id)
     approvals.approve(patient.pk, steps[1], actor="Bob")
     come_to_rest(engine)
 
@@ -390,7 +380,7 @@ def test_what_is_unblocked_before_the_decision_waits_for_it(engine: Engine, pati
     activity_id, agent = accepted(engine, patient)
     resolution = called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
     approval = asked(patient, [activity_id])
-    both = waiting.why(patient.pk, activity_id)
+    both = wait_reasons.why(patient.pk, activity_id)
 
     blockers.resolve(patient.pk, resolution, actor="Ann", note="It is up")
     come_to_rest(engine)
@@ -577,7 +567,7 @@ def test_what_comes_while_a_wake_is_put_off_is_put_off_with_it(engine: Engine, a
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
 
     with tenant_scope(acme.pk):
-        wakes.record(Activity.objects.get(pk=activity_id), "message", payload={"text": "Hello"})
+        outbox.record(Activity.objects.get(pk=activity_id), "message", payload={"text": "Hello"})
 
     (first, second) = wakes_of(acme, activity_id)
     assert first.due_at is not None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from activities import approvals, cancellation, relay
+from activities import cancellation, relay
 from activities.decision_rules import Voter
 from activities.exceptions import (
     AlreadyDecided,
     DecisionForbidden,
     SubmissionInvalid,
 )
+from activities.human_tasks import approvals
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
 from tests.asking import DIRECTION, asked, asking, called, heard, links_of, told

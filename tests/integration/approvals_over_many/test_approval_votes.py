@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from activities import approvals, deadlines
 from activities.exceptions import (
     AlreadyDecided,
     AlreadyVoted,
     DecisionForbidden,
 )
+from activities.human_tasks import approvals, deadlines
 from activities.models import Deadline
 from tenants.context import tenant_scope
 from tenants.models import Tenant

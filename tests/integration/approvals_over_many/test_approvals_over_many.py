@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals, cancellation, reassignment, tasks
+from activities import cancellation, reassignment, tasks
 from activities.exceptions import (
     TransitionRefused,
 )
+from activities.human_tasks import approvals
 from activities.models import Activity
 from pipelines import versions
 from pipelines.models import PipelineRun

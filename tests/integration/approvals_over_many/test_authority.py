@@ -18,8 +18,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rest_framework.test import APIClient
 
-from activities import cancellation, deadlines, recovery
+from activities import cancellation
 from activities.exceptions import TransitionRefused
+from activities.human_tasks import deadlines
+from activities.maintenance import recovery
 from activities.models import Activity, Deadline, Vote
 from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.command_line import reading
+from agents.command_line import output
 from agents.contracts import Completed, Output, Usage
 from agents.exceptions import (
     PermanentAgentError,
@@ -41,7 +41,7 @@ def test_a_session_is_told_at_first_sight_and_usage_as_it_grows(tmp_path: Path) 
 
 def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
     link = Linked()
-    events = reading.Events(link, lambda reason: None)
+    events = output.Events(link, lambda reason: None)
     for event in (
         {"type": "thread.started", "thread_id": "t-1"},
         {"type": "item.completed", "item": {"type": "reasoning", "text": "hm"}},
@@ -57,7 +57,7 @@ def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
     text = '{"type": "system", "session_id": "s-1"}\n{"type": "result", "result": "Grüße", "structured_output": [1]}'.encode()
-    events = reading.Events(Linked(), lambda reason: None)
+    events = output.Events(Linked(), lambda reason: None)
     for start in range(0, len(text), size):
         events.feed(text[start : start + size])
 
@@ -65,10 +65,10 @@ def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
 
 
 def test_an_event_without_end_costs_no_memory_and_the_next_one_is_read() -> None:
-    events = reading.Events(Linked(), lambda reason: None)
+    events = output.Events(Linked(), lambda reason: None)
     for _ in range(100):
         events.feed(b"x" * 100_000)
-    assert len(events.rest) <= reading.LONGEST_LINE
+    assert len(events.rest) <= output.LONGEST_LINE
     events.feed(b'\n{"type": "result", "result": "ok"}\n')
 
     assert events.close().result == Completed(Output("ok"))

@@ -11,9 +11,8 @@ from django.contrib.auth.models import User
 from activities.submission import NewActivity, submit
 from console import navigation
 from pipelines import submission, versions
-from tenants import members
+from tenants import members, saved_views
 from tenants.context import tenant_scope
-from tenants.saved_views import arranging
 from tests import pages
 from tests.questions import ARTICLE, Questions
 from tests.visiting import Person
@@ -59,7 +58,7 @@ def addresses(asked: Questions) -> list[str]:
 
 
 def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[str], window: Any) -> None:
-    arranging.keep(
+    saved_views.keep(
         members.principal_of(User.objects.get()), page="activities", name="Open", query="q=status%3Aopen"
     )
     found = []

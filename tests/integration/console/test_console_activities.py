@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import bulk, cancellation, outputs
+from activities import bulk_jobs, cancellation, outputs
 from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -239,7 +239,7 @@ def test_what_matches_is_counted_done_and_reported(asked: Questions, ann: Person
     answer = forms_of(page)["many"].send(ann.browser, action="cancel", reason="Not now.")
     assert answer.status_code == 302
     assert "0 of 3" in words(ann.get(answer["Location"]))
-    bulk.work()
+    bulk_jobs.work()
 
     assert {asked.get(one).status for one in ids} == {"cancelled"}
     text = words(ann.get(answer["Location"]))

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from activities import invariants, outputs, people
+from activities import outputs
 from activities.exceptions import OutputUnavailable
+from activities.human_tasks import tasks
+from activities.maintenance import invariants
 from activities.models import OutputSpool
 from agents.contracts import Completed, Output
-from console import editing
+from console.inbox import items
 from tenants.context import tenant_scope
 from tests.browsing import words
 from tests.engine import at_once
@@ -99,7 +101,7 @@ def test_an_edited_text_is_not_lost_to_the_wrong_button(asked: Questions, ann: P
     [
         ("", "no text left"),
         (" \r\n ", "no text left"),
-        ("x" * (editing.MOST_CHARACTERS + 1), "more than the 200000"),
+        ("x" * (items.MOST_CHARACTERS + 1), "more than the 200000"),
     ],
     ids=["empty", "blank", "too long"],
 )
@@ -126,7 +128,7 @@ def test_an_edit_of_what_somebody_else_has_taken_up_meanwhile_is_refused_and_sta
 ) -> None:
     gate = asked.gate()
     form = ann.form(gate)
-    people.take_up(asked.tenant.pk, gate.pk, actor="user:bob")
+    tasks.take_up(asked.tenant.pk, gate.pk, actor="user:bob")
 
     answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
 
@@ -179,7 +181,7 @@ def test_where_several_decide_the_page_says_why_nobody_can_edit(asked: Questions
     "output",
     [
         Output(data={"a": 1}),
-        Output(content="x" * (editing.MOST_CHARACTERS + 1)),
+        Output(content="x" * (items.MOST_CHARACTERS + 1)),
         Output(content="{}", content_type="application/json"),
     ],
     ids=["no text", "too long", "no words"],

@@ -9,7 +9,7 @@ from django.db import connections
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from console import faults
+from console import error_pages
 from tenants.context import APP
 from tenants.models import Tenant
 from tests.browsing import words
@@ -48,9 +48,9 @@ def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
 @pytest.mark.parametrize(
     ("handler", "status", "said"),
     [
-        (faults.bad_request, 400, "made no sense"),
-        (faults.permission_denied, 403, "Your role does not allow it."),
-        (faults.server_error, 500, "It is not your fault"),
+        (error_pages.bad_request, 400, "made no sense"),
+        (error_pages.permission_denied, 403, "Your role does not allow it."),
+        (error_pages.server_error, 500, "It is not your fault"),
     ],
     ids=("400", "403", "500"),
 )
@@ -58,7 +58,7 @@ def test_the_pages_ask_nothing_from_the_database(
     database: None, handler: Any, status: int, said: str
 ) -> None:
     request = RequestFactory().get("/queues/", headers=BROWSER)
-    why = () if handler is faults.server_error else (ValueError("why"),)
+    why = () if handler is error_pages.server_error else (ValueError("why"),)
 
     with CaptureQueriesContext(connections[APP]) as asked:
         answer = handler(request, *why)

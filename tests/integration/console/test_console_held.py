@@ -10,9 +10,10 @@ import pytest
 from django.db import connections
 from django.http import HttpResponse
 
-from activities import approvals, outputs
+from activities import outputs
+from activities.human_tasks import approvals
 from activities.models import ActivityEvent, HeldAnswer
-from console.held import giving
+from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import words
@@ -61,12 +62,12 @@ def test_an_answer_counts_when_its_time_has_come_and_not_before(asked: Questions
     gate = asked.gate(name="Summary")
 
     page = approved(ann, gate, notes="Good.")
-    early = giving.give_due(later(UNDO_SECONDS - 1))
+    early = inbox_undo.give_due(later(UNDO_SECONDS - 1))
     status = asked.get(gate.pk).status
 
     assert (early, status) == (0, "created")
     assert "Approved: Approve: Summary takes effect in 10 s Undo" in words(page)
-    assert giving.give_due(later()) == 1
+    assert inbox_undo.give_due(later()) == 1
     now = asked.get(gate.pk)
     assert (now.status, now.reviewer_notes) == ("approved", "Good.")
     assert held() == []
@@ -97,7 +98,7 @@ def test_what_is_taken_back_never_was(asked: Questions, ann: Person) -> None:
 
     assert done(answer, ann) == "Taken back. Nothing was done."
     assert answer["Location"].startswith(f"{INBOX}{gate.pk}/"), "where another answer can be given"
-    assert giving.give_due(later()) == 0
+    assert inbox_undo.give_due(later()) == 0
     assert (asked.get(gate.pk).status, asked.get(gate.pk).version) == ("created", before)
     done_again = ann.answer(gate, "reject", notes="Shorter.")
     assert done_again.status_code == 302
@@ -108,7 +109,7 @@ def test_a_text_that_was_edited_is_approved_when_its_time_has_come(asked: Questi
     page = approved_as_edited(ann, gate, "# Bees\n\nThey fly.")
 
     assert "takes effect in" in words(page)
-    assert giving.give_due(later()) == 1
+    assert inbox_undo.give_due(later()) == 1
 
     output = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
     assert output is not None
@@ -120,7 +121,7 @@ def test_who_takes_back_too_late_is_told_so(asked: Questions, ann: Person) -> No
     gate = asked.gate()
     approved(ann, gate)
     form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
-    giving.give_due(later())
+    inbox_undo.give_due(later())
 
     answer = form.send(ann.browser, ("deed", "undo"))
 
@@ -133,11 +134,11 @@ def test_who_was_overtaken_reads_by_whom_until_they_have_read_it(asked: Question
     approved(ann, gate)
     approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="No.")
 
-    assert giving.give_due(later()) == 1
+    assert inbox_undo.give_due(later()) == 1
 
     page = ann.get()
     assert "did not take effect. Sent back by bob" in words(page)
-    assert giving.give_due(later()) == 0, "it is not tried again"
+    assert inbox_undo.give_due(later()) == 0, "it is not tried again"
     (form,) = (form for name, form in forms_of(page).items() if name.startswith("held-"))
     assert form.send(ann.browser, ("deed", "read")).status_code == 302
     assert "did not take effect" not in words(ann.get())
@@ -161,7 +162,7 @@ def test_it_counts_only_if_the_person_may_still_answer(asked: Questions, ann: Pe
         with system_scope():
             Tenant.objects.filter(pk=asked.tenant.pk).update(is_active=False)
 
-    assert giving.give_due(later()) == 1
+    assert inbox_undo.give_due(later()) == 1
 
     assert asked.get(gate.pk).status == "created"
     (kept,) = held()
@@ -197,7 +198,7 @@ def test_keepers_that_meet_let_it_count_once(asked: Questions, ann: Person) -> N
     approved(ann, gate)
     due = later()
 
-    outcomes = at_once(*[lambda: giving.give_due(due)] * 4)
+    outcomes = at_once(*[lambda: inbox_undo.give_due(due)] * 4)
 
     assert sum(outcomes) == 1
     with tenant_scope(asked.tenant.pk):
@@ -212,10 +213,10 @@ def test_of_the_keeper_and_who_takes_back_at_the_same_moment_one_wins(asked: Que
     due = later()
 
     at_once(
-        lambda: giving.give_due(due),
+        lambda: inbox_undo.give_due(due),
         *[lambda form=form: form.send(ann.browser, ("deed", "undo")) for form in undo],
     )
-    giving.give_due(due)
+    inbox_undo.give_due(due)
 
     assert held() == []
     page = words(ann.get())
@@ -232,7 +233,7 @@ def test_approving_together_can_be_taken_back_one_by_one(asked: Questions, ann: 
     mine = {one.activity_id: one for one in held()}
     again = forms_of(ann.get())[f"held-{mine[back.pk].pk}"]
     again.send(ann.browser, ("deed", "undo"))
-    giving.give_due(later())
+    inbox_undo.give_due(later())
 
     assert [asked.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
 
@@ -251,7 +252,7 @@ def test_nobody_takes_back_what_somebody_else_has_answered(
         other.browser.post("/inbox/undo/", fields)
 
     assert len(held()) == 1
-    assert giving.give_due(later()) == 1
+    assert inbox_undo.give_due(later()) == 1
     assert asked.get(gate.pk).status == "approved"
 
 
@@ -265,7 +266,7 @@ def test_a_person_who_is_deleted_leaves_no_answer(asked: Questions, ann: Person)
         cursor.execute("DELETE FROM auth_user WHERE id = %s", [ann.user.pk])
 
     assert held() == []
-    assert giving.give_due(later()) == 0
+    assert inbox_undo.give_due(later()) == 0
     assert asked.get(gate.pk).status == "created"
 
 
@@ -286,7 +287,7 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
     gate, other = asked.gate(name="Broken"), asked.gate(name="Fine")
     for item in (gate, other):
         approved(ann, item)
-    perform = giving.decisions.perform
+    perform = inbox_undo.decisions.perform
 
     def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
         done = perform(principal, item_id, shown, answer)
@@ -294,9 +295,9 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
             raise LookupError("a secret detail")
         return done
 
-    monkeypatch.setattr(giving.decisions, "perform", broken)
+    monkeypatch.setattr(inbox_undo.decisions, "perform", broken)
 
-    assert giving.give_due(later()) == 2
+    assert inbox_undo.give_due(later()) == 2
 
     assert [asked.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
     page = words(ann.get())

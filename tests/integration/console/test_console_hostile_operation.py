@@ -9,8 +9,8 @@ from activities.models import Activity, DeadLetter
 from agents.exceptions import PermanentAgentError
 from pipelines.models import Firing
 from tenants.context import tenant_scope
-from tenants.events.models import WebhookDelivery, WebhookEndpoint
 from tenants.models import Channel, Tenant
+from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.burying import failed
 from tests.engine import Engine
 from tests.scheduling import NOON, make_schedule

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.http import HttpResponse
 
-from activities import approvals, cancellation
+from activities import cancellation
 from activities.decision_rules import Voter
+from activities.human_tasks import approvals
 from activities.models import Activity
 from agents.contracts import Completed, Output
 from pipelines import submission, versions

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from activities.models import Activity, ActivityEvent
 from activities.submission import NewActivity, submit
-from console.wording import KINDS
+from console.labels import KINDS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.http import HttpResponse
 
-from activities import approvals, cancellation, outputs, reassignment
+from activities import cancellation, outputs, reassignment
 from activities.decision_rules import Voter
 from activities.exceptions import OutputUnavailable
+from activities.human_tasks import approvals
 from agents.contracts import AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from activities import outputs
-from console.held import giving
+from console.inbox import undo
 from tests import pages
 from tests.engine import eventually
 from tests.pages import press
@@ -82,7 +82,7 @@ def test_an_answer_is_taken_back_by_a_key_and_what_takes_effect_leaves_the_page(
     assert "Taken back. Nothing was done." in focused(screen)
     press(screen, "a", "Enter")
     screen.wait_for_url(f"**{INBOX}?**")
-    giving.give_due(datetime.now(UTC) + timedelta(seconds=10))
+    undo.give_due(datetime.now(UTC) + timedelta(seconds=10))
 
     screen.wait_for_selector("#held form", state="detached", timeout=10_000)
     assert asked.get(gate.pk).status == "approved"

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from django.http import HttpResponse
 
-from activities import people
+from activities.human_tasks import tasks
 from activities.models import Activity, SnoozedItem
-from tenants import membership
+from tenants import members
 from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import Membership, Tenant
@@ -118,7 +118,7 @@ def test_it_comes_back_as_soon_as_it_changes(asked: Questions, ann: Person) -> N
     task = asked.task()
     put_aside(ann, task)
 
-    people.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    tasks.take_up(asked.tenant.pk, task.pk, actor="user:bob")
 
     assert names(ann.get()) == [task.name]
     put_aside(ann, task)
@@ -202,7 +202,7 @@ def test_what_cannot_be_says_why_and_keeps_what_was_typed(
 def test_what_is_over_is_put_aside_by_nobody(asked: Questions, ann: Person) -> None:
     task = asked.task()
     form = forms_of(ann.look(task))["put-aside"]
-    people.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
     assert refused(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
     again = sent_by(ann, form, aside="hour", shown=str(asked.get(task.pk).version))
@@ -226,7 +226,7 @@ def test_items_of_another_tenant_and_of_nowhere_are_not_found(
 
 
 def test_who_puts_it_aside_many_times_at_once_has_it_aside_once(asked: Questions, ann: Person) -> None:
-    from console.put_aside import put_aside as put
+    from console.inbox.snooze import put_aside as put
 
     task, who = asked.task(), principal_of(ann.user)
     until = datetime.now(UTC) + timedelta(hours=2)
@@ -244,9 +244,9 @@ def test_it_goes_with_the_membership_and_with_the_item(
     with tenant_scope(asked.tenant.pk):
         hers = Membership.objects.get(user=ann.user)
 
-    membership.end(principal_of(boss.user), hers.pk)
+    members.end_membership(principal_of(boss.user), hers.pk)
     assert len(kept(asked.tenant)) == 1
-    people.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
     age_work([task.pk])
     assert purge(asked.tenant, "activities") == 1
     assert kept(asked.tenant) == []

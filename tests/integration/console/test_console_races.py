@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from django.db import OperationalError
 
-from activities import approvals, cancellation, people
+from activities import cancellation
 from activities.decision_rules import Voter
-from console import performing
+from activities.human_tasks import approvals, tasks
+from console.inbox import actions
 from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import forms_of
@@ -42,7 +43,7 @@ def test_who_comes_too_late_is_told_who_decided_what_and_when(
 def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questions, ann: Person) -> None:
     task = asked.task()
     form = ann.form(task)
-    people.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    tasks.take_up(asked.tenant.pk, task.pk, actor="user:bob")
 
     answer = form.send(ann.browser, ("deed", "complete"), output="my result")
 
@@ -105,7 +106,7 @@ def test_what_the_database_gave_up_asks_for_another_try(
     def met(*args: Any, **kwargs: Any) -> None:
         raise OperationalError("given up") from error("given up")
 
-    monkeypatch.setattr(performing.api, "decide", met)
+    monkeypatch.setattr(actions.api, "decide", met)
 
     answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
 

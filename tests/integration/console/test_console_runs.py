@@ -9,8 +9,8 @@ from typing import Any
 from activities import outputs
 from console.containment import POLICY_WITH_SCRIPTS
 from pipelines import submission, versions
-from pipelines.looks import RULES
 from pipelines.models import PipelineRun
+from pipelines.status_styles import RULES
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words

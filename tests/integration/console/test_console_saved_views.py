@@ -10,12 +10,11 @@ from uuid import uuid4
 import pytest
 from django.http import HttpResponse
 
-from tenants import membership
+from tenants import members, saved_views
 from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
-from tenants.saved_views import arranging
-from tenants.saved_views.models import SavedView
+from tenants.models.saved_views import SavedView
 from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import Form, forms_of
@@ -175,13 +174,13 @@ def test_what_cannot_be_saved_says_why_and_keeps_what_was_typed(
 def test_there_are_so_many_and_no_more_however_many_are_saved_at_once(
     tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arranging, "MOST", 3)
+    monkeypatch.setattr(saved_views, "MOST", 3)
     who = principal_of(ann.user)
 
     def keep(number: int) -> str:
         try:
-            return arranging.keep(who, page="runs", name=f"View {number}", query="status=failed").name
-        except arranging.TooManyViews:
+            return saved_views.keep(who, page="runs", name=f"View {number}", query="status=failed").name
+        except saved_views.TooManyViews:
             return ""
 
     kept = at_once(*(lambda number=number: keep(number) for number in range(6)))
@@ -198,7 +197,7 @@ def test_views_go_with_the_membership_and_what_all_see_stays(
     with tenant_scope(tenant.pk):
         hers = Membership.objects.get(user=ann.user)
 
-    membership.end(principal_of(boss.user), hers.pk)
+    members.end_membership(principal_of(boss.user), hers.pk)
 
     assert [view.name for view in saved(tenant)] == ["Ours"]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from activities.api.notification_channel_bodies import ChangedChannelSerializer
-from activities.api.webhook_bodies import WebhookBodySerializer
+from activities.api.notification_channels import ChangedChannelSerializer
+from activities.api.webhooks import WebhookBodySerializer
 from activities.models import NotificationChannel
 from agents.api.budgets import BudgetBodySerializer
 from agents.api.channels import ChannelBodySerializer
 from console.settings.collections import COLLECTIONS
 from tenants import tokens
 from tenants.context import tenant_scope
-from tenants.events.models import WebhookDelivery, WebhookEndpoint
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
+from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.browsing import words
 from tests.engine import at_once
 from tests.forms import forms_of

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from activities import approvals
+from activities.human_tasks import approvals
 from activities.states import Status
 from tests.engine import at_once
 from tests.forms import Form, forms_of

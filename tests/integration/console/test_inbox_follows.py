@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities import approvals, people
+from activities.human_tasks import approvals, tasks
 from tests import pages
 from tests.engine import eventually
 from tests.pages import press
@@ -72,7 +72,7 @@ def test_the_first_item_of_an_empty_inbox_comes_by_itself_and_the_last_goes(
     task = asked.task()
     screen.wait_for_selector("#rows li", timeout=SECOND)
     assert not screen.is_visible("text=Nobody is asked for anything.")
-    people.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
     screen.wait_for_selector("text=Nobody is asked for anything.", timeout=SECOND)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities import bulk, relay
+from activities import bulk_jobs, relay
 from activities.models import Activity
 from activities.submission import NewActivity, submit
 from agents.contracts import Completed, Output
@@ -126,7 +126,7 @@ def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, sc
     screen.wait_for_url("**/bulk/*-*/**")
     assert "0\nof 3" in screen.inner_text(".figures")
 
-    bulk.work()
+    bulk_jobs.work()
 
     screen.wait_for_selector("text=completed", timeout=4_000)
     assert "3\ndone" in screen.inner_text(".figures")

@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import approvals, invariants, outputs
+from activities import outputs
+from activities.human_tasks import approvals
+from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, OutputSpool
 from pipelines import submission, versions
 from tenants.context import tenant_scope

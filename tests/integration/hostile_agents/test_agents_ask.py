@@ -7,10 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities import blockers
-from activities.bodies.rules import ABOUT_PEOPLE
-from activities.bodies.tools import KINDS
+from activities.human_tasks import blockers
 from activities.models import Activity
+from activities.schemas import ABOUT_PEOPLE, KINDS
 from agents.tools import DEFINITIONS
 from pipelines import versions
 from pipelines.submission import NewRun, start_run

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from activities import tools
+from activities.execution import agent_tools
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.answers import problem
@@ -144,7 +144,7 @@ def test_ids_of_others_in_a_tool_are_refused_whatever_they_are(
         asked = agent.use("create_approval", **CALLS["create_approval"], activity_ids=[value])
         answer = asked.json()
         assert (answer["id"], answer["held"], answer["not_held"]) == (
-            None, [], [{"id": value, "reason": tools.NOT_OWN}],
+            None, [], [{"id": value, "reason": agent_tools.NOT_OWN}],
         )  # fmt: skip
         if value != world.ids["channels"]:
             blocked = agent.use("report_blocker", type="channel_auth_expired", message="x", channel_id=value)

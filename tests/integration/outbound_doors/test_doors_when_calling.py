@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from activities.alerts import posting, targets
-from activities.alerts.problems import DeliveryProblem
-from activities.webhooks import posting as webhook_posting
+from activities import webhooks as webhook_posting
+from activities.notifications import backends, targets
+from activities.notifications.backends import DeliveryProblem
 from agents import health, outbound
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentError
@@ -69,7 +69,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "other model": _call_model("anthropic"),
     "health": _look_at_health,
     "health of an endpoint": _look_at_endpoint,
-    "alert": lambda url: posting.post(targets.Target(url), b"{}"),
+    "alert": lambda url: backends.post(targets.Target(url), b"{}"),
     "data source": _read_rows,
     "event": _send_event,
 }

@@ -16,8 +16,8 @@ from activities.models import NotificationChannel
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from pipelines.models import Dataset
 from tenants.context import system_scope, tenant_scope
-from tenants.events.models import WebhookEndpoint
 from tenants.models import Tenant
+from tenants.models.events import WebhookEndpoint
 from tests.browsing import list_of
 from tests.glass import seeing_all
 from tests.integration.outbound_doors.schema import members_of

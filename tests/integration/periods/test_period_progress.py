@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, connections
 
-from activities import cancellation, people, relay
+from activities import cancellation, relay
+from activities.human_tasks import tasks as human_tasks_tasks
 from activities.models import Alert
-from pipelines import periods, tally
+from pipelines import period_counts, periods
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import PeriodEnded, PeriodNotPlanning
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -116,7 +117,7 @@ def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
         (period,) = periods.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
         engine.drain()
         tasks = [of_step(acme, run, "only").pk for run in runs(acme, period)]
-        finish = [partial(people.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
+        finish = [partial(human_tasks_tasks.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
         cancel = [partial(cancel_run, acme.pk, run.pk, actor="user:ann") for run in runs(acme, period)[4:]]
 
         outcomes = at_once(*finish, *cancel)
@@ -144,8 +145,8 @@ def test_counting_again_changes_nothing(engine: Engine, acme: Tenant, may: Deliv
     before = again(acme, may)
 
     with tenant_scope(acme.pk):
-        tally.recount(acme.pk, may.pk)
-        tally.recount(acme.pk, may.pk)
+        period_counts.recount(acme.pk, may.pk)
+        period_counts.recount(acme.pk, may.pk)
 
     after = again(acme, may)
     assert {f.name: getattr(after, f.attname) for f in after._meta.fields} == {

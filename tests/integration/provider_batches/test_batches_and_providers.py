@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from activities.batches import gathering, tending
+from activities.provider_batches import items, lifecycle
 from benchmarks.fake_provider import FakeProvider, Fault
 from tenants.models import Tenant
 from tests import batching
@@ -61,8 +61,8 @@ def test_a_provider_that_has_enough_gets_the_batch_later(
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
     batched(3)
 
-    gathering.gather()
-    tending.tend()
+    items.gather()
+    lifecycle.tend()
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from activities import cancellation, invariants, recovery
+from activities import cancellation
 from activities.admission import Exchange, rebuilding
-from activities.batches import leaving
-from activities.waiting import briefly, why
+from activities.maintenance import invariants, recovery
+from activities.provider_batches import lifecycle
+from activities.wait_reasons import briefly, why
 from benchmarks.fake_provider import FakeProvider
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -134,7 +135,7 @@ def test_work_that_is_wanted_soon_by_now_goes_on_at_once_and_its_late_answer_cou
     with tenant_scope(tenant.pk):
         type(first).objects.filter(pk=first.pk).update(leave_at=datetime.now(UTC))
 
-    assert leaving.leave() == 1
+    assert lifecycle.leave() == 1
     engine.make_due(tenant)
     engine.drain()
     provider.batches.polls_until_done = 1

@@ -54,10 +54,10 @@ def failed(engine: Engine, acme: Tenant) -> UUID:
 
 
 def given_to_people(engine: Engine, acme: Tenant) -> UUID:
-    from activities import deadletters
+    from activities.dead_letters import escalation
 
     activity_id = failed(engine, acme)
-    deadletters.handle_waiting()
+    escalation.handle_waiting()
     return activity_id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activities import recovery
+from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from tenants.context import system_scope
 from tests.engine import Engine

@@ -10,9 +10,11 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities import admission, publishing, recovery, relay, results, tasks
+from activities import admission, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
+from activities.execution import results
+from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
@@ -48,7 +50,7 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
         )  # the process ends right after its commit
         (activity_id,) = engine.submit(acme)
     assert engine.messages() == 0
-    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
 
     recovery.offer_forgotten()
     recovery.offer_forgotten()
@@ -60,7 +62,7 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
 def test_forgotten_work_is_found_page_by_page(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.recovery.YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
     with monkeypatch.context() as dying:
         dying.setattr("activities.relay.hand_over", lambda what: None)
         engine.submit(acme, count=5)

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from activities import leases, recovery, relay, results, workers
+from activities import leases, relay
+from activities import worker as activity_worker
 from activities.exceptions import RunSuperseded
+from activities.execution import results
+from activities.maintenance import recovery
+from activities.maintenance.recovery import LivenessWatch, WatchedTime
 from activities.models import ActivityRun, WorkerProcess
-from activities.recovery import LivenessWatch, WatchedTime
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
@@ -158,9 +161,9 @@ def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: Acti
 def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
     engine: Engine, acme: Tenant, killed_run: ActivityRun
 ) -> None:
-    workers.hand_back_unattended(engine.lease)
+    activity_worker.hand_back_unattended(engine.lease)
     after_one_look = engine.status(acme, killed_run.activity_id)
-    workers.hand_back_unattended(engine.lease)
+    activity_worker.hand_back_unattended(engine.lease)
     relay.flush()
     engine.drain()
 

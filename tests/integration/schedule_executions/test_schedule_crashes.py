@@ -15,7 +15,7 @@ from agents.exceptions import PermanentAgentError
 from agents.models import PlatformConfig
 from pipelines.models import DatasetRow, ScheduleExecution
 from pipelines.schedules import executions as at_work
-from pipelines.schedules import expanding, firing, tending
+from pipelines.schedules import firing, lifecycle, sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -46,19 +46,19 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expanding, "PAGE", 4)
-    monkeypatch.setattr(expanding, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(lifecycle, "PAGE", 4)
+    monkeypatch.setattr(lifecycle, "PATIENCE", timedelta(0))
 
 
 def die_at_page(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    record, pages = expanding._record, iter(range(1, 100))
+    record, pages = lifecycle._record, iter(range(1, 100))
 
     def recording(*args: Any, **kwargs: Any) -> None:
         if next(pages) == number:
             raise Killed
         record(*args, **kwargs)
 
-    monkeypatch.setattr(expanding, "_record", recording)
+    monkeypatch.setattr(lifecycle, "_record", recording)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -73,12 +73,12 @@ def test_an_expansion_that_was_cut_off_goes_on_without_doubles_though_rows_came_
     with monkeypatch.context() as patched:
         die_at_page(patched, 2)
         with pytest.raises(Killed):
-            expanding.expand(tenant.pk, begun)
+            lifecycle.expand(tenant.pk, begun)
     cut_off = [job.params["ticker"] for job in jobs(tenant)]
     with tenant_scope(tenant.pk):
         DatasetRow.objects.filter(key__in=["T00001", "T00008"]).delete()
 
-    tending.tend()
+    sweeps.tend()
 
     rows = jobs(tenant)
     assert cut_off == ["T00000", "T00001", "T00002", "T00003"]
@@ -96,8 +96,8 @@ def test_two_that_expand_the_same_execution_at_once_record_each_job_once(tenant:
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
 
-    at_once(*[lambda: expanding.expand(tenant.pk, begun)] * 3)
-    tending.tend()
+    at_once(*[lambda: lifecycle.expand(tenant.pk, begun)] * 3)
+    sweeps.tend()
 
     assert sorted(job.params["ticker"] for job in jobs(tenant)) == [f"T{n:05}" for n in range(40)]
     with tenant_scope(tenant.pk):
@@ -111,13 +111,13 @@ def test_an_expansion_that_is_cut_off_again_and_again_is_given_up(
     tickers(tenant, 10)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
-    for _ in range(expanding.MOST_TRIES):
+    for _ in range(lifecycle.MOST_TRIES):
         with monkeypatch.context() as patched:
             die_at_page(patched, 1)
             with pytest.raises(Killed):
-                expanding.expand(tenant.pk, begun)
+                lifecycle.expand(tenant.pk, begun)
 
-    tending.tend()
+    sweeps.tend()
 
     found = execution(tenant)
     assert found.status == "failed"
@@ -131,25 +131,25 @@ def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> N
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(touched_at=datetime.now(UTC))
 
-    tending.tend()
+    sweeps.tend()
 
     assert (execution(tenant).status, jobs(tenant)) == ("running", [])
 
 
 def test_cancelling_during_the_expansion_ends_it(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     tickers(tenant, 12)
-    monkeypatch.setattr(expanding, "PAGE", 4)
+    monkeypatch.setattr(lifecycle, "PAGE", 4)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
-    record = expanding._record
+    record = lifecycle._record
 
     def recording(found: ScheduleExecution, page: Any, *, recorded: int, waits_for_batches: bool) -> None:
         record(found, page, recorded=recorded, waits_for_batches=waits_for_batches)
         if recorded:
             at_work.call_off(found, actor="ann", reason="enough")
 
-    monkeypatch.setattr(expanding, "_record", recording)
-    expanding.expand(tenant.pk, begun)
+    monkeypatch.setattr(lifecycle, "_record", recording)
+    lifecycle.expand(tenant.pk, begun)
 
     assert statuses(tenant) == ["cancelled"]
     assert [job.state for job in jobs(tenant)] == ["cancelled"] * 8

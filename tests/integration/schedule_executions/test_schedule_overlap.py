@@ -10,7 +10,7 @@ from activities import cancellation
 from activities.models import Activity
 from pipelines.models import Firing, PipelineRun, ScheduleExecution
 from pipelines.schedules import executions as at_work
-from pipelines.schedules import firing, overlapping, tending
+from pipelines.schedules import firing, sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -54,7 +54,7 @@ def test_what_waits_for_a_person_is_under_way_so_the_next_time_is_skipped(
     assert statuses(tenant) == ["running"]
     assert states(schedule) == ["fired", "skipped"]
     with tenant_scope(tenant.pk):
-        assert Firing.objects.get(state="skipped").reason == overlapping.OVERLAPS
+        assert Firing.objects.get(state="skipped").reason == firing.OVERLAPS
 
 
 @pytest.mark.parametrize("status", ["awaiting_approval", "blocked"])
@@ -97,7 +97,7 @@ def test_a_new_time_calls_off_what_is_under_way(engine: Engine, tenant: Tenant) 
 
     assert statuses(tenant) == ["cancelled", "success"]
     old = executions(tenant)[0]
-    assert (old.jobs_failed, old.metadata["cancelled"]["reason"]) == (1, overlapping.REPLACED)
+    assert (old.jobs_failed, old.metadata["cancelled"]["reason"]) == (1, firing.REPLACED)
     assert old.finished_at is not None
     assert len(engine.agent.calls) == 1
     assert states(schedule) == ["fired", "fired"]
@@ -167,7 +167,7 @@ def test_what_a_cancellation_left_at_work_is_ended_by_the_errand(
         at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann")
     left = (execution(tenant).status, execution(tenant).finished_at)
 
-    tending.tend()
+    sweeps.tend()
 
     assert left == ("cancelled", None)
     assert statuses(tenant) == ["cancelled"]

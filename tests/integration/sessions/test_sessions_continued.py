@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from activities import approvals, wakes
+from activities import outbox
+from activities.human_tasks import approvals
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
@@ -41,7 +42,7 @@ def test_a_wake_continues_the_conversation(engine: Engine, acme: Tenant) -> None
 
     def wake(request: AgentRequest) -> None:
         with tenant_scope(acme.pk):
-            wakes.record(
+            outbox.record(
                 engine.get(acme, request.activity_id), "unblocked", payload={"blocker_resolution": "x"}
             )
 

@@ -17,7 +17,9 @@ from pytest_httpserver import HTTPServer
 from rest_framework.test import APIClient
 from werkzeug import Request, Response
 
-from activities import blockers, recovery, results
+from activities.execution import results
+from activities.human_tasks import blockers
+from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from activities.run_tokens import RunToken
 from agents import outbound

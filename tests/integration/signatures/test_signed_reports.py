@@ -13,7 +13,7 @@ import pytest
 import redis
 from standardwebhooks.webhooks import Webhook
 
-from activities import report_memory
+from activities.execution import reports
 from agents import configuration
 from agents.models import Agent
 from tenants.models import Tenant
@@ -221,7 +221,7 @@ def test_an_old_report_is_refused_though_it_came_before(
 
 
 def test_reports_are_remembered_for_longer_than_they_count() -> None:
-    assert report_memory.REMEMBERED_SECONDS > 2 * 300
+    assert reports.REMEMBERED_SECONDS > 2 * 300
 
 
 def test_while_redis_is_away_signed_reports_are_taken_and_the_database_knows_them_again(
@@ -232,7 +232,7 @@ def test_while_redis_is_away_signed_reports_are_taken_and_the_database_knows_the
     def away(*arguments: Any) -> str:
         raise redis.ConnectionError("away")
 
-    monkeypatch.setattr(report_memory, "first_of", away)
+    monkeypatch.setattr(reports, "first_of", away)
     raw = orjson.dumps(OUTPUT)
     headers = agent.headers(raw)
 

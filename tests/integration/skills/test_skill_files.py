@@ -14,7 +14,8 @@ from uuid import uuid4
 import pytest
 from django.core.exceptions import ValidationError
 
-from activities import results, workers
+from activities import worker
+from activities.execution import results
 from activities.run_tokens import RunToken
 from agents import skill_files
 from agents.contracts import (
@@ -202,8 +203,8 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
         (home / "runs" / name / "tone").mkdir(parents=True)
     engine.close()
 
-    workers.begin(roles=["qa"], concurrency=1)
-    workers.end()
+    worker.begin(roles=["qa"], concurrency=1)
+    worker.end()
 
     left = {path.name for path in (home / "runs").iterdir()}
     assert str(live) in left
@@ -212,6 +213,6 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
 
 
 def test_a_worker_starts_where_there_never_were_any_files(database: None) -> None:
-    workers.remove_files_left_behind()
+    worker.remove_files_left_behind()
 
     assert skill_files.left_behind() == set()

@@ -15,7 +15,7 @@ from agents.contracts import (
     AgentResult,
     RunLink,
 )
-from agents.job import job_of
+from agents.payload import job_of
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, over

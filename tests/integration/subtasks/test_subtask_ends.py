@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from activities import outputs, results
+from activities import outputs
+from activities.execution import results
 from activities.run_tokens import RunToken
 from activities.states import LinkKind
 from agents.contracts import Accepted, Completed, Output

@@ -8,11 +8,12 @@ import pytest
 from django.db import OperationalError
 from psycopg.errors import DeadlockDetected
 
-from activities import cancellation, families, results, tools
+from activities import activity_tree, cancellation
 from activities.exceptions import RunSuperseded
+from activities.execution import agent_tools, results
+from activities.execution.agent_tools import NAMES
 from activities.models import ToolCall
 from activities.run_tokens import RunToken
-from activities.tools import NAMES
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
@@ -178,7 +179,7 @@ def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for
     engine.drain()
 
     with pytest.raises(RunSuperseded):
-        tools.call(stale, "create_subtask", {"name": "n", "agent_role": "ba", "blocking": False})
+        agent_tools.perform(stale, "create_subtask", {"name": "n", "agent_role": "ba", "blocking": False})
 
     assert count_of(acme) == 1
 
@@ -205,14 +206,14 @@ def test_a_report_that_met_another_in_the_database_is_tried_again(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, report: str
 ) -> None:
     _, agent = at_work(engine, acme)
-    lock, met = families.lock, iter([True])
+    lock, met = activity_tree.lock, iter([True])
 
     def meets_another(*arguments: Any) -> Any:
         if next(met, False):
             raise OperationalError("deadlock detected") from DeadlockDetected()
         return lock(*arguments)
 
-    monkeypatch.setattr(families, "lock", meets_another)
+    monkeypatch.setattr(activity_tree, "lock", meets_another)
     answer = agent.post(report, OUTPUT if report == "complete" else CALLS["report_blocker"])
 
     assert answer.status_code in (200, 201), answer.content

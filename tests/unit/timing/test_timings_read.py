@@ -17,7 +17,7 @@ from pipelines.timing import (
     missed,
     read,
 )
-from pipelines.timing.catching_up import CatchUpError
+from pipelines.timing.nominal import CatchUpError
 from tests.unit.timing.clocks import every, repeating, utc
 
 

@@ -1,1 +1,0 @@
-"""Bodies that come in by more than one door: over the API, and from agents that run inside a worker."""

@@ -1,0 +1,388 @@
+"""Bulk: one thing done to many activities, found once by a filter, in portions, by whichever worker has time.
+
+Each item's state changes in the transaction of its effect, so a job that is killed half-way goes on where it was, and nothing happens to
+an activity twice. Others may do what they like with the activities meanwhile: what is no longer in a state for it is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, transaction
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce, Now
+
+from activities import activity_tree, cancellation, reassignment, relay, states, transitions
+from activities.admission import Exchange
+from activities.admission.exchange import Offer
+from activities.dead_letters import operations
+from activities.exceptions import ActivityError, ActivityNotFound, TransitionRefused
+from activities.models import Activity, ApprovalLink, BulkItem, BulkJob, Wake
+from activities.models.bulk import BulkAction, BulkStatus, ItemState
+from activities.models.decision import LinkState
+from activities.states import Status
+from tenants import outages
+from tenants.context import APP, system_scope, tenant_scope
+from tenants.identifiers import uuid7
+from tenants.sql import Statement
+
+# Jobs: written down with all of their items, and called off.
+
+
+MOST = 50_000  # items of one job
+
+_ADD = Statement.load(Path(__file__).parent / "sql", "add_bulk_items")
+
+
+class CountChanged(ActivityError):
+    """The filter finds another number of activities than the caller expects. Nothing was done."""
+
+    code = "count_changed"
+    status = 409
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"The filter finds {found} activities by now, not {expected}. Look at them again.")
+        self.problem_members = {"count": found}
+
+
+class TooMany(ActivityError):
+    """More activities than one job may have."""
+
+    code = "too_many_items"
+    status = 409
+
+
+class BulkJobNotFound(ActivityError):
+    """No such bulk job in this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class BulkEnded(ActivityError):
+    """The job has ended, so it cannot be cancelled."""
+
+    code = "bulk_job_ended"
+    status = 409
+
+
+def start(
+    tenant_id: UUID,
+    action: str,
+    ids: Sequence[UUID],
+    *,
+    expected: int,
+    filter: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    actor: str,
+) -> BulkJob:
+    """Write a job down; workers begin within seconds. In the caller's `tenant_scope`. Raises `CountChanged`, `TooMany`."""
+    if len(ids) != expected:
+        raise CountChanged(expected, len(ids))
+    if len(ids) > MOST:
+        raise TooMany(f"One job takes at most {MOST:,} activities, and these are {len(ids):,}.")
+    job = BulkJob.objects.create(
+        tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids), created_by=actor
+    )  # fmt: skip
+    # An heir takes the place of each, which locks more than the activity itself.
+    alone = action == BulkAction.REASSIGN
+    _ADD.run(
+        {
+            "tenant": tenant_id,
+            "job": job.pk,
+            "ids": [uuid7() for _ in ids],
+            "activities": list(ids),
+            "alone": alone,
+        },
+        using=APP,
+    )
+    job.refresh_from_db()
+    return job
+
+
+def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
+    """What is done stays done. Idempotent. Raises `BulkEnded`. Waits for the portion that is being dealt with."""
+    moved = (
+        BulkJob.objects.for_tenant(tenant_id)
+        .filter(pk=job_id, status=BulkStatus.RUNNING)
+        .update(status=BulkStatus.CANCELLED, cancelled_by=actor, finished_at=Now())
+    )
+    job = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).first()
+    if not moved and job is not None and job.status == BulkStatus.COMPLETED:
+        raise BulkEnded("The job has completed already.")
+
+
+def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:
+    """Raise `BulkJobNotFound` unless the tenant has such a job."""
+    if not BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).exists():
+        raise BulkJobNotFound(f"There is no bulk job {job_id}.")
+
+
+# Working: portions of bulk jobs, one transaction each, until nothing waits or the time is up.
+#
+# The row of the job is locked for the portion, so of two workers one deals with it and the other goes on to the next job. Whoever dies
+# loses the portion's transaction with everything in it.
+
+
+PORTION = 100  # activities that one statement moves; its cost grows with the square of their number
+TURN_SECONDS = 20.0  # of one task; the leader hints again while jobs are left
+
+
+def jobs_waiting() -> QuerySet[BulkJob]:
+    """Jobs with something to do, of all tenants."""
+    return BulkJob.objects.filter(status=BulkStatus.RUNNING)
+
+
+def work(within: float = TURN_SECONDS) -> int:
+    """Deal with what waits, a portion of each job in turn; how many items that were. Safe to run twice at once."""
+    until, dealt_with = time.monotonic() + within, 0
+    while time.monotonic() < until:
+        with system_scope():
+            jobs = list(jobs_waiting().order_by("created_at").values_list("tenant_id", "pk"))
+        found = [_safely(tenant_id, job_id) for tenant_id, job_id in jobs]
+        dealt_with += sum(found)
+        if not any(found):
+            break
+    return dealt_with
+
+
+def _safely(tenant_id: UUID, job_id: UUID) -> int:
+    try:
+        return do_portion(tenant_id, job_id)
+    except Exception as error:
+        if outages.may_pass(error):
+            # A deadlock, or a server that goes away: the portion has not happened, and is tried again.
+            facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
+            logger.warning("A portion of a bulk job failed", extra=facts)
+            return 0
+        # One that cannot be helped must not keep the jobs behind it from their turn. It is tried again at the next one.
+        logger.exception("A bulk job broke", extra={"action": "bulk_job_broke", "job": str(job_id)})
+        return 0
+
+
+def do_portion(tenant_id: UUID, job_id: UUID) -> int:
+    """Deal with the next items of one job; how many. 0 when somebody else is at it, or it has ended."""
+    with tenant_scope(tenant_id):
+        running = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id, status=BulkStatus.RUNNING)
+        job = running.select_for_update(skip_locked=True, no_key=True).first()
+        if job is None:
+            return 0
+        items = BulkItem.objects.for_tenant(tenant_id).filter(job_id=job_id, state=ItemState.WAITING)
+        chosen = list(items.filter(alone=False).order_by("activity_id")[:PORTION])
+        if chosen:
+            outcomes = apply_to_all(job, [item.activity_id for item in chosen])
+        elif chosen := list(items.filter(alone=True).order_by("activity_id")[:1]):
+            outcomes = {item.activity_id: apply_to_one(job, item.activity_id) for item in chosen}
+        else:
+            running.update(
+                status=BulkStatus.COMPLETED, finished_at=Now(), started_at=Coalesce(F("started_at"), Now())
+            )
+            return 0
+        _record(job, chosen, outcomes)
+        return len(chosen)
+
+
+def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) -> None:
+    counts = dict.fromkeys((ItemState.DONE, ItemState.SKIPPED, ItemState.FAILED), 0)
+    by_state: dict[ItemState | None, list[UUID]] = {}
+    for item in items:
+        outcome = outcomes[item.activity_id]
+        if outcome.error is not None:
+            item.error = dict(outcome.error)
+        by_state.setdefault(outcome.state, []).append(item.pk)
+    BulkItem.objects.bulk_update([item for item in items if item.error], ("error",))
+    rows = BulkItem.objects.for_tenant(job.tenant_id)
+    for state, ids in by_state.items():
+        if state is None:
+            rows.filter(pk__in=ids).update(alone=True)
+        else:
+            counts[state] += len(ids)
+            rows.filter(pk__in=ids).update(state=state, ended_at=Now())
+    BulkJob.objects.for_tenant(job.tenant_id).filter(pk=job.pk).update(
+        updated_at=Now(),
+        started_at=Coalesce(F("started_at"), Now()),
+        **{state.value: F(state.value) + count for state, count in counts.items()},
+    )
+
+
+# Deeds: what is done to a portion of activities, by the functions that do it to one.
+#
+# Most are alike and lie by themselves, so they are moved together; one that others hang on is dealt with in a transaction of its own,
+# since
+# its end locks more than itself. In the caller's `tenant_scope`.
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one item; `state` is None when it is to be dealt with alone."""
+
+    state: ItemState | None
+    error: Mapping[str, str] | None = None
+
+
+DONE, ALONE = Outcome(ItemState.DONE), Outcome(None)
+Outcomes = dict[UUID, Outcome]
+
+
+def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
+    """Deal with many activities in one go. What the database refuses them together is tried with each of them alone."""
+    try:
+        with transaction.atomic(using=APP):
+            return _TOGETHER[job.action](job, ids)
+    except DatabaseError as error:
+        if outages.may_pass(error):
+            raise
+        facts = {"action": "bulk_portion_refused", "job": str(job.pk), "reason": type(error).__name__}
+        logger.warning("A portion of a bulk job was refused", extra=facts)
+        return dict.fromkeys(ids, ALONE)
+
+
+def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
+    """Deal with one activity. What it or the database refuses is its outcome; that the server is away, or met others, is raised."""
+    try:
+        with transaction.atomic(using=APP):
+            if job.action not in _ALONE:
+                return _TOGETHER[job.action](job, [activity_id])[activity_id]
+            _ALONE[job.action](job, activity_id)
+    except (TransitionRefused, ActivityNotFound) as refusal:
+        return _skipped(str(refusal), refusal.code)
+    except ActivityError as error:
+        return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
+        logger.exception(
+            "A bulk item failed", extra={"action": "bulk_item_failed", "activity": str(activity_id)}
+        )
+        return Outcome(
+            ItemState.FAILED, {"code": "internal_error", "message": "Something went wrong on our side."}
+        )
+    return DONE
+
+
+def _skipped(message: str, code: str = TransitionRefused.code) -> Outcome:
+    return Outcome(ItemState.SKIPPED, {"code": code, "message": message})
+
+
+def _cancel_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
+    """Cancel those that nothing hangs on; the others are left for later."""
+    found = activity_tree.lock(job.tenant_id, ids)
+    plain = [
+        activity_id for activity_id in _childless(job.tenant_id, ids) if _is_plain(found.get(activity_id))
+    ]
+    reason = job.arguments.get("reason", "")
+    moved = transitions.apply_many(
+        plain, "cancel", actor=job.created_by, detail=_detail(job), cancel_reason=reason or None
+    )
+    relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
+    done = {activity.id for activity in moved}
+    return {activity_id: DONE if activity_id in done else ALONE for activity_id in ids}
+
+
+def _is_plain(activity: Activity | None) -> bool:
+    """Whether an activity waits for its agent and is no part of anything."""
+    return (
+        activity is not None
+        and activity.status == Status.CREATED
+        and activity.assignee_type == "agent"
+        and activity.parent_id is None
+        and activity.pipeline_run_id is None
+        and activity.schedule_id is None
+    )
+
+
+def _childless(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
+    children = Activity.objects.for_tenant(tenant_id).filter(parent_id__in=ids)
+    links = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=LinkState.WAITING)
+    parents = set(children.values_list("parent_id", flat=True)) | set(
+        links.values_list("activity_id", flat=True)
+    )
+    return [activity_id for activity_id in ids if activity_id not in parents]
+
+
+def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
+    failed = [
+        activity.pk
+        for activity in activity_tree.lock(job.tenant_id, ids).values()
+        if activity.status in operations.FAILED
+    ]
+    moved = set(
+        operations.reopen(
+            job.tenant_id, operations.without_twins(job.tenant_id, failed), job.created_by, None
+        )
+    )
+    return {
+        activity_id: DONE
+        if activity_id in moved
+        else _skipped("It has not failed, or its dedup key is taken.")
+        for activity_id in ids
+    }
+
+
+def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
+    """What waits is offered again at its new place; what is at work goes on."""
+    priority = int(job.arguments["priority"])
+    live = [
+        activity
+        for activity in activity_tree.lock(job.tenant_id, ids).values()
+        if activity.status not in states.SETTLED
+    ]
+    rows = Activity.objects.for_tenant(job.tenant_id).filter(pk__in=[activity.pk for activity in live])
+    rows.update(priority=priority)
+    waiting = [
+        a
+        for a in live
+        if a.status == Status.CREATED and a.assignee_type == "agent" and a.priority != priority
+    ]
+    due = Wake.objects.for_tenant(job.tenant_id).filter(
+        activity_id__in=[activity.pk for activity in waiting], state="pending", due_at=None
+    )
+    ready = set(due.values_list("activity_id", flat=True))
+    for activity in waiting:
+        activity.priority = priority
+    relay.after_commit(
+        Exchange(
+            withdrawals=[activity.pk for activity in waiting],
+            offers=[Offer.of(activity) for activity in waiting if activity.pk in ready],
+        )
+    )
+    done = {activity.pk for activity in live}
+    return {activity_id: DONE if activity_id in done else _skipped("It has ended.") for activity_id in ids}
+
+
+def _cancel_one(job: BulkJob, activity_id: UUID) -> None:
+    cancellation.cancel(
+        job.tenant_id, activity_id, actor=job.created_by, reason=job.arguments.get("reason", "")
+    )
+
+
+def _reassign_one(job: BulkJob, activity_id: UUID) -> None:
+    given = job.arguments
+    reassignment.reassign(
+        job.tenant_id, activity_id, actor=job.created_by, reason=given["reason"],
+        agent_role=given.get("agent_role"), human_role=given.get("human_role"),
+    )  # fmt: skip
+
+
+def _detail(job: BulkJob) -> dict[str, Any]:
+    return {"reason": job.arguments.get("reason", ""), "bulk_job": str(job.pk)}
+
+
+_TOGETHER: dict[str, Callable[[BulkJob, Sequence[UUID]], Outcomes]] = {
+    BulkAction.CANCEL: _cancel_many,
+    BulkAction.RETRY: _retry_many,
+    BulkAction.PRIORITY: _prioritise_many,
+}
+_ALONE: dict[str, Callable[[BulkJob, UUID], None]] = {
+    BulkAction.CANCEL: _cancel_one,
+    BulkAction.REASSIGN: _reassign_one,
+}

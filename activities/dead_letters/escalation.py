@@ -1,0 +1,193 @@
+"""Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out. All of it or nothing, once per letter.
+
+At most one process does it at a time, so that a thousand failures at once are told of one after the other. The turn is held for one letter,
+by its transaction, which PostgreSQL ends when the process is frozen in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from activities import activity_tree, transitions
+from activities.alerts import raise_alert
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE
+from activities.models import Activity, DeadLetter
+from activities.models.alert import AlertKind, Severity
+from activities.models.dead_letter import BurialReason, DeadLetterState
+from activities.states import BANDS, LinkKind, Status
+from activities.submission import child_of, submit
+from tenants import outages
+from tenants.context import APP, system_scope, tenant_scope
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+TURN_LOCK = 0x6465616C  # "deal": the transaction that holds it handles a dead letter; never change it
+TURN_SECONDS = 20.0  # Then the queue gets its worker back. While letters wait, the next hint is on its way.
+
+_SAID = {
+    BurialReason.EXHAUSTED: "its attempts are used up",
+    BurialReason.PERMANENT: "another attempt would fail alike",
+    BurialReason.STALLED: "its worker was lost once too often",
+    BurialReason.WAKE_BUDGET: "it was woken again and again without getting anywhere",
+    BurialReason.RATE_LIMITED: "its agent or provider asked to come back later for too long",
+}
+
+
+class _NotOurTurn(Exception):
+    """Another process is handling a letter."""
+
+
+class _Unhandled(NamedTuple):
+    pk: UUID
+    tenant_id: UUID
+    activity_id: UUID | None
+
+
+def handle_waiting(*, within: float = TURN_SECONDS) -> int:
+    """Tell people of every dead letter that they were not told of yet, for at most `within` seconds; how many.
+
+    One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises what says so when
+    PostgreSQL does not answer.
+    """
+    handled, until = 0, time.monotonic() + within
+    for letter in _waiting():
+        try:
+            handled += _handled(letter)
+        except _NotOurTurn:
+            break
+        if time.monotonic() > until:
+            break
+    return handled
+
+
+def unhandled() -> QuerySet[Any]:
+    """What people were not told of yet, of all tenants."""
+    rows: QuerySet[Any] = DeadLetter.objects.filter(handled_at=None)
+    return rows
+
+
+def unhandled_since(age: timedelta) -> bool:
+    """Whether somebody should have been told of something that long ago."""
+    with system_scope():
+        return unhandled().filter(created_at__lt=Now() - age).exists()
+
+
+def _waiting() -> Iterator[_Unhandled]:
+    """Oldest first, each once in a turn."""
+    last: UUID | None = None
+    while True:
+        with system_scope():
+            rows = unhandled() if last is None else unhandled().filter(pk__gt=last)
+            found = rows.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
+            page = [_Unhandled(*row) for row in found]
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1].pk
+
+
+def _handled(letter: _Unhandled) -> bool:
+    try:
+        with tenant_scope(letter.tenant_id):
+            _take_turn()
+            return _handle_item(letter) if letter.activity_id is None else _handle(letter, letter.activity_id)
+    except _NotOurTurn:
+        raise
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
+        # A mistake of ours about one failure must not keep people from learning of all others.
+        logger.exception(
+            "A dead letter cannot be handled",
+            extra={"action": "dead_letter_stuck", "dead_letter": str(letter.pk)},
+        )
+        return False
+
+
+def _take_turn() -> None:
+    """Until the end of the transaction. Raises `_NotOurTurn`."""
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [TURN_LOCK])
+        if not cursor.fetchone()[0]:
+            raise _NotOurTurn
+
+
+def _handle(waiting: _Unhandled, activity_id: UUID) -> bool:
+    activity = activity_tree.lock_with_parent(waiting.tenant_id, activity_id)
+    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+    letter = letters.select_for_update().first()
+    if activity is None or letter is None:
+        return False  # It was handled or deleted in this moment.
+    if letter.state == DeadLetterState.OPEN:
+        if activity.status == Status.FAILED:
+            transitions.apply(activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)})
+        letter.escalation_id = _escalate(activity, letter)
+        _alert(activity, letter)
+    letters.update(handled_at=Now(), escalation_id=letter.escalation_id)
+    return True
+
+
+def _handle_item(waiting: _Unhandled) -> bool:
+    """Nobody in the inbox can do the work of a consumer outside, so there is an alert and no escalation."""
+    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+    letter = letters.select_for_update().first()
+    if letter is None:
+        return False
+    if letter.state == DeadLetterState.OPEN:
+        _alert(None, letter)
+    letters.update(handled_at=Now())
+    return True
+
+
+def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
+    escalation = child_of(
+        activity,
+        LinkKind.ESCALATION,
+        name=f"Failed: {activity.name}"[:200],
+        description=f"{_told(letter)}\n\nTry it again, hand it to somebody else, or cancel it.",
+        human_role=DEFAULT_ESCALATION_ROLE,
+        priority=BANDS["urgent"],
+        metadata={"dead_letter": str(letter.pk), "fingerprint": letter.fingerprint, "reason": letter.reason},
+    )
+    return submit([escalation], actor="engine")[0].id
+
+
+def _alert(activity: Activity | None, letter: DeadLetter) -> None:
+    raise_alert(
+        letter.tenant_id,
+        AlertKind.WAKE_BUDGET if letter.reason == BurialReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
+        f"Failed: {letter.name if activity is None else activity.name}",
+        body=_told(letter),
+        severity=Severity.CRITICAL,
+        activity_id=activity.pk if activity else None,
+        facts={
+            **({} if activity else {"mailbox": letter.mailbox_key, "mailbox_item": letter.mailbox_item_id}),
+            "agent_role": letter.agent_role,
+            "reason": letter.reason,
+            "error": letter.error.get("code"),
+            "attempts": letter.attempts,
+            "stalls": letter.stalls,
+            "cost_usd": letter.cost_usd,
+            "fingerprint": letter.fingerprint,
+        },
+        dedup_key=f"dead-letter:{letter.pk}",
+    )
+
+
+def _told(letter: DeadLetter) -> str:
+    said = _SAID[BurialReason(letter.reason)]
+    message = str(letter.error.get("message") or letter.error.get("code") or "")
+    stalls = f", stalls {letter.stalls}" if letter.stalls else ""
+    cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
+    who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
+    return f"{who} has given up: {said}. Attempts {letter.attempts}{stalls}{cost}. {message}"

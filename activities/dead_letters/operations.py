@@ -1,0 +1,316 @@
+"""Dead letters: people are told of work that failed for good, once, and set it going again or give it up, one by one or all alike.
+
+The failure itself is recorded with a dead letter by `burial`. What follows from it is done here, apart from the failure: whoever dies
+half-way has done nothing, and everything may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, CharField, Count, Max, Min, Q, QuerySet, TextField, Value, When
+from django.db.models.functions import Cast, Collate, Now
+
+from activities import activity_tree, cancellation, outbox, states, transitions
+from activities.models import Activity, ApprovalLink, DeadLetter, MailboxItem
+from activities.models.dead_letter import DeadLetterState, LetterKind
+from activities.models.decision import LinkState
+from activities.models.mailbox import ItemState
+from activities.signals import activity_reopened
+from activities.states import LinkKind
+from tenants import clock
+
+# Choosing: which of the dead letters that somebody names can still be acted on, with their activities locked in the order that all use.
+
+
+AT_ONCE = 100  # activities that one statement moves; its cost grows with the square of their number
+FAILED = states.sources_of("retry")
+
+
+def activities_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
+    """The failed activities of open letters, oldest failure first. The others were dealt with before.
+
+    Locked, all at once: of two who choose overlapping letters at the same time, the second waits for the first and then finds them
+    dealt with.
+    """
+    failed = chosen.filter(state=DeadLetterState.OPEN, activity__status__in=FAILED).order_by("pk")
+    ids = [found for found in failed.values_list("activity_id", flat=True) if found is not None]
+    if lock:
+        rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids).order_by("pk")
+        list(rows.select_for_update().values_list("pk"))
+        # Asked again: whoever held the locks before may have dealt with some of them.
+        again = failed.filter(activity_id__in=ids).values_list("activity_id", flat=True)
+        ids = [found for found in again if found is not None]
+    return ids
+
+
+def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
+    """The failed items of mailboxes of open letters, oldest failure first; locked as `activities_of`."""
+    letters = chosen.filter(state=DeadLetterState.OPEN, mailbox_item_id__isnull=False).order_by("pk")
+    ids = [found for found in letters.values_list("mailbox_item_id", flat=True) if found is not None]
+    if not ids:
+        return []
+    failed = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids, state=ItemState.FAILED)
+    rows = failed.order_by("pk").select_for_update() if lock else failed
+    found = set(rows.values_list("pk", flat=True))
+    return [item_id for item_id in ids if item_id in found]
+
+
+def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
+    """Those that can be live again. Of activities with one dedup key at most one is, and the same work may have been submitted anew or
+    have failed twice."""
+    rows = Activity.objects.for_tenant(tenant_id)
+    keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
+    live = rows.filter(dedup_key__in=set(keys.values()), status__in=states.LIVE)
+    taken = set(live.values_list("dedup_key", flat=True)) if keys else set()
+    kept = []
+    for activity_id in ids:
+        key = keys.get(activity_id)
+        if key is None or key not in taken:
+            kept.append(activity_id)
+            taken.add(key)
+    return kept
+
+
+def escalations_of(letters: QuerySet[DeadLetter]) -> list[UUID]:
+    """The activities that ask people about these letters."""
+    return [found for found in letters.values_list("escalation_id", flat=True) if found is not None]
+
+
+def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    for start in range(0, len(ids), AT_ONCE):
+        yield ids[start : start + AT_ONCE]
+
+
+# Sorting: failures that look alike, together, and how many wait for people.
+
+
+def groups(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Dead letters that look alike: `count`, how many of them are `open`, when they came, and the id of the newest as `example`.
+
+    The rows are named tuples; they can still be filtered by what a dead letter has.
+    """
+    alike = ("fingerprint", "agent_role", "reason")
+    # As text, since not every PostgreSQL compares UUIDs in an aggregate; in the order of their digits.
+    newest = Max(Collate(Cast("pk", TextField()), "C"))
+    counted = rows.order_by().values(*alike).annotate(
+        count=Count("pk"),
+        open=Count("pk", filter=Q(state=DeadLetterState.OPEN)),
+        first_at=Min("created_at"),
+        last_at=Max("created_at"),
+        example=newest,
+    )  # fmt: skip
+    return counted.values_list(*alike, "count", "open", "first_at", "last_at", "example", named=True)
+
+
+def open_letters() -> dict[tuple[str, str, str], int]:
+    """How many people have not dealt with, by role (empty for a consumer outside), kind and reason. In the scope that is open."""
+    kind = Case(
+        When(mailbox_item_id=None, then=Value(LetterKind.ACTIVITY.value)),
+        default=Value(LetterKind.MAILBOX_ITEM.value),
+        output_field=CharField(),
+    )
+    counted = (
+        DeadLetter.objects.filter(state=DeadLetterState.OPEN)
+        .annotate(what=kind)
+        .values_list("agent_role", "what", "reason")
+        .annotate(count=Count("pk"))
+        .order_by()
+    )
+    return {(role, what, reason): count for role, what, reason, count in counted}
+
+
+# Dismissing: nobody wants this work any more. Its activities are cancelled, with everything that still hangs on them.
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """What a dismissal has done, or would do."""
+
+    count: int
+    skipped: int  # chosen, but dealt with before
+
+
+def dismiss(
+    tenant_id: UUID, chosen: QuerySet[DeadLetter], *, actor: str, reason: str, dry_run: bool = False
+) -> Dismissed:
+    """Cancel the activities and items of open dead letters. In the caller's `tenant_scope`."""
+    total = chosen.count()
+    ids = activities_of_letters(tenant_id, chosen, lock=not dry_run)
+    items = items_of_letters(tenant_id, chosen, lock=not dry_run)
+    if dry_run:
+        return Dismissed(len(ids) + len(items), total - len(ids) - len(items))
+    count = len(items)
+    _cancel_items(tenant_id, items, actor)
+    for portion in portions(ids):
+        moved = transitions.apply_many(
+            portion, "cancel", actor=actor, detail={"reason": reason, "dismissed": True}, cancel_reason=reason or None
+        )  # fmt: skip
+        _let_go(tenant_id, [activity.id for activity in moved], actor)
+        count += len(moved)
+    return Dismissed(count, total - count)
+
+
+def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
+    """Nobody shall take this item of a mailbox; whether it waited or had failed. In the caller's `tenant_scope`."""
+    idle = MailboxItem.objects.for_tenant(tenant_id).filter(
+        pk=item_id, state__in=(ItemState.PENDING, ItemState.FAILED), agent_role=None
+    )
+    found = list(idle.select_for_update().values_list("pk", flat=True))
+    _cancel_items(tenant_id, found, actor)
+    return bool(found)
+
+
+def _cancel_items(tenant_id: UUID, ids: Sequence[UUID], actor: str) -> None:
+    rows = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids)
+    rows.update(state=ItemState.CANCELLED, done_at=Now())
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
+    )
+    letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
+
+
+def _let_go(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
+    """What has failed runs no more and holds no slot. Most have nothing left but the question to a person, which all share a statement."""
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        activity_id__in=cancelled, state=DeadLetterState.OPEN
+    )
+    escalations = escalations_of(letters)
+    letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
+    transitions.apply_many(
+        escalations,
+        "cancel",
+        actor=actor,
+        detail={"reason": cancellation.OBSOLETE},
+        cancel_reason=cancellation.OBSOLETE,
+    )
+    for activity_id in sorted(_with_more(tenant_id, cancelled)):
+        cancellation.let_go(tenant_id, activity_id, actor=actor)
+
+
+def _with_more(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:
+    children = (
+        Activity.objects.for_tenant(tenant_id)
+        .filter(
+            parent_id__in=cancelled, link_kind__in=[LinkKind.SUBTASK, LinkKind.REVIEW, LinkKind.RESOLUTION]
+        )
+        .exclude(status__in=activity_tree.ENDED)
+    )
+    links = ApprovalLink.objects.for_tenant(tenant_id).filter(
+        activity_id__in=cancelled, state=LinkState.WAITING
+    )
+    return set(children.values_list("parent_id", flat=True)) | set(
+        links.values_list("activity_id", flat=True)
+    )
+
+
+# Replaying: failed work is set going again, one letter or all that failed alike, as fast as is wanted.
+#
+# Each activity is opened again by a guarded move, so of two replays at once one gets it, and repeating a replay starts nothing twice.
+
+
+OBSOLETE = "obsolete"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay has done, or would do."""
+
+    count: int
+    skipped: int  # chosen, but dealt with before
+    seconds: float  # until the last of them starts
+
+
+def retry_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
+    """Let a failed item of a mailbox be taken again; whether it was one. In the caller's `tenant_scope`."""
+    failed = MailboxItem.objects.for_tenant(tenant_id).filter(
+        pk=item_id, state=ItemState.FAILED, agent_role=None
+    )
+    found = list(failed.select_for_update().values_list("pk", flat=True))
+    _reopen_items(tenant_id, found, actor, before=0, per_second=None)
+    return bool(found)
+
+
+def replay(
+    tenant_id: UUID,
+    chosen: QuerySet[DeadLetter],
+    *,
+    actor: str,
+    per_second: float | None = None,
+    dry_run: bool = False,
+) -> Replayed:
+    """Set the activities and items of open dead letters going again, oldest first, at most `per_second` of them a second.
+
+    In the caller's `tenant_scope`.
+    """
+    total = chosen.count()
+    ids = without_twins(tenant_id, activities_of_letters(tenant_id, chosen, lock=not dry_run))
+    items = items_of_letters(tenant_id, chosen, lock=not dry_run)
+    count = len(ids) if dry_run else len(reopen(tenant_id, ids, actor, per_second))
+    if not dry_run:
+        _reopen_items(tenant_id, items, actor, before=count, per_second=per_second)
+    count += len(items)
+    return Replayed(count, total - count, max(0, count - 1) / per_second if per_second else 0.0)
+
+
+def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
+    """Set these failed activities going again; those that were. The caller holds their locks."""
+    began = clock.now()
+    reopened: list[Any] = []
+    for portion in portions(ids):
+        moved = transitions.apply_many(
+            portion, "retry", actor=actor, detail={"replay": True}, attempts=0, stalls=0, error=None
+        )
+        # The database answers in an order of its own; the oldest failure starts first.
+        place = {activity_id: index for index, activity_id in enumerate(portion)}
+        moved.sort(key=lambda activity: place[activity.id])
+        outbox.record_again(moved, cause="replay", due=_due(began, len(reopened), len(moved), per_second))
+        _close_letters(tenant_id, [activity.id for activity in moved], actor)
+        reopened += moved
+    _tell_pipelines(reopened)
+    return [activity.id for activity in reopened]
+
+
+def _reopen_items(
+    tenant_id: UUID, ids: list[UUID], actor: str, *, before: int, per_second: float | None
+) -> None:
+    """Items of mailboxes can be taken again, with all their attempts. The caller holds their locks."""
+    rows = MailboxItem.objects.for_tenant(tenant_id)
+    rows.filter(pk__in=ids).update(state=ItemState.PENDING, attempts=0, error=None, done_at=None, due_at=None)
+    times = _due(clock.now(), before, len(ids), per_second)
+    later = [MailboxItem(pk=pk, due_at=at) for pk, at in zip(ids, times, strict=False)]
+    rows.bulk_update(later, ["due_at"], batch_size=AT_ONCE)
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
+    )
+    letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
+
+
+def _due(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:
+    """When each of the next `count` starts; nothing when they may all start at once."""
+    if not per_second:
+        return []
+    return [began + timedelta(seconds=(before + index) / per_second) for index in range(count)]
+
+
+def _close_letters(tenant_id: UUID, activities: list[UUID], actor: str) -> None:
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
+        activity_id__in=activities, state=DeadLetterState.OPEN
+    )
+    escalations = escalations_of(letters)
+    letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
+    if escalations:
+        transitions.apply_many(
+            escalations, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
+        )
+
+
+def _tell_pipelines(reopened: Iterable[Any]) -> None:
+    """Last, and in the order of the runs, since each is locked: activities come before runs."""
+    for activity in sorted(reopened, key=lambda one: str(one.pipeline_run_id)):
+        if activity.pipeline_run_id is not None:
+            activity_reopened.send(sender=Activity, activity=activity)

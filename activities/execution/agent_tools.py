@@ -1,0 +1,415 @@
+"""The tools with which an agent asks the orchestrator for something during a run.
+
+A tool acts with the authority of its run and nothing else: in the run's tenant, on the run's activity, while the run is the live one. A
+call has one effect however often it is repeated, and a repetition gets the first answer.
+
+An agent asks; people decide. No tool takes a due time, a default outcome, a quorum or voters, none answers or closes what somebody else has
+asked, and a question makes wait only what the run's own work consists of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+
+from activities import activity_tree, reassignment, suspension
+from activities.decision_rules import GENERAL_ROLE, DecisionRules
+from activities.exceptions import ActivityError, KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
+from activities.execution import reports
+from activities.human_tasks import approval_links, blockers, reviews, subtasks
+from activities.human_tasks.approval_links import NewApproval
+from activities.models import Activity, ApprovalLink, ToolCall
+from activities.run_tokens import RunToken
+from activities.schemas import arguments_of
+from activities.states import SETTLED, LinkKind, Status
+from tenants.context import tenant_scope
+from tenants.exceptions import LimiterUnavailable
+from tenants.limiter import Breaker, Bucket
+from tenants.models import Channel
+
+CREATE_APPROVAL = "create_approval"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool answers. `stop` tells the agent that its run is over: it will be started again when there is something new."""
+
+    body: dict[str, Any]
+    repeated: bool = field(default=False)
+
+
+def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = "") -> Answer:
+    """Do what the tool is for, once. `key` tells two calls with equal arguments apart; without it they are one.
+
+    `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`, `KeyReused`.
+    """
+    with tenant_scope(run.tenant_id):
+        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
+            return answer
+        activity_tree.lock(run.tenant_id, _moved_by(run, tool, arguments))
+        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
+            return answer  # The same call came twice at once; the lock showed us the first.
+        asking = suspension.live(run)
+        _refuse_too_many(run)
+        if tool in _ALWAYS_ASK or arguments.get("human_role"):
+            refuse_flood(asking)
+        body = _TOOLS[tool](run, arguments)
+        ToolCall.objects.create(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool,
+            digest=_digest(tool, key, arguments), arguments=_plain(arguments), answer=body,
+        )  # fmt: skip
+    return Answer(body)
+
+
+def answered_before(
+    run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = ""
+) -> Answer | None:
+    """The answer to a call of this run that has come before. Raises `KeyReused`. In the caller's `tenant_scope`."""
+    calls = ToolCall.objects.for_tenant(run.tenant_id).filter(
+        run_id=run.run_id, digest=_digest(tool, key, arguments)
+    )
+    before = calls.values("answer", "arguments").first()
+    if before is None:
+        return None
+    if before["arguments"] != _plain(arguments):
+        raise KeyReused("This Idempotency-Key was used for a different call. Use a new key.")
+    return Answer(before["answer"], repeated=True)
+
+
+def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
+    told = key or orjson.dumps(_plain(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    return hashlib.sha256(f"{tool}\x00{'key' if key else 'body'}\x00{told}".encode()).hexdigest()
+
+
+def _plain(arguments: Mapping[str, Any]) -> Any:
+    """As JSON has it."""
+    return orjson.loads(orjson.dumps(dict(arguments), default=str))
+
+
+def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+    """What the tool may move or count, to be locked before anything is written."""
+    ids: set[UUID | None] = {run.activity_id}
+    if tool in (subtasks.TOOL, reassignment.TOOL):
+        ids.add(activity_tree.tree_of(run.tenant_id, run.activity_id).root)
+    if tool == reassignment.TOOL:
+        ids |= activity_tree.ids_that_end_with(run.tenant_id, run.activity_id)
+    if tool == CREATE_APPROVAL:
+        asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
+        ids |= set(activity_tree.own_work(run.tenant_id, asking, _asked_about(run, arguments)))
+    return ids
+
+
+def _refuse_too_many(run: RunToken) -> None:
+    most = settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN
+    if ToolCall.objects.for_tenant(run.tenant_id).filter(run_id=run.run_id).count() >= most:
+        raise QuotaExceeded("tool_calls", f"A run may call tools {most} times, not more.")
+
+
+def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    resolution = blockers.report(
+        run,
+        blocker_type=arguments["type"],
+        message=arguments["message"],
+        channel_id=arguments.get("channel_id"),
+    )
+    return _waits(Status.BLOCKED, resolution)
+
+
+def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    blocking = arguments["blocking"]
+    if not blocking and (human_role := arguments.get("human_role")):
+        told = {"name": arguments["name"], "description": arguments.get("description") or ""}
+        same = same_task(suspension.live(run), human_role=human_role, **told)
+        if same is not None:
+            return _goes_on(same)
+    subtask = subtasks.create(
+        run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
+        agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"), params=arguments.get("params"),
+        options={name: arguments[name] for name in ("model", "max_turns") if name in arguments},
+    )  # fmt: skip
+    return _waits(Status.AWAITING_SUBTASK, subtask) if blocking else _goes_on(subtask)
+
+
+def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    review = reviews.request(
+        run, question=arguments["question"], content=arguments.get("content"), human_role=arguments.get("human_role")
+    )  # fmt: skip
+    return _waits(Status.AWAITING_REVIEW, review)
+
+
+def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    asking = activity_tree.lock(run.tenant_id, [run.activity_id])[run.activity_id]
+    wanted = _asked_about(run, arguments)
+    if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
+        raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
+    linked, refused = _sorted_out(asking, wanted)
+    if not linked:  # nothing would wait for the answer, so nobody is asked
+        return {**_goes_on(None), **_holding(asking, wanted, (), refused)}
+    if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
+        return {**_goes_on(same), **_holding(asking, wanted, linked, refused)}
+    new = NewApproval(
+        type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
+        human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
+    )  # fmt: skip
+    identity = f"run:{run.run_id}"
+    approval = approval_links.open_approval(
+        run.tenant_id, new, actor=identity, identity=identity, about=asking
+    )
+    approval_links.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
+    answer = _goes_on(approval)
+    if run.activity_id in linked:
+        suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
+        answer = _waits(Status.AWAITING_REVIEW, approval)
+    return {**answer, **_holding(asking, wanted, linked, refused)}
+
+
+def _asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
+    """Each once, in the order in which they were given; left out, it is the run's own activity."""
+    return list(dict.fromkeys(arguments.get("activity_ids") or [run.activity_id]))
+
+
+def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
+    return same_approval(
+        asking, kind=arguments["type"], name=arguments["title"], description=arguments.get("description") or "",
+        human_role=arguments.get("human_role") or GENERAL_ROLE, linked=linked,
+    )  # fmt: skip
+
+
+#: Neither has it begun, or an answer must come before it goes on.
+_WAITS = (Status.CREATED, Status.AWAITING_REVIEW)
+#: The same for what belongs to somebody else and for what does not exist.
+NOT_OWN = "It is not of this run's work."
+_BY_A_PERSON = "A person does it, and decides when."
+
+
+def _sorted_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
+    """Of what an agent names: what its question may be about, locked, and why it is not about the others.
+
+    That is its own activity, its subtasks at any depth, and of its pipeline run and deliverable what waits.
+    """
+    own = activity_tree.own_work(asking.tenant_id, asking, wanted)
+    rows = activity_tree.lock(asking.tenant_id, own)
+    refused = {
+        activity_id: why for activity_id, row in rows.items() if (why := _why_not(row, is_part=own[activity_id]))
+    }  # fmt: skip
+    return {pk: row for pk, row in rows.items() if pk not in refused}, refused
+
+
+def _why_not(activity: Activity, *, is_part: bool) -> str:
+    """What keeps a question of an agent from being about work that is its own; empty when nothing does."""
+    if activity.assignee_type != "agent":
+        return _BY_A_PERSON
+    if activity.status in SETTLED or (not is_part and activity.status not in _WAITS):
+        return f"It is {activity.status}."
+    return ""
+
+
+#: Why what a question is about does not wait for it alone.
+_NOT_HELD: dict[str, str] = {
+    Status.ASSIGNED: "It is {}, and goes on.",
+    Status.IN_PROGRESS: "It is {}, and goes on.",
+    Status.BLOCKED: "It is {}. It goes on when that is over and people have decided.",
+    Status.AWAITING_SUBTASK: "It is {}. It goes on when that is over and people have decided.",
+}
+
+
+def _holding(
+    asking: Activity, wanted: Sequence[UUID], linked: Iterable[UUID], refused: Mapping[UUID, str]
+) -> dict[str, Any]:
+    """What an agent is told about what it named: what waits for people now, and why the rest does not."""
+    rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
+    now = dict(rows.values_list("pk", "status"))
+    held = [pk for pk in wanted if now.get(pk) == Status.AWAITING_REVIEW]
+    reasons = {pk: _NOT_HELD.get(status, "It is {}.").format(status) for pk, status in now.items()}
+    reasons |= refused
+    return {
+        "held": [str(pk) for pk in held],
+        "not_held": [{"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held],
+    }
+
+
+def _reassign_task(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    heir = reassignment.reassign_by_agent(
+        run,
+        reason=arguments["reason"],
+        agent_role=arguments.get("agent_role"),
+        human_role=arguments.get("human_role"),
+    )
+    return _waits(Status.REASSIGNED, heir)
+
+
+def _waits(status: Status, created: UUID) -> dict[str, Any]:
+    return {"id": str(created), "status": status.value, "stop": True}
+
+
+def _goes_on(created: UUID | None) -> dict[str, Any]:
+    return {"id": str(created) if created else None, "status": Status.IN_PROGRESS.value, "stop": False}
+
+
+_TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {
+    blockers.TOOL: _report_blocker,
+    subtasks.TOOL: _create_subtask,
+    reviews.TOOL: _request_human_review,
+    CREATE_APPROVAL: _create_approval,
+    reassignment.TOOL: _reassign_task,
+}
+#: The tools that put something into the inbox in any case; the others do when they name a person.
+_ALWAYS_ASK = frozenset({blockers.TOOL, reviews.TOOL, CREATE_APPROVAL})
+NAMES = tuple(_TOOLS)
+
+
+# The one way by which an agent's call reaches a tool, whether it came over HTTP or from an adapter in a worker.
+#
+# What an agent says is untrusted: its arguments are read by the letter, and what they name must be its tenant's. Only then is it called.
+
+
+logger = logging.getLogger(__name__)
+
+
+def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answer:
+    """One call. `key` tells two calls with equal bodies apart.
+
+    Raises REST framework's `ValidationError` naming every fault of the body, `reports.RunOver`, and what `tools.call` raises.
+    """
+    try:
+        return _called_once(run, tool, body, key)
+    except (ToolRefused, QuotaExceeded) as refusal:
+        # Honest agents seldom meet these. Many of them from one role are how a hijacked one looks.
+        logger.warning(
+            "Tool refused",
+            extra={"action": "tool_refused", "tool": tool, "code": refusal.code, "run": str(run.run_id), **_quota_of(refusal)},
+        )  # fmt: skip
+        raise
+
+
+def _quota_of(refusal: ActivityError) -> dict[str, Any]:
+    """Which quota it was, if it was one."""
+    return dict(getattr(refusal, "problem_members", {}))
+
+
+def _called_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
+    refuse_hammering(run.run_id)
+    arguments = arguments_of(tool, body)
+    with tenant_scope(run.tenant_id):
+        answer = answered_before(run, tool, arguments, key=key)
+    if answer is not None:
+        return answer
+    _refuse_unknown(run, arguments)
+    try:
+        return perform(run, tool, arguments, key=key)
+    except RunSuperseded as error:
+        raise reports.run_over(run) from error
+
+
+def _refuse_unknown(run: RunToken, arguments: Mapping[str, Any]) -> None:
+    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's."""
+    with tenant_scope(run.tenant_id):
+        channel = arguments.get("channel_id")
+        if channel and not Channel.objects.for_tenant(run.tenant_id).filter(pk=channel).exists():
+            raise ToolRefused(f"There is no channel {channel}.")
+
+
+# How often the agent of one run may knock at the door of the tools, refused calls included.
+#
+# A quota counts what came of calls; a call that is refused costs statements all the same. This bound is asked of Redis alone, before
+# anything
+# else, so that an agent that repeats what is refused keeps nobody waiting. Where Redis does not answer at once, calls pass unmeasured.
+
+
+PATIENCE_SECONDS = 0.05
+_breaker = Breaker(seconds=5.0)
+
+
+def refuse_hammering(run_id: UUID) -> None:
+    """Raise `QuotaExceeded` when the run has called more often than anybody can mean."""
+    if _breaker.is_open():
+        return
+    bucket = Bucket(
+        name=f"tools:{run_id}",
+        rate=settings.ORCHESTRATOR_TOOL_RATE,
+        burst=settings.ORCHESTRATOR_TOOL_BURST,
+        timeout_seconds=PATIENCE_SECONDS,
+    )
+    try:
+        decision = bucket.take()
+    except LimiterUnavailable:
+        _breaker.trip()
+        return
+    if not decision.allowed:
+        raise QuotaExceeded("rate", "This run calls tools faster than anybody answers. Slow down.")
+
+
+# What agents may put into the inbox: so many open items for each tenant and role, and the same question only once.
+#
+# People answer questions one by one; an agent asks them by the thousand. What it asks beyond the quota is refused, so that what others
+# ask
+# stays visible. What it asks again while the first is open is that first one.
+
+
+#: What agents ask of people with tools. A gate is not among them: whoever submitted the work has asked for it.
+ASKED = (
+    LinkKind.REVIEW,
+    LinkKind.RESOLUTION,
+    LinkKind.APPROVAL,
+    LinkKind.SUBTASK,
+    LinkKind.REASSIGNED_FROM,
+)
+_OPEN = (Status.CREATED, Status.IN_PROGRESS)
+
+
+def refuse_flood(asking: Any) -> None:
+    """Raise `QuotaExceeded` when agents of the role of `asking`, a row of Activity, have put enough into the tenant's inbox.
+
+    Calls that come at once may each find the last place free, so there can be as many more as calls are under way.
+    """
+    most = settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT
+    rows = Activity.objects.for_tenant(asking.tenant_id).filter(
+        assignee_type="human",
+        status__in=_OPEN,
+        link_kind__in=ASKED,
+        parent__tenant_id=asking.tenant_id,
+        parent__agent_role=asking.agent_role,
+    )
+    if rows.order_by().values("pk")[:most].count() >= most:
+        raise QuotaExceeded(
+            "inbox", f"Agents of the role {asking.agent_role} may have {most} open questions to people."
+        )
+
+
+def same_task(asking: Activity, *, name: str, description: str, human_role: str) -> UUID | None:
+    """A person's subtask that the same activity has asked for in the same words and that is still open."""
+    return _first(asking, LinkKind.SUBTASK, name, description, human_role)
+
+
+def same_approval(
+    asking: Activity, *, kind: str, name: str, description: str, human_role: str, linked: Iterable[UUID]
+) -> UUID | None:
+    """An approval of that type over the same activities that the same activity has asked for in the same words and that is still open."""
+    found = _first(asking, LinkKind.APPROVAL, name, description, human_role, metadata__approval_type=kind)
+    if found is None:
+        return None
+    links = ApprovalLink.objects.for_tenant(asking.tenant_id).filter(approval_id=found)
+    return found if set(links.values_list("activity_id", flat=True)) == set(linked) else None
+
+
+def _first(
+    asking: Activity, kind: LinkKind, name: str, description: str, human_role: str, **more: Any
+) -> UUID | None:
+    rows = Activity.objects.for_tenant(asking.tenant_id).filter(
+        parent_id=asking.pk,
+        link_kind=kind,
+        status__in=_OPEN,
+        name=name,
+        description=description,
+        human_role=human_role,
+        **more,
+    )
+    found: UUID | None = rows.order_by("created_at").values_list("pk", flat=True).first()
+    return found

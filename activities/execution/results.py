@@ -1,0 +1,363 @@
+"""Results: what becomes of an activity when its run ends, in whatever way.
+
+Each function is one transaction. The first that gets the activity decides; a later one for the same run raises `RunSuperseded` and
+changes nothing. Slots are given back after the commit, never before: a slot that is free must be free in truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.db import close_old_connections
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from activities import (
+    activity_tree,
+    budgets,
+    dead_letter_records,
+    leases,
+    outbox,
+    relay,
+    suspension,
+    transitions,
+)
+from activities.admission import Exchange
+from activities.admission.exchange import Hold, Release
+from activities.alerts import raise_alert
+from activities.exceptions import OutOfBudget, RunSuperseded
+from activities.human_tasks import approvals
+from activities.models import Activity, ActivityRun
+from activities.models.alert import AlertKind
+from activities.models.dead_letter import BurialReason
+from activities.retry_delays import RetryPolicy
+from activities.run_tokens import RunToken
+from activities.states import BANDS
+from agents import configuration
+from agents.contracts import Completed
+from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
+from tenants import clock, outages
+from tenants.context import tenant_scope
+
+from . import sessions
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# For a result that others keep from being recorded while PostgreSQL is well: locks, deadlocks, statements that take too long.
+CONTENTION_SECONDS = 20.0
+
+
+# A shorter wait for a provider is not worth holding others back for. After the longest one somebody tries: settings may have changed.
+HOLD_FROM_SECONDS = 5.0
+HOLD_MOST_SECONDS = 60.0
+
+
+def completed(
+    run: RunToken, result: Completed, *, needs_approval: bool, has_parent: bool = False, actor: str = "worker"
+) -> transitions.Moved:
+    """Accept the output; the activity is done, or waits for its approval. `has_parent`: somebody may be woken by its end."""
+    with tenant_scope(run.tenant_id):
+        if has_parent:
+            activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
+        moved = transitions.finish(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
+            needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
+            content_type=result.output.content_type,
+        )  # fmt: skip
+        sessions.used(run, moved, result.session_id)
+        if moved.status == "awaiting_approval":
+            approvals.open_gate(moved)
+        elif moved.again:
+            outbox.go_on(moved)
+        _give_back(moved)
+        budgets.ended(run, moved, result.usage)
+    return moved
+
+
+def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
+    """Try again later when that may help and attempts are left; otherwise the activity has failed."""
+    with tenant_scope(run.tenant_id):
+        activity = suspension.live(run, with_parent=True)
+        if error.error_code == SessionInvalid.code and sessions.was_given(run):
+            return _begin_anew(run, error, actor)
+        policy = policy_of(activity)
+        if not error.uses_attempt:
+            return _wait(run, activity, error, policy, actor)
+        if error.retryable and activity.attempts < activity.max_attempts:
+            delay = policy.delay(activity.attempts)
+            if error.retry_after is not None:
+                delay = max(delay, timedelta(seconds=error.retry_after))
+            return _again(run, error, delay, actor)
+        reason = BurialReason.EXHAUSTED if error.retryable else BurialReason.PERMANENT
+        return _failed_for_good(run, as_dict(error), reason, actor)
+
+
+def _wait(
+    run: RunToken, activity: Activity, error: AgentError, policy: RetryPolicy, actor: str
+) -> transitions.Moved:
+    """Come back later without using up an attempt. Whoever refuses for too long (429) ends the work; people hear of it before."""
+    refusals = Refusals.after(activity, error)
+    told = as_dict(error) | refusals.as_dict()
+    if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
+        return _failed_for_good(run, told, BurialReason.RATE_LIMITED, actor)
+    if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
+        _tell_of_refusals(activity, refusals)
+    delay = (
+        timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
+    )
+    _hold_back_others(activity, error)
+    return _again(run, error, delay, actor, attempts=-1, told=told)
+
+
+def _hold_back_others(activity: Activity, error: AgentError) -> None:
+    """A provider has said for how long it takes nothing: the role's other work of this tenant waits in its order meanwhile, instead of
+    being started and refused one after the other. Refused work that is not urgent holds back no urgent work: there may be room for that.
+    """
+    role = activity.agent_role
+    if (
+        role is None
+        or error.held_by is None
+        or error.retry_after is None
+        or error.retry_after < HOLD_FROM_SECONDS
+    ):
+        return
+    code = "breaker_open" if error.error_code == "breaker_open" else "provider_limit"
+    urgent = activity.priority < BANDS["gated"]
+    seconds = min(error.retry_after, HOLD_MOST_SECONDS)
+    hold = Hold(activity.tenant_id, role, urgent, seconds, code, error.held_by)
+    relay.after_commit(Exchange(holds=[hold]))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How often in a row the agent or its provider has asked to come back later (429), and since when.
+
+    Kept in the activity's error, which a success, another failure and a retry by people replace: with them the row begins anew. A call
+    that was held back here, before anybody was asked, neither adds to the row nor ends it. Times are those of the runs' starts, by
+    PostgreSQL's clock.
+    """
+
+    in_a_row: int = 0
+    since: datetime | None = None
+    waited: timedelta = timedelta()
+
+    @classmethod
+    def after(cls, activity: Activity, error: AgentError) -> Refusals:
+        """With this error of the run that `activity`, its locked row, has under way."""
+        known = activity.error or {}
+        before = cls(known.get("in_a_row", 0), _moment(known.get("since")))
+        if error.nothing_sent or not isinstance(error, AgentRateLimited):
+            return before
+        began = activity.started_at or activity.assigned_at
+        since = before.since or began
+        return cls(before.in_a_row + 1, since, began - since if began and since else timedelta())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"in_a_row": self.in_a_row, "since": self.since.isoformat()} if self.since else {}
+
+    def backoff(self, policy: RetryPolicy) -> timedelta:
+        """How long until the next try when nobody says: about the policy's first delay, doubled by every further refusal."""
+        most = settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS
+        doubling = replace(
+            policy, strategy="exponential", base_seconds=max(1.0, policy.base_seconds),
+            multiplier=max(2.0, policy.multiplier), max_seconds=most, jitter=max(0.1, policy.jitter),
+        )  # fmt: skip
+        return doubling.delay(self.in_a_row)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
+    """Once a day for each role: a provider that refuses one activity mostly refuses all."""
+    since = refusals.since or clock.now()
+    raise_alert(
+        activity.tenant_id,
+        AlertKind.RATE_LIMITED,
+        f"{activity.agent_role} is asked to come back later, again and again",
+        body=f"{activity.name} was refused (429) {refusals.in_a_row} times in a row since {since:%Y-%m-%d %H:%M} UTC. It uses up no "
+        "attempt and is tried again, ever more seldom. Lower the role's rate or ask its provider for more.",
+        activity_id=activity.pk,
+        facts={"role": activity.agent_role, "in_a_row": refusals.in_a_row, "since": since},
+        dedup_key=f"rate_limited:{activity.agent_role}:{activity.started_at:%Y-%m-%d}",
+    )
+
+
+def stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> transitions.Moved:
+    """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
+
+    `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. `counts`: not when the worker
+    was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
+    """
+    lost = "The worker that ran this was lost."
+    if not counts:
+        lost = "The worker that ran this could not reach PostgreSQL for longer than its lease."
+    error = {"code": "stalled", "message": lost, "retryable": True}
+    with tenant_scope(run.tenant_id):
+        activity = suspension.live(run, with_parent=True)
+        if heard is not None and not _beats(run).filter(beats=heard).exists():
+            raise RunSuperseded(run.run_id)
+        if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
+            return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
+        moved = transitions.hand_back(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
+            error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
+        )  # fmt: skip
+        _give_back(moved)
+        outbox.go_on(moved)
+        budgets.ended(run, moved)
+    return moved
+
+
+def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
+    """Stop a run that has spent more than a budget holds; its work waits for money. Raises `RunSuperseded`.
+
+    When a worker still waits for the agent's answer, the slot is given back with that answer.
+    """
+    with tenant_scope(run.tenant_id):
+        suspension.live(run)
+        moved = transitions.hand_back(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+            error=as_dict(BudgetSpent(str(refusal))), cause=budgets.CAUSE, due_at=budgets.NEVER, attempts=-1, actor="engine",
+        )  # fmt: skip
+        outbox.go_on(moved, later=True)
+        if moved.accepted_at is not None:
+            _give_back(moved)
+        budgets.ended(run, moved)
+        budgets.note_wait(moved, refusal)
+
+
+def accepted(run: RunToken) -> None:
+    """The agent took the work and will call back; no worker waits for it any more. Raises `RunSuperseded`."""
+    with tenant_scope(run.tenant_id):
+        moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
+            pk=run.run_id, fence=run.fence, status="running", accepted_at=None
+        )
+        if not moved.update(accepted_at=Now(), worker_id=None):
+            # Its callback may have come before its own 202.
+            raise RunSuperseded(run.run_id)
+
+
+def persistently(action: Callable[[], T]) -> T:
+    """Do `action`, again while a server is away, for as long as this process holds its lease; then the error is raised.
+
+    What an agent worked for must not be lost to an outage. `action` may have happened although its answer was lost, so it must be harmless
+    to repeat: what changes a run carries its fencing number, and is superseded the second time.
+    """
+    began, pause = time.monotonic(), 0.2
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not outages.may_pass(error):
+                raise
+            contended = not outages.is_away(error) and time.monotonic() - began > CONTENTION_SECONDS
+            if contended or leases.is_over():
+                raise
+            facts = {"action": "persist_waits", "reason": type(error.__cause__ or error).__name__}
+            logger.warning("A server is away, result kept", extra=facts)
+            time.sleep(pause)
+            close_old_connections()
+            pause = min(pause * 2, 2.0)
+
+
+def overdue(timeout_seconds: int) -> AgentError:
+    """The error of an agent that did not finish in time."""
+    return RetryableAgentError(
+        f"The agent did not finish the work within {timeout_seconds} s.", code="agent_timeout"
+    )
+
+
+def policy_of(activity: Any) -> RetryPolicy:
+    """The activity's own retry settings over those of its role over the defaults."""
+    role = configuration.settings_for(activity.tenant_id, activity.agent_role)
+    return RetryPolicy.of(role.retry, activity.retry, {"max_attempts": activity.max_attempts})
+
+
+def as_dict(error: AgentError) -> dict[str, Any]:
+    shown = {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
+    return shown | ({"held_by": error.held_by} if error.held_by else {})
+
+
+def _again(
+    run: RunToken,
+    error: AgentError,
+    delay: timedelta,
+    actor: str,
+    attempts: int = 0,
+    told: Mapping[str, Any] | None = None,
+) -> transitions.Moved:
+    moved = transitions.hand_back(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        error=dict(told or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
+    )  # fmt: skip
+    outbox.go_on(moved, later=True)
+    _give_back(moved)
+    budgets.ended(run, moved)
+    return moved
+
+
+def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Moved:
+    """The agent does not know the conversation that it was given. Without one it starts again at once; that uses up no attempt."""
+    moved = transitions.hand_back(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        error=as_dict(error), cause="session", attempts=-1, actor=actor,
+    )  # fmt: skip
+    sessions.disown(run, moved)
+    _give_back(moved)
+    outbox.go_on(moved)
+    budgets.ended(run, moved)
+    return moved
+
+
+def _failed_for_good(
+    run: RunToken, error: Mapping[str, Any], reason: BurialReason, actor: str
+) -> transitions.Moved:
+    moved = transitions.apply(
+        run.activity_id,
+        "fail",
+        actor=actor,
+        run_id=run.run_id,
+        detail={"error": dict(error)},
+        error=dict(error),
+    )
+    run_status = "stalled" if reason == BurialReason.STALLED else "failed"
+    ended = transitions.end_run(
+        tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error
+    )
+    if ended:
+        relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
+    dead_letter_records.bury(moved, reason=reason, run_id=run.run_id, error=error)
+    if ended:
+        budgets.ended(run, ended)
+    return moved
+
+
+def note_late(run: RunToken, result: Completed) -> bool:
+    """Keep what an agent says after its run was over, never an output: what it consumed, and, if it put its work aside itself, its
+    session. Whether it did."""
+    with tenant_scope(run.tenant_id):
+        runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
+        aside = runs.exclude(ended_by_tool="").select_related("activity").first()
+        if aside is not None:
+            sessions.used(run, aside.activity, result.session_id)
+        if result.usage is not None:
+            budgets.count_usage(run, result.usage)
+    return aside is not None
+
+
+def _beats(run: RunToken) -> QuerySet[ActivityRun]:
+    return ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id)
+
+
+def _give_back(moved: transitions.Moved) -> None:
+    relay.after_commit(Exchange(releases=[Release(moved.id, moved.grant)]))

@@ -1,0 +1,64 @@
+"""The link of a run that goes on inside a worker: what its adapter learns is recorded at once, what its agent asks for is done.
+
+It stands where the callback API stands for agents that work elsewhere, and does the same by the same functions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
+
+from activities.exceptions import ActivityError
+from activities.run_tokens import RunToken
+from agents.contracts import ToolAnswer, ToolCall, Usage
+from agents.tools import DEFINITIONS
+
+from . import agent_tools, reports, sessions
+
+logger = logging.getLogger(__name__)
+
+_NAMES = frozenset(definition.name for definition in DEFINITIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOfRun:
+    """Of one run; each call is a transaction of its own."""
+
+    run: RunToken
+
+    def stop_reason(self) -> str | None:
+        """Why the agent shall stop. One that put its work aside may still end its call in its own time."""
+        return reports.unwanted(self.run)
+
+    def saw_session(self, session_id: str) -> None:
+        sessions.saw(self.run, session_id)
+
+    def spent(self, usage: Usage) -> str | None:
+        return reports.spent(self.run, usage)
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        reports.progressed(self.run, progress)
+
+    def call_tool(self, call: ToolCall) -> ToolAnswer:
+        """Refusals are told to the agent, so that it can do something about them; a run that is over stops."""
+        if call.name not in _NAMES:
+            return _refused("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
+        try:
+            answer = agent_tools.receive_call(self.run, call.name, dict(call.arguments), key=call.call_id)
+        except ValidationError as error:
+            return _refused(
+                "invalid_arguments", "The arguments are not what the tool takes.", faults=error.detail
+            )
+        except reports.RunOver as error:
+            return ToolAnswer({"error": error.code, "message": str(error)}, stop=True, refused=True)
+        except ActivityError as error:
+            return _refused(error.code, str(error))
+        return ToolAnswer(answer.body, stop=bool(answer.body.get("stop")))
+
+
+def _refused(code: str, message: str, **more: Any) -> ToolAnswer:
+    return ToolAnswer({"error": code, "message": message, **more}, refused=True)

@@ -1,0 +1,64 @@
+"""Work that a person does: taking it up and completing it. Whoever takes over an agent's work may approve it as it is or do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from activities import activity_tree, outputs, transitions
+from activities.exceptions import ActivityNotFound, TransitionRefused
+from activities.models import Activity
+from tenants.context import tenant_scope
+
+from . import blockers
+
+
+def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
+    """A person begins. Raises `TransitionRefused`, also for an agent's activity."""
+    with tenant_scope(tenant_id):
+        _refuse_agents(tenant_id, activity_id, "take_up")
+        transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
+        return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def complete(
+    tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
+) -> Activity:
+    """A person is done, perhaps with an output of their own. What asks for a yes or a no is decided instead.
+
+    Raises `TransitionRefused`, `ActivityNotFound`.
+    """
+    with tenant_scope(tenant_id):
+        activity = _refuse_agents(tenant_id, activity_id, "finish")
+        if activity_tree.is_decision(activity):
+            raise TransitionRefused(
+                activity_id,
+                "finish",
+                activity.status,
+                f"Activity {activity_id} asks for a decision: approve or reject it.",
+            )
+        activity_tree.lock(tenant_id, (activity_id, activity_tree.origin_of(tenant_id, activity).parent_id))
+        changes: dict[str, Any] = {
+            "decided_by": actor,
+            "decided_at": transitions.NOW,
+            "reviewer_notes": note or None,
+        }
+        if output:
+            changes["output_ref"] = outputs.keep(tenant_id, activity_id, output)
+        try:
+            transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
+        except TransitionRefused as refusal:
+            raise blockers.who_was_first(tenant_id, refusal, "completed") from refusal
+        return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:
+    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if activity is None:
+        raise ActivityNotFound(f"There is no activity {activity_id}.")
+    if activity.assignee_type != "human":
+        raise TransitionRefused(
+            activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent."
+        )
+    return activity

@@ -1,0 +1,298 @@
+"""Something is said to a session. Said twice under one `client_message_id` it is one item, however it comes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models.functions import Now
+
+from activities import activity_tree, outbox, relay
+from activities.admission import Exchange
+from activities.exceptions import MailboxFull, OtherConsumer, SubmissionRaced
+from activities.models import Activity, Mailbox, MailboxItem, Wake
+from activities.models.mailbox import ItemKind, ItemSource, ItemState
+from activities.states import BANDS, LIVE, Status, WakeReason, WakeState
+from activities.submission import NewActivity, submit
+from tenants import clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewItem:
+    """What is said. `priority` is from 0 to 9, lower first. `is_coalescable` None: unless it is a task notification.
+
+    `backoff` may have `multiplier` and `max_seconds`.
+    """
+
+    kind: str = ItemKind.MESSAGE
+    content: Any = None
+    text: str = ""
+    source: str = ItemSource.USER
+    priority: int = 5
+    run_after: datetime | None = None
+    max_attempts: int = 3
+    backoff: Mapping[str, Any] = field(default_factory=dict)
+    is_coalescable: bool | None = None
+    client_message_id: str | None = None
+    agent_role: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """The item, and whether it is new."""
+
+    item: MailboxItem
+    created: bool
+
+
+def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Mailbox:
+    """The mailbox of this key, made when there is none. Raises `OtherConsumer` when another role, or nobody in particular, consumes it."""
+    mailbox, _ = Mailbox.objects.for_tenant(tenant_id).get_or_create(
+        tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
+    )
+    if agent_role and mailbox.agent_role != agent_role:
+        consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "whoever takes from it"
+        raise OtherConsumer(f"The mailbox {key} is consumed by {consumer}, not by the agent {agent_role}.")
+    return mailbox
+
+
+def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> Posted:
+    """Put it into the mailbox, in the caller's `tenant_scope`. Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
+
+    An agent's activity is told of it in the same transaction.
+    """
+    mailbox = open_mailbox(tenant_id, key, new.agent_role)
+    if (known := _known(mailbox, new)) is not None:
+        return Posted(known, created=False)
+    if bounded:
+        _refuse_when_full(mailbox)
+    item = _item(mailbox, new)
+    MailboxItem.objects.for_tenant(tenant_id).bulk_create([item], ignore_conflicts=True)
+    stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
+    if stored is None:
+        # The same was said at the same moment, and the other has committed by now.
+        return Posted(_known(mailbox, new) or item, created=False)
+    if mailbox.agent_role:
+        deliver(mailbox, stored, actor=actor, bounded=bounded)
+    return Posted(stored, created=True)
+
+
+def _known(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
+    if new.client_message_id is None:
+        return None
+    items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
+    found: MailboxItem | None = items.filter(client_message_id=new.client_message_id).first()
+    return found
+
+
+def _refuse_when_full(mailbox: Mailbox) -> None:
+    most = settings.ORCHESTRATOR_MAILBOX_ITEMS
+    waiting = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
+        mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
+    )
+    if waiting.count() >= most:
+        raise MailboxFull(f"{most} items wait in the mailbox {mailbox.key} already.")
+
+
+def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:
+    alone = new.kind == ItemKind.TASK_NOTIFICATION
+    return MailboxItem(
+        tenant_id=mailbox.tenant_id, mailbox_id=mailbox.pk, agent_role=mailbox.agent_role, kind=new.kind, content=new.content,
+        text=new.text, source=new.source, priority=new.priority, run_after=new.run_after, due_at=new.run_after,
+        max_attempts=new.max_attempts, backoff=dict(new.backoff), client_message_id=new.client_message_id,
+        is_coalescable=not alone if new.is_coalescable is None else new.is_coalescable and not alone,
+    )  # fmt: skip
+
+
+# A mailbox's priorities, 0 to 9 with 5 in the middle, on the one scale of activities.
+
+
+MOST = 9
+
+
+def stored_priority(priority: int) -> int:
+    """0 is urgent, 5 normal, 9 background; between them in proportion."""
+    low, middle, high = BANDS["urgent"], BANDS["normal"], BANDS["background"]
+    if priority <= 5:
+        return low + (middle - low) * priority // 5
+    return middle + (high - middle) * (priority - 5) // (MOST - 5)
+
+
+# Items become wakes of an activity of the mailbox's agent, which continues the mailbox's conversation.
+#
+# What may be told together wakes one activity, the only live one of its mailbox: what comes within the window, while it waits or while it
+# runs is told in the order in which it came, by one run. Whatever comes alone has an activity of its own; the group lets one run at a
+# time.
+# The wakes are the truth: a run takes them, gives them back when it fails or is lost, and uses them up with its result.
+
+
+logger = logging.getLogger(__name__)
+
+TRIES = 5  # The activity may end between the look at it and its lock, or begin between the look and the submission.
+
+#: What the end of the activity means for what it had been told.
+_ENDS = {
+    Status.DONE: ItemState.DONE,
+    Status.APPROVED: ItemState.DONE,
+    Status.REJECTED: ItemState.DONE,  # its revision goes on with it
+    Status.REASSIGNED: ItemState.DONE,  # its heir does
+    Status.FAILED: ItemState.FAILED,
+    Status.NEEDS_REVIEW: ItemState.FAILED,
+    Status.CANCELLED: ItemState.CANCELLED,
+}
+
+
+def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = False) -> None:
+    """Have the mailbox's agent told. In the caller's `tenant_scope`; locks the live activity, if there is one.
+
+    Raises `BacklogFull` if it is `bounded`, needs an activity of its own, and there is no room for one.
+    """
+    for _ in range(TRIES):
+        activity_id = _told_with_others(mailbox, item) if item.is_coalescable else None
+        activity_id = activity_id or _told_by_itself(mailbox, item, actor, bounded)
+        if activity_id is not None:
+            item.activity_id = activity_id
+            MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk).update(activity_id=activity_id)
+            return
+    raise SubmissionRaced(
+        "The mailbox's agent began and ended at the same moment, again and again. Try again."
+    )
+
+
+def follow(ended: Any) -> None:
+    """The activity has ended, in this transaction: so have the items that it was told. What it never heard of is told to another one.
+
+    `ended` is a `transitions.Moved`.
+    """
+    if ended.mailbox_id is None:
+        return
+    items = MailboxItem.objects.for_tenant(ended.tenant_id).filter(activity_id=ended.id).order_by("pk")
+    open_ones = list(items.filter(state__in=(ItemState.PENDING, ItemState.FAILED)))
+    if not open_ones:
+        return
+    end = _ENDS[Status(ended.status)]
+    unheard = set() if end == ItemState.CANCELLED else _unheard(ended, [item.pk for item in open_ones])
+    told = [item for item in open_ones if item.pk not in unheard and item.state != end]
+    _end(ended, told, end)
+    if unheard:
+        _tell_anew(ended, [item for item in open_ones if item.pk in unheard])
+
+
+def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
+    """Join the activity that is to hear, or hears, of others. It is locked, so that its end comes before or after this."""
+    live = Activity.objects.for_tenant(item.tenant_id).filter(dedup_key=_together(mailbox), status__in=LIVE)
+    activity_id = live.values_list("pk", flat=True).first()
+    activity = activity_tree.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None
+    if activity is None or activity.status not in LIVE:
+        return None
+    _let_pass(activity)
+    if item.run_after is None:
+        _lift(activity, stored_priority(item.priority))
+    outbox.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
+    return activity.pk
+
+
+def _lift(activity: Activity, priority: int) -> None:
+    """Make a locked activity as urgent as the news; never less. Where it waits for its turn it is taken out of the order, and the offer
+    that comes with the news puts it where it belongs now."""
+    if priority >= activity.priority:
+        return
+    activity.priority = priority
+    Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(priority=priority)
+    if activity.status == Status.CREATED:
+        relay.after_commit(Exchange(withdrawals=[activity.pk]))
+
+
+def _let_pass(activity: Activity) -> None:
+    """What was said for later holds up nobody who comes meanwhile. The window, a retry and the like do: who comes goes with the others."""
+    for_later = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, run_after__gt=Now()
+    )
+    Wake.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, state=WakeState.PENDING, pk__in=for_later.values("pk"), cause="wake"
+    ).update(cause=outbox.LATER)
+
+
+def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
+    window = timedelta(milliseconds=settings.ORCHESTRATOR_MAILBOX_WINDOW_MS)
+    not_before = item.run_after or (clock.now() + window if item.is_coalescable and window else None)
+    (submitted,) = submit(
+        [
+            NewActivity(
+                name=f"{_NAMES[item.kind]} in {mailbox.key}"[:200],
+                agent_role=mailbox.agent_role,
+                priority=stored_priority(item.priority),
+                mailbox_id=mailbox.pk,
+                dedup_key=_together(mailbox) if item.is_coalescable else None,
+                group_key=f"mailbox:{mailbox.pk}",
+                not_before=not_before,
+                max_attempts=item.max_attempts,
+                retry=_retry_of(item),
+                wake_reason=WakeReason.MESSAGE,
+                wake_payload=_payload(mailbox, item),
+                wake_id=item.pk,
+            )
+        ],
+        actor=actor,
+        bounded=bounded,
+    )
+    return submitted.id if submitted.created else None
+
+
+_NAMES = {
+    "message": "Messages",
+    "task_notification": "A task has ended",
+    "approval_result": "A decision",
+    "overlay_action": "An action",
+}
+
+
+def _together(mailbox: Mailbox) -> str:
+    return f"mailbox:{mailbox.pk}"
+
+
+def _retry_of(item: MailboxItem) -> dict[str, Any]:
+    return {
+        "base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS,
+        "max_attempts": item.max_attempts,
+        **item.backoff,
+    }
+
+
+def _payload(mailbox: Mailbox, item: MailboxItem) -> dict[str, Any]:
+    return {
+        "item": str(item.pk), "mailbox": mailbox.key, "kind": item.kind, "source": item.source, "text": item.text,
+        "content": item.content,
+    }  # fmt: skip
+
+
+def _unheard(ended: Any, item_ids: Iterable[UUID]) -> set[UUID]:
+    pending = Wake.objects.for_tenant(ended.tenant_id).filter(
+        activity_id=ended.id, pk__in=list(item_ids), state=WakeState.PENDING
+    )
+    return set(pending.values_list("pk", flat=True))
+
+
+def _end(ended: Any, items: list[MailboxItem], state: ItemState) -> None:
+    if not items:
+        return
+    error = getattr(ended, "error", None) if state == ItemState.FAILED else None
+    MailboxItem.objects.for_tenant(ended.tenant_id).filter(pk__in=[item.pk for item in items]).update(
+        state=state, done_at=Now(), error=error
+    )
+    if state == ItemState.FAILED:
+        facts = {"action": "mailbox_items_failed", "activity": str(ended.id), "count": len(items)}
+        logger.warning("Items of a mailbox have failed for good", extra=facts)
+
+
+def _tell_anew(ended: Any, items: list[MailboxItem]) -> None:
+    """By another activity. Their wakes go with them, so that a retry of the one that ended does not tell them again."""
+    mailbox = Mailbox.objects.for_tenant(ended.tenant_id).get(pk=ended.mailbox_id)
+    Wake.objects.for_tenant(ended.tenant_id).filter(pk__in=[item.pk for item in items]).delete()
+    for item in items:
+        deliver(mailbox, item, actor="engine")

@@ -1,0 +1,284 @@
+"""Alerts by mail, as plain text, and digests also as HTML. EMAIL_URL says through which server.
+
+An answer of the server is final. A connection that breaks while the mail is handed over leaves open whether it arrived: `Unclear`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from smtplib import SMTPException, SMTPRecipientsRefused, SMTPResponseException
+from typing import Any, Self
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from django.core.mail import EmailMultiAlternatives, get_connection
+from django.template.loader import render_to_string
+
+from activities.models.alert import AlertKind
+from activities.notifications.targets import Target, addresses_of
+from agents import outbound
+from agents.exceptions import AgentError
+from agents.outbound import OutboundResponse
+from agents.redaction import excerpt
+from agents.retry_after import seconds_from
+from agents.webhook_signing import signed_headers
+
+
+def send_mail(message: Message, target: Target) -> None:
+    """Hand it to the mail server once. Raises a `DeliveryProblem`."""
+    if not settings.EMAIL_URL:
+        raise Refused("No mail can be sent: EMAIL_URL is not set.")
+    connection = get_connection(fail_silently=False)
+    try:
+        connection.open()
+    except (OSError, SMTPException) as error:
+        raise NotDelivered(f"The mail server could not be reached: {excerpt(str(error))}") from error
+    try:
+        connection.send_messages([composed_mail(message, target)])
+    except (SMTPRecipientsRefused, SMTPResponseException) as error:
+        raise _refusal_of_server(error) from error
+    except (OSError, SMTPException) as error:
+        raise Unclear(f"The mail server did not confirm the mail: {excerpt(str(error))}") from error
+    finally:
+        # The server has said what it has to say; how it says goodbye changes nothing.
+        with suppress(OSError, SMTPException):
+            connection.close()
+
+
+def composed_mail(message: Message, target: Target) -> EmailMultiAlternatives:
+    is_digest = message.kind == AlertKind.DIGEST
+    lines = [message.body] if is_digest else [message.title, message.body, message.footer, message.link]
+    mail = EmailMultiAlternatives(
+        subject=message.title if is_digest else f"[{message.severity}] {message.title}",
+        body="\n\n".join(line for line in lines if line) + "\n",
+        to=addresses_of(target),
+        headers={
+            # The same for every attempt, so that a mail system may recognise a repetition.
+            "Message-ID": f"<{message.delivery_id}@{urlsplit(site()).hostname}>",
+            "Auto-Submitted": "auto-generated",  # nobody's absence shall answer it
+        },
+    )
+    if is_digest:
+        mail.attach_alternative(render_to_string("mail/digest.html", dict(message.facts)), "text/html")
+    return mail
+
+
+def _refusal_of_server(error: SMTPRecipientsRefused | SMTPResponseException) -> DeliveryProblem:
+    answers = [(getattr(error, "smtp_code", 0), getattr(error, "smtp_error", ""))]
+    if isinstance(error, SMTPRecipientsRefused):
+        answers = list(error.recipients.values())
+    code, text = min(answers)  # one that may take it later is worth another try
+    shown = excerpt(text)
+    said = f"The mail server answered {code}" + (f": {shown}" if shown else ".")
+    if 400 <= code < 500:
+        return NotDelivered(said)
+    return Refused(said) if code >= 500 else Unclear(said)
+
+
+# What people read: an alert as one message, its outside text made harmless before any channel gets to see it.
+
+
+# Written out: to make it from the table of addresses, a worker would have to load every page of the site.
+PAGE = "/admin/activities/alert/{}/change/"
+LONGEST_BODY = 4_000  # more is read where the alert is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One alert for one channel. `title` is one line, `body` has line breaks and nothing else that does not print."""
+
+    delivery_id: UUID
+    alert_id: UUID
+    kind: str
+    severity: str
+    title: str
+    body: str
+    activity_id: UUID | None
+    facts: Mapping[str, Any]
+    tenant: str  # its slug
+    created_at: datetime
+    link: str  # empty when there is no page that the receiver may see
+
+    @classmethod
+    def of(cls, claim: Any) -> Self:
+        """From a row of `sql/claim_delivery.sql`."""
+        return cls(
+            delivery_id=claim.id,
+            alert_id=claim.alert_id,
+            kind=claim.kind,
+            severity=claim.severity,
+            title=excerpt(claim.title, limit=300),
+            body=printable(claim.body),
+            activity_id=claim.activity_id,
+            facts=claim.facts,
+            tenant=claim.tenant,
+            created_at=claim.created_at,
+            link="" if claim.channel_id else site() + PAGE.format(claim.alert_id),
+        )
+
+    @property
+    def footer(self) -> str:
+        """Where it comes from, in one line."""
+        about = f", activity {self.activity_id}" if self.activity_id else ""
+        return f"{self.kind}, tenant {self.tenant}{about}, {self.created_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def printable(text: str) -> str:
+    """The text with its line breaks, but without control characters and marks that reverse its direction."""
+    shown = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+    shown = shown.strip()
+    return shown if len(shown) <= LONGEST_BODY else shown[: LONGEST_BODY - 1] + "…"
+
+
+def site() -> str:
+    """Our own address, as others reach it."""
+    return settings.ORCHESTRATOR_PUBLIC_URL.rstrip("/") or f"http://127.0.0.1:{settings.PORT}"
+
+
+# Alerts for Slack, by an incoming webhook.
+#
+# Slack reads `<...>` as links and mentions, and servers that imitate it read Markdown and `@names`. Nothing of that may come out of an
+# agent's text: what could start one is escaped or broken up.
+
+
+#: Before names, between a scheme and its address, between the two halves of a Markdown link.
+_STARTS = re.compile(r"[@#](?=\w)|:(?=//)|\](?=\()")
+_BREAK = "\u200b"  # takes no room, and ends a word
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+def send_to_slack(message: Message, target: Target) -> None:
+    """Post it once. Raises a `DeliveryProblem`. Slack does not recognise repetitions."""
+    post(target, orjson.dumps(slack_payload(message)))
+
+
+def slack_payload(message: Message) -> dict[str, object]:
+    lines = [f"[{message.severity}] {message.title}", message.body, message.footer]
+    text = "\n".join(inert(line) for line in lines if line)
+    if message.link:
+        text += f"\n<{message.link}>"
+    return {
+        "text": text,
+        "mrkdwn": False,
+        "parse": "none",
+        "link_names": False,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+def inert(text: str) -> str:
+    """Text that stays text: no link, no mention, no formatting by brackets."""
+    return _STARTS.sub(lambda found: found[0] + _BREAK, text).translate(_ENTITIES)
+
+
+# Alerts to a program, signed after Standard Webhooks. `webhook-id` is that of the delivery, in every attempt: receivers recognise it.
+
+
+EVENT = "alert.raised"
+
+
+def send_to_webhook(message: Message, target: Target) -> None:
+    """Post it once. Raises a `DeliveryProblem`. May be repeated."""
+    body = orjson.dumps(webhook_payload(message))
+    headers = signed_headers(message_id=str(message.delivery_id), body=body, secrets=target.secrets)
+    post(target, body, headers)
+
+
+def webhook_payload(message: Message) -> dict[str, object]:
+    return {
+        "type": EVENT,
+        "timestamp": message.created_at,
+        "data": {
+            "id": message.alert_id,
+            "kind": message.kind,
+            "severity": message.severity,
+            "title": message.title,
+            "body": message.body,
+            "activity": message.activity_id,
+            "facts": message.facts,
+            "tenant": message.tenant,
+            "created_at": message.created_at,
+        },
+    }
+
+
+# What may come of a message that did not simply arrive. The distinction decides whether it may be repeated.
+
+
+class DeliveryProblem(Exception):
+    """A message was not, or perhaps not, delivered."""
+
+
+class Refused(DeliveryProblem):
+    """It did not arrive, and trying again would not help."""
+
+
+class NotDelivered(DeliveryProblem):
+    """It did not arrive, and may next time."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = (
+            retry_after  # seconds, as the receiver asked; nothing else may be sent there before
+        )
+
+
+class Unclear(DeliveryProblem):
+    """It may have arrived. Only a receiver that recognises repetitions may be told again."""
+
+
+# One POST to a receiver of alerts, and what its answer means.
+
+
+SECONDS = 10.0  # from the name service to the last byte; a receiver of alerts has nothing to think about
+MOST_BYTES = 64 * 1024  # of an answer that nobody needs
+
+_RETRYABLE = frozenset({408, 425, 429})
+#: The answer was a success that only its length or its encoding kept from being read.
+_ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
+
+
+def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
+    given = {
+        "Content-Type": "application/json",
+        # A reused connection may be closed under our hands, and then nobody knows whether the message arrived.
+        "Connection": "close",
+        **(headers or {}),
+    }
+    try:
+        response = outbound.send(
+            "POST",
+            target.address,
+            headers=given,
+            body=body,
+            deadline_seconds=SECONDS,
+            max_bytes=MOST_BYTES,
+        )
+    except AgentError as error:
+        if error.error_code in _ANSWERED:
+            return
+        raise _meaning_of(error) from error
+    if not 200 <= response.status < 300:
+        raise _refusal(response, target)
+
+
+def _meaning_of(error: AgentError) -> DeliveryProblem:
+    if not error.retryable:
+        return Refused(str(error))
+    return NotDelivered(str(error)) if error.nothing_sent else Unclear(str(error))
+
+
+def _refusal(response: OutboundResponse, target: Target) -> DeliveryProblem:
+    shown = excerpt(response.body, secrets=(target.address, *target.secrets))
+    message = f"The receiver answered with status {response.status}" + (f": {shown}" if shown else ".")
+    if response.status in _RETRYABLE or response.status >= 500:
+        return NotDelivered(message, retry_after=seconds_from(response.headers.get("retry-after")))
+    return Refused(message)

@@ -1,0 +1,183 @@
+"""Delivery: alerts leave the house, each at most once per channel that cannot recognise a repetition.
+
+A delivery is claimed by compare-and-set, sent while no transaction is open, and then marked. A deliverer that dies in between leaves a
+claim that nobody ends. After some minutes such a delivery is `unknown`, since it may have arrived, or is repeated if its receiver
+recognises the repetition by its `webhook-id`. What certainly did not arrive is tried again with growing delays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db import close_old_connections
+from django.db.models import F, Min, QuerySet
+from django.db.models.functions import Greatest, Now
+
+from activities.models import AlertDelivery
+from activities.models.alert import ChannelKind, DeliveryState
+from activities.retry_delays import RetryPolicy
+from agents.exceptions import ConfigurationError
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.sql import Statement
+
+from . import backends, targets
+from .backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
+from .targets import Target
+
+logger = logging.getLogger(__name__)
+
+#: Eight tries over about two hours.
+POLICY = RetryPolicy(max_attempts=8, base_seconds=10.0, multiplier=3.0, max_seconds=3600.0)
+INTERRUPTED_SECONDS = (
+    300.0  # far above what one attempt may take, so that a slow one is not mistaken for a dead one
+)
+QUIET_SECONDS = 60.0  # for so long a claim keeps others from its channel
+SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
+
+INTERRUPTED = "The process that sent it ended before it could say what came of it."
+
+#: A row of `sql/claim_delivery.sql`: the delivery with all that is needed to send it.
+Claim = Any
+
+_CLAIM = Statement.load(Path(__file__).parent.parent / "sql", "claim_delivery")
+_SENDERS: Mapping[str, Callable[[Message, Target], None]] = {
+    ChannelKind.SLACK: backends.send_to_slack,
+    ChannelKind.EMAIL: backends.send_mail,
+    ChannelKind.WEBHOOK: backends.send_to_webhook,
+}
+
+
+def waiting(kind: str) -> QuerySet[AlertDelivery]:
+    """What a deliverer of this kind would look at now, of all tenants. By the index of what is due."""
+    unfinished = AlertDelivery.objects.filter(state__in=(DeliveryState.PENDING, DeliveryState.SENDING))
+    return unfinished.filter(channel_kind=kind, next_attempt_at__lte=Now())
+
+
+def deliver_waiting(kind: str, limit: int = 50) -> int:
+    """Send what is due to channels of this kind, one after the other; returns how many were tried.
+
+    Tenants take turns, so that the many slow receivers of one do not keep the alerts of the others. Any number of processes may do
+    this at once. Never raises for what a receiver does. Not inside a transaction.
+    """
+    close_old_connections()
+    _end_interrupted(kind)
+    ends, tried, progress = time.monotonic() + SECONDS_AT_ONCE, 0, True
+    while progress:
+        progress = False
+        for tenant_id in _tenants_in_turn(kind):
+            if tried >= limit or time.monotonic() >= ends:
+                return tried
+            # None when others use the channels that are left: they go on with these.
+            if (claim := _claimed(kind, tenant_id)) is not None:
+                _deliver(claim)
+                tried, progress = tried + 1, True
+    return tried
+
+
+def send_again(delivery: AlertDelivery) -> bool:
+    """Try a delivery that has ended without success once more, on somebody's word. False if it is not in such a state any more."""
+    with tenant_scope(delivery.tenant_id):
+        ended = AlertDelivery.objects.for_tenant(delivery.tenant_id).filter(
+            pk=delivery.pk, state__in=(DeliveryState.FAILED, DeliveryState.UNKNOWN)
+        )
+        return bool(ended.update(state=DeliveryState.PENDING, next_attempt_at=Now()))
+
+
+def _end_interrupted(kind: str) -> None:
+    with system_scope():
+        interrupted = waiting(kind).filter(state=DeliveryState.SENDING)
+        if kind != ChannelKind.WEBHOOK:
+            interrupted.update(state=DeliveryState.UNKNOWN, last_error=INTERRUPTED)
+            return
+        exhausted = interrupted.filter(attempts__gte=POLICY.max_attempts)
+        exhausted.update(state=DeliveryState.FAILED, last_error=INTERRUPTED)
+        interrupted.update(state=DeliveryState.PENDING, last_error=INTERRUPTED)
+
+
+def _tenants_in_turn(kind: str) -> list[UUID]:
+    """Whose deliveries are due, the one that has waited longest first."""
+    with system_scope():
+        due = waiting(kind).values_list("tenant_id", flat=True)
+        return list(due.annotate(since=Min("next_attempt_at")).order_by("since"))
+
+
+def _claimed(kind: str, tenant_id: UUID) -> Claim | None:
+    given = {"tenant": tenant_id, "kind": kind, "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}
+    rows = _CLAIM.run(given, using=SYSTEM)
+    return rows[0] if rows else None
+
+
+def _deliver(claim: Claim) -> None:
+    sending = False
+    try:
+        message, target = Message.of(claim), _target_of(claim)
+        sending = True
+        _SENDERS[claim.channel_kind](message, target)
+    except DeliveryProblem as problem:
+        _note_problem(claim, problem)
+    except Exception as error:
+        logger.exception("Alert broke", extra={"action": "alert_broke", "delivery": str(claim.id)})
+        said = f"Our own mistake: {type(error).__name__}"
+        _note_problem(claim, Unclear(said) if sending else NotDelivered(said))
+    else:
+        _note(claim, state=DeliveryState.SENT, sent_at=Now(), last_error="")
+
+
+def _target_of(claim: Claim) -> Target:
+    if claim.channel_id is None:
+        target = targets.of_platform(claim.channel_kind)
+    elif claim.target_sealed is None:
+        target = None
+    else:
+        try:
+            target = targets.unsealed(claim.tenant_id, claim.channel_id, claim.target_sealed)
+        except ConfigurationError as error:
+            raise Refused(str(error)) from error
+    if target is None:
+        raise Refused("The channel was removed or switched off.")
+    return target
+
+
+def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
+    repeatable = claim.channel_kind == ChannelKind.WEBHOOK
+    if isinstance(problem, Unclear) and not repeatable:
+        state = DeliveryState.UNKNOWN
+    elif isinstance(problem, Refused) or claim.attempt >= POLICY.max_attempts:
+        state = DeliveryState.FAILED
+    else:
+        state = DeliveryState.PENDING
+    changes: dict[str, Any] = {"state": state, "last_error": str(problem)[:500]}
+    if state == DeliveryState.PENDING:
+        changes["next_attempt_at"] = Now() + POLICY.delay(claim.attempt)
+    facts = {"delivery": str(claim.id), "kind": claim.channel_kind, "state": state.value}
+    logger.warning("Alert not delivered", extra={"action": "alert_not_delivered", **facts})
+    _note(claim, **changes)
+    if isinstance(problem, NotDelivered) and problem.retry_after:
+        _leave_alone(claim, timedelta(seconds=problem.retry_after))
+
+
+def _note(claim: Claim, **changes: Any) -> None:
+    """Say what came of this claim, unless somebody has claimed the delivery since: then that one says it.
+
+    A deliverer so slow that it was taken for dead still knows best.
+    """
+    with tenant_scope(claim.tenant_id):
+        own = AlertDelivery.objects.for_tenant(claim.tenant_id).filter(pk=claim.id, attempts=claim.attempt)
+        own.update(**changes)
+
+
+def _leave_alone(claim: Claim, wait: timedelta) -> None:
+    """The receiver asked for a pause, and means all that would be sent there: other alerts would only use up their tries."""
+    with system_scope():
+        rows = AlertDelivery.objects.filter(state=DeliveryState.PENDING, channel_kind=claim.channel_kind)
+        if claim.channel_id is None:
+            rows = rows.filter(channel_id__isnull=True)
+        else:
+            rows = rows.filter(tenant_id=claim.tenant_id, channel_id=claim.channel_id)
+        rows.update(next_attempt_at=Greatest(F("next_attempt_at"), Now() + wait))

@@ -1,0 +1,274 @@
+"""Digests: once a day or a week a channel of mail is told what waits for people, what was done, what failed and what was spent.
+
+A digest is an alert of its own kind with one delivery, so it is sent as alerts are: claimed once, repeated while that is safe. Composing is
+one transaction that moves the channel's next time on by compare-and-set: of two composers one does it, and whoever dies has done nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from django.db.models import Count, F, Q, QuerySet
+from django.db.models.functions import Now
+from django.template.loader import render_to_string
+
+from activities.alerts import tell_channel
+from activities.dead_letters import operations
+from activities.models import Activity, Alert, DeadLetter, NotificationChannel
+from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.models.dead_letter import DeadLetterState
+from activities.notifications.backends import site
+from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import Status
+from agents.redaction import excerpt
+from tenants import clock
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Budget, Tenant
+from tenants.money import budgets, ledger
+
+# Composing: the digests that are due become alerts with one delivery each. Nothing is sent here.
+#
+# A channel that was due several times while nothing ran gets one digest, of the last whole period.
+
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 50  # of one message from the queue; then others get their turn
+
+
+def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
+    """Channels whose time has come, of all tenants in a `system_scope`."""
+    wanted = NotificationChannel.objects.filter(kind=ChannelKind.EMAIL, enabled=True, tenant__is_active=True)
+    return wanted.filter(digest_due_at__lte=Now() if now is None else now)
+
+
+def send_due(*, now: datetime | None = None) -> int:
+    """Compose what is due; returns how many digests there are to be sent now. Any number of processes may do it at once."""
+    moment = now or clock.now()
+    with system_scope():
+        rows = digests_due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
+        found = list(rows[:AT_ONCE])
+    return sum(_composed(tenant_id, channel_id, moment) for tenant_id, channel_id in found)
+
+
+def _composed(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
+    try:
+        with tenant_scope(tenant_id):
+            return _compose(tenant_id, channel_id, now)
+    except Exception:
+        # One that cannot be composed must not keep the others from it. It is due again at the next look.
+        logger.exception("Digest broke", extra={"action": "digest_broke", "channel": str(channel_id)})
+        return False
+
+
+def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
+    channel = NotificationChannel.objects.for_tenant(tenant_id).filter(pk=channel_id).first()
+    tenant = Tenant.objects.get(pk=tenant_id)
+    if channel is None or not _moved_on(channel, tenant, now):
+        return False
+    period = period_before(channel.digest, zone_of(tenant.timezone), now)
+    key = f"digest:{channel.pk}:{channel.digest}:{period.first}"
+    told = figures_of(tenant_id, period, channel.digest_roles, now=now)
+    if says_nothing(told) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
+        return False
+    told |= {"tenant": tenant.name or tenant.slug, "channel": channel.name, "digest": channel.digest}
+    told |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
+    title = f"{told['tenant']}: {channel.digest} digest, {period.in_words}"
+    body = render_to_string("mail/digest.txt", told)
+    tell_channel(
+        channel, AlertKind.DIGEST, title, body=body, facts=told, dedup_key=key, acknowledged_by="digest"
+    )
+    return True
+
+
+def _moved_on(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bool:
+    """Set the next time, if it still is the one that was seen: of two who see it due, one composes."""
+    seen = channel.digest_due_at
+    if seen is None or seen > now:
+        return False
+    following = next_due(channel.digest, zone_of(tenant.timezone), after=now)
+    rows = NotificationChannel.objects.for_tenant(tenant.pk).filter(
+        pk=channel.pk, digest=channel.digest, digest_due_at=seen
+    )
+    return bool(rows.update(digest_due_at=following))
+
+
+# What a digest tells: figures by the selectors that the API and the console use, as JSON that is ready to be read.
+#
+# Names come from clients and agents: each is cut to one line here, and escaped where it is written as HTML.
+
+
+MOST = 10  # lines of one list: a mail is an overview
+LONGEST_NAME = 100
+GOOD_ENDS = (Status.DONE, Status.APPROVED)
+
+
+def figures_of(tenant_id: UUID, period: Period, roles: Sequence[str], *, now: datetime) -> dict[str, Any]:
+    """Everything of one digest, in the caller's `tenant_scope`. `roles` narrows what waits to these human roles."""
+    return {
+        "period": period.in_words,
+        "timezone": period.zone.key,
+        "people": _people(tenant_id, period, roles, now),
+        "done": _done(tenant_id, period),
+        "failures": _failures(tenant_id, period),
+        "spend": _spend(tenant_id, period),
+    }
+
+
+def says_nothing(told: dict[str, Any]) -> bool:
+    """Nothing waits, nothing happened, nothing was spent: nobody wants to read that."""
+    return not (
+        told["people"]["count"]
+        or told["done"]["count"]
+        or told["failures"]["count"]
+        or told["failures"]["open"]
+        or told["spend"]["runs"]
+    )
+
+
+def _people(tenant_id: UUID, period: Period, roles: Sequence[str], now: datetime) -> dict[str, Any]:
+    rows: QuerySet[Any] = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE)
+    if roles:
+        rows = rows.filter(human_role__in=roles)
+    counts = rows.aggregate(count=Count("pk"), overdue=Count("pk", filter=Q(due_at__lt=now)))
+    first = rows.order_by(F("due_at").asc(nulls_last=True), "priority", "created_at", "pk")[:MOST]
+    items = [
+        {
+            "name": excerpt(item.name, limit=LONGEST_NAME),
+            "human_role": item.human_role,
+            "since": _local(item.created_at, period),
+            "due": _local(item.due_at, period) if item.due_at else None,
+            "overdue": item.due_at is not None and item.due_at < now,
+        }
+        for item in first
+    ]
+    return {**counts, "items": items, "more": counts["count"] - len(items)}
+
+
+def _done(tenant_id: UUID, period: Period) -> dict[str, Any]:
+    ended = Activity.objects.for_tenant(tenant_id).filter(
+        status__in=GOOD_ENDS, finished_at__gte=period.begins, finished_at__lt=period.ends
+    )
+    by_role = ended.order_by().values("agent_role", "human_role").annotate(count=Count("pk"))
+    found = sorted(by_role, key=lambda row: (-row["count"], row["agent_role"] or row["human_role"] or ""))
+    return {
+        "count": sum(row["count"] for row in found),
+        "by_role": [
+            {"role": row["agent_role"] or row["human_role"], "count": row["count"]} for row in found[:MOST]
+        ],
+        "more": max(0, len(found) - MOST),
+    }
+
+
+def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
+    letters = DeadLetter.objects.for_tenant(tenant_id)
+    fresh = letters.filter(created_at__gte=period.begins, created_at__lt=period.ends)
+    groups = list(operations.groups(fresh).order_by("-count", "fingerprint", "reason")[:MOST])
+    newest = letters.in_bulk([UUID(group.example) for group in groups])
+    return {
+        "count": fresh.count(),
+        "open": letters.filter(state=DeadLetterState.OPEN).count(),
+        "groups": [
+            {
+                "role": group.agent_role,
+                "count": group.count,
+                "open": group.open,
+                "example": excerpt(
+                    str(newest[UUID(group.example)].error.get("message", "")), limit=LONGEST_NAME
+                ),
+            }
+            for group in groups
+        ],
+    }
+
+
+def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
+    """By the moments of the ledger's entries; its days, which are those of UTC, only find them by their index."""
+    days = ledger.entries(tenant_id, first=period.begins.date(), last=period.ends.date())
+    spent = days.filter(at__gte=period.begins, at__lt=period.ends).aggregate(**ledger.FIGURES)
+    shown = ledger.figures_of(spent)
+    own = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST]
+    return {
+        "cost_usd": f"{shown['cost_usd']:.2f}",
+        "runs": shown["runs"],
+        "tokens": shown["input_tokens"] + shown["output_tokens"],
+        "budgets": [_budget(budget) for budget in own],
+    }
+
+
+def _budget(budget: Budget) -> dict[str, Any]:
+    budgets.roll(budget)  # as it stands today
+    share = f"{100 * budget.spent / budget.cap:.0f} %" if budget.cap else "all"
+    spent, cap = (f"{amount.normalize() + 0:f}" for amount in (budget.spent, budget.cap))
+    named = {"name": excerpt(budget.name, limit=LONGEST_NAME), "unit": budget.unit, "period": budget.period}
+    return {**named, "spent": spent, "cap": cap, "share": share}
+
+
+def _local(moment: datetime, period: Period) -> str:
+    return f"{moment.astimezone(period.zone):%Y-%m-%d %H:%M}"
+
+
+# When a digest is due, and which time it tells of: whole days and weeks of the tenant's own time zone.
+
+
+HOUR = time(7)  # before people begin their day
+DAYS = {Digest.DAILY: 1, Digest.WEEKLY: 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From the beginning of `first` to the beginning of the day after `last`, in the zone."""
+
+    first: date
+    last: date
+    zone: ZoneInfo
+
+    @property
+    def begins(self) -> datetime:
+        return datetime.combine(self.first, time(), self.zone).astimezone(UTC)
+
+    @property
+    def ends(self) -> datetime:
+        return datetime.combine(self.last + timedelta(days=1), time(), self.zone).astimezone(UTC)
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A zone that nobody knows any more is UTC: a mail at the wrong hour is better than none."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        return ZoneInfo("UTC")
+
+
+def next_due(digest: str, zone: ZoneInfo, *, after: datetime) -> datetime:
+    """The next seven o'clock of the zone later than `after`; for weekly digests that of a Monday."""
+    day = after.astimezone(zone).date()
+    while True:
+        found = datetime.combine(day, HOUR, zone).astimezone(UTC)
+        if found > after and (digest == Digest.DAILY or day.weekday() == 0):
+            return found
+        day += timedelta(days=1)
+
+
+def period_before(digest: str, zone: ZoneInfo, now: datetime) -> Period:
+    """The last whole day, or the last whole week from Monday on."""
+    today = now.astimezone(zone).date()
+    end = today if digest == Digest.DAILY else today - timedelta(days=today.weekday())
+    return Period(end - timedelta(days=DAYS[Digest(digest)]), end - timedelta(days=1), zone)
+
+
+def plan_digest(channel: NotificationChannel, timezone: str, *, now: datetime | None = None) -> None:
+    """Note on the channel, without saving it, when its next digest is due; never, when it wants none."""
+    wanted = channel.digest != Digest.OFF
+    after = now or clock.now()
+    channel.digest_due_at = next_due(channel.digest, zone_of(timezone), after=after) if wanted else None

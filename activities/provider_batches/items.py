@@ -1,0 +1,355 @@
+"""Parking: a run waits for a batch, holding no slot, with its request beside it.
+
+Work of a group keeps its slots but for the worker's seat: the group waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
+from django.db.models.functions import Now
+
+from activities import budgets, relay
+from activities.admission import Exchange
+from activities.admission.exchange import Release
+from activities.exceptions import RunSuperseded
+from activities.execution import reports, results
+from activities.models import ActivityRun, BatchItem, ProviderBatch
+from activities.models.batch import OPEN_ITEMS, BatchState, ItemState
+from activities.run_tokens import RunToken
+from agents import batches, configuration
+from agents.batches import MOST_REQUESTS, Answer
+from agents.contracts import BATCHES_OF, AgentRequest, Completed, Output, Parked
+from agents.exceptions import AgentError, LeftBatch, PermanentAgentError
+from tenants.context import system_scope, tenant_scope
+
+
+def with_history(request: AgentRequest, row: Any) -> AgentRequest:
+    """The request, with what decides whether it may wait for a batch. `row` is the claimed activity."""
+    if request.settings.adapter not in BATCHES_OF:
+        return request
+    moments = [moment for moment in (row.expires_at, row.due_at) if moment is not None]
+    moved = _moved(row)
+    begun = moved.begun if moved is not None and moved.fence == row.fence - 1 else None
+    return replace(request, wanted_by=min(moments, default=None), at_once=moved is not None, begun=begun)
+
+
+def _moved(row: Any) -> BatchItem | None:
+    """The item with which the work has left a batch, until it has come to an end or was put aside since."""
+    with tenant_scope(row.tenant_id):
+        items = BatchItem.objects.for_tenant(row.tenant_id).filter(activity_id=row.id, state=ItemState.MOVED)
+        moved: BatchItem | None = items.order_by("-fence").first()
+        if moved is None:
+            return None
+        ended_well = Q(status="completed") | ~Q(ended_by_tool="")
+        runs = ActivityRun.objects.for_tenant(row.tenant_id).filter(ended_well, activity_id=row.id)
+        return None if runs.filter(fence__gt=moved.fence).exists() else moved
+
+
+def park(run: RunToken, parked: Parked, row: Any) -> None:
+    """Keep the run's request, and let its slots go. Raises `RunSuperseded`."""
+    holds_up_group = bool(row.group_key or row.files)
+    with tenant_scope(run.tenant_id):
+        # The item first: its key locks the activity, which goes before the run.
+        BatchItem.objects.create(
+            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, briefing=run.briefing,
+            agent_role=row.agent_role, provider=parked.provider, model=parked.model, body=dict(parked.body),
+            bytes=len(orjson.dumps(parked.body)), leave_at=parked.leave_at,
+        )  # fmt: skip
+        runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(
+            pk=run.run_id, fence=run.fence, status="running", accepted_at=None
+        )
+        grants = list(runs.values_list("grant", flat=True))
+        if not runs.update(accepted_at=Now(), worker_id=None, parked=not holds_up_group):
+            raise RunSuperseded(run.run_id)
+        if not holds_up_group:
+            relay.after_commit(Exchange(releases=[Release(run.activity_id, grant) for grant in grants]))
+
+
+def token_of(item: BatchItem) -> RunToken:
+    """What proves the run of an item."""
+    return RunToken(item.tenant_id, item.activity_id, item.run_id, item.fence, item.briefing)
+
+
+def close(item: BatchItem, state: ItemState, *, begun: Mapping[str, Any] | None = None) -> bool:
+    """End an open item; False when somebody else was first. The last that its transaction locks."""
+    items = BatchItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk, state__in=OPEN_ITEMS)
+    kept = None if begun is None else dict(begun)
+    return bool(items.update(state=state, closed_at=Now(), body=None, begun=kept))
+
+
+# What parked work waits for, as people are told.
+
+
+def waiting_items(tenant_id: UUID, activity_ids: Iterable[UUID]) -> dict[UUID, BatchItem]:
+    """The open items of these activities, with their batches. In a `tenant_scope`."""
+    ids = list(activity_ids)
+    if not ids:
+        return {}
+    items = BatchItem.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state__in=OPEN_ITEMS)
+    return {item.activity_id: item for item in items.select_related("batch").defer("body", "begun")}
+
+
+def collected_with(item: BatchItem) -> int:
+    """How many items wait for the same batch, itself included. In a `tenant_scope`."""
+    lane = BatchItem.objects.for_tenant(item.tenant_id).filter(
+        provider=item.provider, model=item.model, state=ItemState.COLLECTED
+    )
+    return lane.count()
+
+
+def provider_name(provider: str) -> str:
+    """A provider by its key, without its credential."""
+    adapter, place, *_ = provider.split("|")
+    return f"{adapter} at {place}"
+
+
+def described(item: BatchItem, *, number: int | None = None) -> str:
+    """One sentence on where the item is. `number` of the collected ones is told if it is known."""
+    batch = item.batch
+    if batch is None:
+        goes = item.created_at + timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
+        so_far = "" if number is None else f" with {number} of {settings.ORCHESTRATOR_BATCH_SIZE}"
+        return f"It waits for a batch, collected{so_far}; the batch goes out at {_shown(goes)} at the latest."
+    if batch.state == BatchState.SENT:
+        since = "" if batch.sent_at is None else f", which was sent at {_shown(batch.sent_at)}"
+        return f"It is one of {batch.size} in the batch {batch.external_id}{since}; the provider answers within a day."
+    return f"It is one of {batch.size} in a batch that is being sent."
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# Settling: what an answer, or its lack, means for the run of an item.
+#
+# The run's end and the item's are one transaction. A run that is over already takes no answer; what that has cost is counted all the
+# same.
+
+
+ACTOR = "engine"
+
+
+def settle_item(item: BatchItem, answer: Answer) -> None:
+    """Take an answer in. Nothing happens the second time."""
+    if item.state not in OPEN_ITEMS:
+        _count_late(item, answer)
+    elif answer.message is not None:
+        _answered(item, answer.message)
+    elif answer.error is not None:
+        fail_item(item, answer.error)
+
+
+def fail_item(item: BatchItem, error: AgentError) -> None:
+    """The item has failed; its run's retry policy decides what follows."""
+    with tenant_scope(item.tenant_id):
+        try:
+            results.failed(token_of(item), error, actor=ACTOR)
+        except RunSuperseded:
+            close(item, ItemState.DROPPED)
+        else:
+            close(item, ItemState.FAILED)
+
+
+def move_to_real_time(item: BatchItem, why: str, *, begun: Mapping[str, Any] | None = None) -> None:
+    """Let the work go on at the real-time route, at once, with `begun` if the model has said something already."""
+    run = token_of(item)
+    with tenant_scope(item.tenant_id):
+        try:
+            results.failed(run, LeftBatch(why), actor=ACTOR)
+        except RunSuperseded:
+            state, begun = ItemState.DROPPED, None
+        else:
+            state = ItemState.MOVED
+        close(item, state, begun=begun)
+    logger.info(
+        "Item left its batch", extra={"action": "batch_left", "run": str(item.run_id), "state": state.value}
+    )
+
+
+def _answered(item: BatchItem, message: Mapping[str, Any]) -> None:
+    run, usage = token_of(item), batches.usage_of(message)
+    options = configuration.settings_for(item.tenant_id, item.agent_role).adapter.options
+    with tenant_scope(item.tenant_id):
+        try:
+            completed = batches.completed_from(message, options)
+            if completed is not None:
+                _complete(item, completed)
+                return
+        except AgentError as error:
+            fail_item(item, error)
+        else:
+            move_to_real_time(
+                item, "The model's answer does not end the work; the conversation goes on.", begun=message
+            )
+        budgets.count_usage(run, usage)
+
+
+def _complete(item: BatchItem, completed: Completed) -> None:
+    try:
+        reports.complete(token_of(item), completed, actor=ACTOR)
+    except reports.OutputTooLarge as error:
+        raise PermanentAgentError(str(error), code=error.code) from error
+    except (reports.RunOver, reports.AlreadyCompleted):
+        # What it has used was counted when it was refused.
+        close(item, ItemState.DROPPED)
+    else:
+        close(item, ItemState.ANSWERED)
+
+
+def _count_late(item: BatchItem, answer: Answer) -> None:
+    """Nobody wanted the answer any more, but it has to be paid for."""
+    if item.state in (ItemState.MOVED, ItemState.DROPPED) and answer.message is not None:
+        late = Completed(Output(), batches.usage_of(answer.message))
+        results.note_late(token_of(item), late)
+
+
+# Gathering: what is collected for one provider, credential and model is bound to a batch once there is enough, or it has waited enough.
+#
+# Binding is one transaction and comes before sending, so that an item belongs to one batch whatever happens. Two who gather at once take
+# turns: the second finds less, or nothing.
+
+
+logger = logging.getLogger(__name__)
+
+LANES = 100  # of one turn
+
+
+def collected() -> QuerySet[BatchItem]:
+    """What waits for a batch, of all tenants."""
+    return BatchItem.objects.filter(state=ItemState.COLLECTED)
+
+
+def gather() -> int:
+    """Bind what is enough or old enough. Returns how many batches were made."""
+    with system_scope():
+        lanes = list(_ready()[:LANES])
+    made = 0
+    for tenant_id, provider, model in lanes:
+        while _bind(tenant_id, provider, model):
+            made += 1
+    return made
+
+
+def _ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
+    enough = (
+        Q(number__gte=_size())
+        | Q(oldest__lte=_old_enough())
+        | Q(weight__gte=settings.ORCHESTRATOR_BATCH_MAX_BYTES)
+    )
+    lanes = collected().order_by().values("tenant_id", "provider", "model")
+    counted = lanes.annotate(number=Count("id"), oldest=Min("created_at"), weight=Sum("bytes"))
+    return counted.filter(enough).order_by("oldest").values_list("tenant_id", "provider", "model")
+
+
+def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
+    """Make one batch, if there is enough for one; whether to look again."""
+    with tenant_scope(tenant_id):
+        lane = BatchItem.objects.for_tenant(tenant_id).filter(
+            provider=provider, model=model, state=ItemState.COLLECTED
+        )
+        # Locked in the order of their ids: whoever gathers at the same time waits, and finds them bound.
+        found = list(lane.order_by("id").select_for_update().only("id", "bytes", "agent_role")[: _size()])
+        if not found:
+            return False
+        if _drop_ended(tenant_id, found):
+            return True
+        fitting = _fitting(found)
+        full = len(found) == _size() or len(fitting) < len(found)
+        if not full and not lane.filter(created_at__lte=_old_enough()).exists():
+            return False
+        batch = ProviderBatch.objects.create(
+            tenant_id=tenant_id, agent_role=fitting[0].agent_role, provider=provider, model=model, size=len(fitting)
+        )  # fmt: skip
+        lane.filter(pk__in=[item.pk for item in fitting]).update(state=ItemState.BOUND, batch=batch)
+    logger.info(
+        "Batch bound",
+        extra={
+            "action": "batch_bound",
+            "batch": str(batch.pk),
+            "tenant": str(tenant_id),
+            "items": batch.size,
+        },
+    )
+    return True
+
+
+def drop_ended(tenant_id: UUID, items: QuerySet[BatchItem]) -> int:
+    """Close the open ones among the items whose runs are over. In a `tenant_scope`."""
+    live = ActivityRun.objects.for_tenant(tenant_id).filter(pk=OuterRef("run_id"), status="running")
+    return items.filter(~Exists(live)).update(state=ItemState.DROPPED, closed_at=Now(), body=None)
+
+
+def _drop_ended(tenant_id: UUID, found: Sequence[BatchItem]) -> int:
+    ids = [item.pk for item in found]
+    return drop_ended(tenant_id, BatchItem.objects.for_tenant(tenant_id).filter(pk__in=ids))
+
+
+def _fitting(found: Sequence[BatchItem]) -> Sequence[BatchItem]:
+    """As many as a batch may hold bytes of; one at least."""
+    sums = accumulate(item.bytes for item in found)
+    most = settings.ORCHESTRATOR_BATCH_MAX_BYTES
+    return [item for item, total in zip(found, sums, strict=True) if total <= most] or found[:1]
+
+
+def _size() -> int:
+    return max(1, min(settings.ORCHESTRATOR_BATCH_SIZE, MOST_REQUESTS))
+
+
+def _old_enough() -> object:
+    return Now() - timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
+
+
+# Steps: what all who look after a batch do with its rows.
+#
+# Each step is a compare-and-set from the state in which the batch was looked at; who comes second changes nothing.
+
+
+def move(batch: ProviderBatch, source: BatchState, **changes: Any) -> bool:
+    """Change the batch while it is in this state; whether it was."""
+    with tenant_scope(batch.tenant_id):
+        rows = ProviderBatch.objects.for_tenant(batch.tenant_id).filter(pk=batch.pk, state=source)
+        return bool(rows.update(**changes))
+
+
+def put_off(batch: ProviderBatch, error: AgentError) -> None:
+    """Leave the batch in its state, for as long as its provider asks or until the next look at it."""
+    wait = max(error.retry_after or 0.0, settings.ORCHESTRATOR_BATCH_POLL_SECONDS)
+    move(batch, BatchState(batch.state), due_at=after(wait), error=results.as_dict(error))
+
+
+def give_up(batch: ProviderBatch, source: BatchState, target: BatchState, error: AgentError) -> None:
+    """End the batch, and let its open items fail with the error."""
+    for item in each_open(batch):
+        fail_item(item, error)
+    move(batch, source, state=target, ended_at=Now(), error=results.as_dict(error))
+
+
+def items_of(batch: ProviderBatch) -> QuerySet[BatchItem]:
+    items: QuerySet[BatchItem] = BatchItem.objects.for_tenant(batch.tenant_id)
+    return items.filter(batch_id=batch.pk)
+
+
+def open_items(batch: ProviderBatch) -> QuerySet[BatchItem]:
+    """Those that nobody has answered or called off. In a `tenant_scope`."""
+    return items_of(batch).filter(state=ItemState.BOUND)
+
+
+def each_open(batch: ProviderBatch) -> list[BatchItem]:
+    """The open items, without what they ask."""
+    with tenant_scope(batch.tenant_id):
+        return list(open_items(batch).defer("body", "begun"))
+
+
+def after(seconds: float) -> Any:
+    """The moment so many seconds after PostgreSQL's now."""
+    return Now() + timedelta(seconds=seconds)

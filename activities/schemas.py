@@ -1,0 +1,248 @@
+"""How a question to people is asked for: due time, reminders, escalation, default outcome, quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from django.conf import settings
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from activities.decision_rules import DecisionRules, Later
+from agents import configuration
+from tenants.api.strict import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Member,
+    Number,
+    OneOf,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
+
+LONGEST_WAIT = 366 * 86_400  # seconds
+MOST_LATER = 20  # reminders, and steps of an escalation
+MOST_OPTIONS = 50
+MOST_VOTERS = 100
+
+
+class LaterSerializer(StrictSerializer):
+    """So many seconds after the question was asked."""
+
+    after_seconds = Number(min_value=0.001, max_value=LONGEST_WAIT)
+    human_role = Text(max_length=63, **OPTIONAL)
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_WAIT},
+            {
+                "type": "object",
+                "properties": {
+                    "after_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_WAIT},
+                    "human_role": {"type": "string", "maxLength": 63},
+                },
+                "required": ["after_seconds"],
+                "additionalProperties": False,
+            },
+        ]
+    }
+)
+class ReminderField(serializers.Field[Any, Any, Any, Any]):
+    """A number of seconds, or an object that also names a role."""
+
+    def to_internal_value(self, data: Any) -> Later:
+        body = LaterSerializer(data={"after_seconds": data} if not isinstance(data, Mapping) else data)
+        body.is_valid(raise_exception=True)
+        return Later(body.validated_data["after_seconds"], body.validated_data.get("human_role", ""))
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class RulesSerializer(StrictSerializer):
+    """Base of bodies that ask people for a decision."""
+
+    human_role = Text(max_length=63, **OPTIONAL)
+    due_seconds = Number(min_value=0.001, max_value=LONGEST_WAIT, **OPTIONAL)
+    reminders = serializers.ListField(child=ReminderField(), max_length=MOST_LATER, **OPTIONAL)
+    escalation = serializers.ListField(
+        child=ReminderField(),
+        max_length=MOST_LATER,
+        help_text="Who is asked next, and after how long.",
+        **OPTIONAL,
+    )
+    on_timeout = OneOf(
+        choices=["approve", "reject", "escalate"],
+        help_text="What happens when nobody has decided by the due time.",
+        **OPTIONAL,
+    )
+    quorum = Whole(min_value=1, max_value=MOST_VOTERS, help_text="So many must agree.", **OPTIONAL)
+    voters = Whole(min_value=1, max_value=MOST_VOTERS, help_text="Of so many who are asked.", **OPTIONAL)
+    self_approval = Flag(
+        help_text="Whether who asks may decide. Left out: yes for one decision, no where several must agree.",
+        **OPTIONAL,
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        faults: dict[str, Any] = {}
+        due = attrs.get("due_seconds")
+        if attrs.get("on_timeout") and due is None:
+            faults["on_timeout"] = ["needs due_seconds"]
+        if attrs.get("voters") is not None and attrs["voters"] < attrs.get("quorum", 1):
+            faults["voters"] = ["must not be fewer than quorum"]
+        for name in ("reminders", "escalation"):
+            late = [later for later in attrs.get(name, ()) if due is not None and later.after_seconds >= due]
+            if late:
+                faults[name] = [f"must come before due_seconds, which is {due:g}"]
+            times = [later.after_seconds for later in attrs.get(name, ())]
+            if any(after >= following for after, following in pairwise(times)):
+                faults[name] = ["must each come after the one before"]
+            if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
+                faults[name] = ["needs a human_role in each: who is asked then"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+class OptionsField(serializers.ListField):
+    """What may be chosen from, each once."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(child=Text(max_length=200), max_length=MOST_OPTIONS, **more)
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        options: list[str] = super().to_internal_value(data)
+        if len(set(options)) != len(options):
+            raise serializers.ValidationError(["must not have an option twice"])
+        return options
+
+
+#: The members of a body that say how people are asked.
+ABOUT_PEOPLE = (
+    "due_seconds", "reminders", "escalation", "on_timeout", "quorum", "voters", "self_approval", "options"
+)  # fmt: skip
+
+
+def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
+    """From a validated body to the rules that are frozen into the question."""
+    quorum = attrs.get("quorum", 1)
+    alone = quorum == 1 and attrs.get("voters", 1) == 1
+    return DecisionRules(
+        asked_by=asked_by,
+        due_seconds=attrs.get("due_seconds"),
+        reminders=tuple(attrs.get("reminders", ())),
+        escalation=tuple(attrs.get("escalation", ())),
+        on_timeout=attrs.get("on_timeout"),
+        quorum=quorum,
+        voters=attrs.get("voters"),
+        options=tuple(attrs.get("options", ())),
+        self_approval=attrs.get("self_approval", alone),
+    )
+
+
+# Who shall do something: exactly one of an agent's role and a person's.
+
+
+LONGEST_REASON = 2_000
+
+
+class AssigneeSerializer(StrictSerializer):
+    """Base of bodies that name who shall do something."""
+
+    assignee_type = OneOf(choices=["agent", "human"], **OPTIONAL)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        agent, human = attrs.get("agent_role"), attrs.get("human_role")
+        faults: dict[str, Any] = {}
+        if bool(agent) == bool(human):
+            faults["agent_role"] = ["exactly one of agent_role and human_role must be given"]
+        elif agent and agent not in configuration.known_roles():
+            faults["agent_role"] = [f"{agent!r} is no role of the registry"]
+        if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
+            faults["assignee_type"] = ["says something else than the role that is given"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+class ReassignmentSerializer(AssigneeSerializer):
+    """The whole work goes to somebody else."""
+
+    reason = Text(max_length=LONGEST_REASON)
+
+
+# What agents give to the tools: an object each, read by the letter.
+#
+# A question of an agent has no rules: by when, by how many and with what default it is decided is never the agent's to say.
+
+
+LONGEST_MESSAGE = 2_000
+LONGEST_TEXT = 20_000
+LONGEST_CONTENT = 200_000
+
+
+class BlockerSerializer(StrictSerializer):
+    """What holds the agent up, and cannot be removed by it."""
+
+    type = Text(
+        max_length=63, help_text="channel_auth_expired, missing_integration, api_outage, or another name."
+    )
+    message = Text(max_length=LONGEST_MESSAGE)
+    channel_id = Identifier(help_text="The channel that is concerned.", **OPTIONAL)
+
+
+class SubtaskSerializer(AssigneeSerializer):
+    """A part of the work for somebody else. A blocking one puts the asking agent's work aside until it has ended."""
+
+    name = Text(max_length=200)
+    description = Text(max_length=LONGEST_TEXT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    params = Member(**OPTIONAL)
+    model = Text(max_length=200, help_text="Instead of the role's.", **OPTIONAL)
+    max_turns = Whole(
+        min_value=1, max_value=200, help_text="Answers of its model; then it fails.", **OPTIONAL
+    )
+    blocking = Flag()
+
+
+class ReviewRequestSerializer(StrictSerializer):
+    """A question to a person in the middle of the work."""
+
+    question = Text(max_length=LONGEST_MESSAGE)
+    content = Text(max_length=LONGEST_CONTENT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+
+
+class ApprovalRequestSerializer(StrictSerializer):
+    """A decision about several activities. Left out, `activity_ids` is the agent's own."""
+
+    type = Text(max_length=63, help_text="content_direction, brand_direction, or another name.")
+    title = Text(max_length=200)
+    description = Text(max_length=LONGEST_TEXT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
+    options = OptionsField(**OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+    activity_ids = serializers.ListField(
+        child=Identifier(), max_length=settings.ORCHESTRATOR_LINKS_PER_APPROVAL, **OPTIONAL
+    )
+
+
+KINDS: dict[str, type[StrictSerializer]] = {
+    "report_blocker": BlockerSerializer,
+    "create_subtask": SubtaskSerializer,
+    "request_human_review": ReviewRequestSerializer,
+    "create_approval": ApprovalRequestSerializer,
+    "reassign_task": ReassignmentSerializer,
+}
+
+
+def arguments_of(tool: str, body: Any) -> Mapping[str, Any]:
+    """The arguments as the tool takes them. Raises REST framework's `ValidationError` naming every fault, `KeyError` for no tool."""
+    return read(KINDS[tool], body)

@@ -1,0 +1,423 @@
+"""Why an activity does not run right now: a code, and a sentence with the facts behind it.
+
+What PostgreSQL knows comes first: who must act, until when it is put off, who paused it. Only ready work is asked for in admission,
+which knows the slot that is missing. A Redis that does not answer makes the answer less exact, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import redis
+from django.db.models import Exists, OuterRef, Q
+
+from activities.exceptions import ActivityNotFound, plain
+from activities.leases import ALL
+from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
+from activities.provider_batches import items
+from activities.states import LinkKind, Status, WakeState
+from agents.models import Agent, AgentConfig
+from tenants import clock
+from tenants.context import tenant_scope
+from tenants.models import BudgetWait, Tenant
+from tenants.money import calendar
+from tenants.ttl_cache import Remembered
+
+from . import activity_tree, admission, budgets
+from .outbox import LATER
+
+QUEUED = "It is ready and will start when its turn comes."
+REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
+
+#: What must happen before an activity goes on that is in a status which something else must end.
+_ON_OTHERS = {
+    Status.AWAITING_APPROVAL: "Somebody decides about the result.",
+    Status.AWAITING_REVIEW: "Somebody reviews the work.",
+    Status.BLOCKED: "Somebody removes the blocker.",
+    Status.AWAITING_SUBTASK: "The subtask must end first.",
+}
+_OVER = {
+    Status.DONE: "It is done.",
+    Status.APPROVED: "It was approved.",
+    Status.REJECTED: "It was rejected; a revision took its place.",
+    Status.REASSIGNED: "It was reassigned; another activity took its place.",
+    Status.CANCELLED: "It was cancelled.",
+    Status.FAILED: "It has failed. An operator may try it again.",
+}
+#: Codes of a run's error that say that a provider could not take the work, and that it used up no attempt.
+_HELD_BACK = {
+    "provider_limit": ("provider_limit", "{holder} takes no more for now; the next try is at {at}."),
+    "rate_limited": ("provider_limit", "{holder} asked to come back later; the next try is at {at}."),
+    "breaker_open": (
+        "breaker_open",
+        "{holder} failed too often in a row and is left alone; the next try is at {at}.",
+    ),
+}
+_CAPPED = {
+    "group": "group_cap",
+    "files": "group_cap",
+    "pair": "tenant_cap",
+    "tenant": "tenant_cap",
+    "role": "role_cap",
+    "global": "global_cap",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`code` is None when the activity waits for nothing: it runs, or it has ended."""
+
+    code: str | None
+    detail: str
+    holder: str | None = None
+    since: datetime | None = None
+    position: int | None = None
+    estimate_seconds: float | None = None
+
+
+def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
+    """The full answer for one activity. Raises `ActivityNotFound`. Not inside a transaction: it may ask Redis."""
+    with tenant_scope(tenant_id):
+        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+        if activity is None:
+            raise ActivityNotFound(f"There is no activity {activity_id}.")
+        awaited = activity_tree.counterparts_of(tenant_id, [activity])
+        delays = _delays([activity])
+        waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
+        held = _held_back([activity], delays)
+        found = _known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
+        if (item := items.waiting_items(tenant_id, _running([activity])).get(activity_id)) is not None:
+            found = _in_batch(item, None if item.batch_id else items.collected_with(item))
+        events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
+        since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
+    if found is None:
+        found = _asked(activity)
+    return replace(found, since=(found.since or since) if found.code else None)
+
+
+def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
+    """What PostgreSQL alone knows, for a whole page of activities in a handful of queries. In the caller's `tenant_scope`.
+
+    Pauses may be a second old here: lists are read often, and pausing itself takes two seconds to act.
+    """
+    ready = [activity for activity in activities if _may_start(activity)]
+    # What has not moved since its submission still has the one wake of it, which the activity itself tells.
+    delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
+    pauses, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
+    held = _held_back(ready, delays)
+    waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
+    parked = items.waiting_items(tenant_id, _running(activities))
+    return {
+        activity.pk: _known(activity, delays, pauses, awaited, held, waits) or Waiting("queued", QUEUED)
+        for activity in activities
+    } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
+
+
+def _running(activities: Iterable[Activity]) -> list[UUID]:
+    """Those whose run an agent has accepted, or has in hand."""
+    return [
+        activity.pk
+        for activity in activities
+        if activity.status == Status.IN_PROGRESS and activity.assignee_type == "agent"
+    ]
+
+
+def _in_batch(item: BatchItem, number: int | None = None) -> Waiting:
+    return Waiting(
+        "batch",
+        items.described(item, number=number),
+        items.provider_name(item.provider),
+        since=item.created_at,
+    )
+
+
+def _may_start(activity: Activity) -> bool:
+    return activity.status == Status.CREATED and activity.assignee_type == "agent"
+
+
+def _known(
+    activity: Activity,
+    delays: Mapping[UUID, Wake],
+    pauses: Mapping[str, str],
+    awaited: Mapping[UUID, Sequence[Activity]],
+    held: Mapping[UUID, Mapping[str, Any]],
+    waits: Mapping[UUID, BudgetWait],
+) -> Waiting | None:
+    """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
+    status = Status(activity.status)
+    if status in _OVER:
+        return Waiting(None, _OVER[status])
+    if status == Status.NEEDS_REVIEW:
+        return Waiting(
+            "human", "It has failed for good: an operator tries it again or cancels it.", holder="operator"
+        )
+    if status in _ON_OTHERS:
+        return on_counterparts(activity, awaited.get(activity.pk, ()))
+    if activity.assignee_type == "human":
+        detail = "It waits to be taken up." if status == Status.CREATED else "Somebody is at work on it."
+        return Waiting(
+            "human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity)
+        )
+    if status != Status.CREATED:
+        return Waiting(None, "It is running.")
+    if (wait := waits.get(activity.pk)) is not None:
+        return _without_money(wait)
+    if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
+        return _delayed(activity, delay.due_at, delay.cause, held.get(activity.pk))
+    if (who := pauses.get(activity.agent_role or "")) is not None:
+        return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
+    return None
+
+
+def _delayed(
+    activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
+) -> Waiting:
+    seconds = max(0.0, (due_at - clock.now()).total_seconds())
+    at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
+    said = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
+    if cause == "retry" and held is not None:
+        code, words = _HELD_BACK[held["code"]]
+        holder = str(held.get("held_by") or activity.agent_role)
+        detail = words.format(holder=holder, at=said)
+        return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
+    if cause == "retry":
+        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {said}."
+        return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
+    return Waiting(
+        "not_before", f"It starts at {said} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
+    )
+
+
+def _without_money(wait: BudgetWait) -> Waiting:
+    budget = wait.budget
+    until = calendar.end_of(budget.period, budget.period_start)
+    seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
+    later = (
+        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins anew"
+    )
+    detail = (
+        f"The budget {budget.name} has no room: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
+        f" {plain(budget.reserved)} kept for what runs, {plain(wait.amount)} needed for this."
+        f" It goes on when the cap rises or running work leaves some of that{later}."
+    )
+    holder = f"budget {budget.name} ({budget.pk})"
+    return Waiting("budget", detail, holder=holder, since=wait.since, estimate_seconds=seconds)
+
+
+def _person(activity: Activity) -> str:
+    due = f", due {activity.due_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if activity.due_at else ""
+    return f"{activity.human_role}{due}"
+
+
+def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
+    """Who must act before an activity in one of the waiting statuses goes on; `awaited` is all that it waits for, as far as that is known.
+
+    It goes on when the last of them is done, so the holder names each of them.
+    """
+    status = Status(activity.status)
+    asked = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
+    own = next((item for item in awaited if item.link_kind != LinkKind.APPROVAL), None)
+    code, detail, holders = "human", _ON_OTHERS[status], []
+    if own is not None and own.assignee_type == "agent":
+        code, holders = "dependency", [f"{own.name} ({own.status})"]
+    elif own is not None and status == Status.AWAITING_SUBTASK:
+        detail, holders = "Somebody does the subtask.", [f"{own.name}: {_person(own)}"]
+    elif own is not None:
+        holders = [_person(own) if not asked else f"{own.name}: {_person(own)}"]
+    elif status == Status.AWAITING_SUBTASK:
+        code = "dependency"
+    elif asked and status == Status.AWAITING_REVIEW:
+        held = activity.started_at is None
+        detail = (
+            "It does not start before somebody has decided." if held else "Somebody decides what was asked."
+        )
+    if len(awaited) > 1:
+        detail = f"{detail} It goes on when all {len(awaited)} that it waits for are done."
+    holders += [f"{item.name}: {_person(item)}" for item in asked]
+    return Waiting(code, detail, holder="; ".join(holders) or None)
+
+
+def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
+    """Of those that may not start yet, the wake that says until when: the last one, news for later only where nothing else is."""
+    ids = [activity.pk for activity in activities if _may_start(activity)]
+    if not ids:
+        return {}
+    tenant_id = activities[0].tenant_id
+    pending = Wake.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=WakeState.PENDING)
+    found: dict[UUID, list[Wake]] = {}
+    for wake in pending.only("activity_id", "due_at", "cause").order_by("pk"):
+        found.setdefault(wake.activity_id, []).append(wake)
+    latest = {activity_id: _puts_off(of_it) for activity_id, of_it in found.items()}
+    return {activity_id: last for activity_id, last in latest.items() if last is not None}
+
+
+def _puts_off(pending: Sequence[Wake]) -> Wake | None:
+    reasons = [wake for wake in pending if wake.cause != LATER]
+    last = max((wake for wake in reasons if wake.due_at is not None), key=_due, default=None)
+    if last is not None or reasons:
+        return last
+    return min(pending, key=_due) if all(wake.due_at is not None for wake in pending) else None
+
+
+def _due(wake: Wake) -> datetime:
+    return wake.due_at or datetime.max.replace(tzinfo=UTC)
+
+
+def _held_back(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> dict[UUID, Mapping[str, Any]]:
+    """The errors of those that are put off because a provider could not take them, by activity."""
+    ids = [
+        activity.pk
+        for activity in activities
+        if activity.pk in delays and delays[activity.pk].cause == "retry"
+    ]
+    if not ids:
+        return {}
+    runs = ActivityRun.objects.for_tenant(activities[0].tenant_id).filter(activity_id__in=ids)
+    last = runs.order_by("activity_id", "-fence").distinct("activity_id").values_list("activity_id", "error")
+    return {activity_id: error for activity_id, error in last if error and error.get("code") in _HELD_BACK}
+
+
+def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
+    now = clock.now()
+    return {
+        activity.pk: Wake(due_at=activity.not_before, cause="wake")
+        for activity in activities
+        if activity.version == 1 and activity.not_before is not None and activity.not_before > now
+    }
+
+
+_recent: Remembered[dict[str, str]] = Remembered(seconds=1.0, entries=10_000)
+
+
+def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> dict[str, str]:
+    key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
+    known = _recent.recall(key)
+    return known if known is not None else _recent.keep(key, _pauses(tenant_id, activities))
+
+
+def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:
+    """Who paused the roles of these activities, by role; what is switched off counts as paused."""
+    roles = {activity.agent_role for activity in activities if _may_start(activity)}
+    if not roles:
+        return {}
+    tenant_off = Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id)
+    own_off = AgentConfig.objects.for_tenant(tenant_id).filter(
+        Q(paused=True) | Q(enabled=False), agent_id=OuterRef("role")
+    )
+    rows = Agent.objects.filter(role__in=roles).annotate(
+        tenant_off=Exists(tenant_off), own_off=Exists(own_off)
+    )
+    paused: dict[str, str] = {}
+    for agent in rows.only("role", "paused", "enabled"):
+        if agent.tenant_off:
+            paused[agent.role] = "The tenant"
+        elif agent.paused or not agent.enabled:
+            paused[agent.role] = f"The role {agent.role} for all tenants"
+        elif agent.own_off:
+            paused[agent.role] = f"The role {agent.role}"
+    return paused
+
+
+def _asked(activity: Activity) -> Waiting:
+    try:
+        standing = admission.inspect(activity.pk)
+    except admission.Closed:
+        return Waiting("queued", REBUILT)
+    except redis.RedisError:
+        return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
+    found = of_standing(standing, role=activity.agent_role or "")
+    return _behind_doors(found, activity.agent_role or "") if found.code == "no_worker" else found
+
+
+def _behind_doors(found: Waiting, role: str) -> Waiting:
+    """Where workers serve the role but take nothing new, what they say about it."""
+    closed = [
+        (worker.host, worker.closed.get(role) or worker.closed.get(ALL))
+        for worker in WorkerProcess.objects.filter(ended_at=None, roles__contains=[role]).only(
+            "host", "closed"
+        )
+    ]
+    reasons = sorted({f"{host}: {reason}" for host, reason in closed if reason})
+    if not reasons:
+        return found
+    detail = f"Every worker of the role {role} takes nothing new for now."
+    return replace(found, detail=detail, holder="; ".join(reasons[:5]))
+
+
+def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
+    """From what admission says (see admission/lua/inspect.lua) to a reason."""
+    if standing["state"] == "held":
+        return Waiting(
+            "queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0
+        )
+    if standing["state"] == "closed":
+        return Waiting("queued", REBUILT)
+    if standing["state"] != "waiting":
+        return Waiting("queued", "It is about to be offered to the workers.")
+    at, position = str(standing["at"]), int(standing["position"])
+    if at.startswith("worker:") or not standing["seats"]:
+        return Waiting("no_worker", f"No worker serves the role {role}.", position=position)
+    if at == "ready":
+        estimate = _estimate(position, standing["duration"], standing["seats"])
+        return Waiting("queued", QUEUED, _full(standing, role), position=position, estimate_seconds=estimate)
+    if "due" in standing:
+        return _late(at.partition(":")[0], position, standing, role)
+    return _capped(at, position, standing, role)
+
+
+def _late(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+    """It waits for a limit that has room again at a time that is known."""
+    seconds = float(standing["due"]) / 1000
+    said = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
+    if kind == "rate":
+        # Those before it get the tokens before its own.
+        estimate = seconds + (position - 1) / float(standing["per_second"])
+        detail = f"The rate of {role} allows its next start at {said}."
+        return Waiting(
+            "provider_limit", detail, holder=role, position=position, estimate_seconds=round(estimate, 1)
+        )
+    if kind == "starts":
+        holder = f"runaway guard: {standing['used']} of {standing['cap']} starts within a minute for {role}"
+        detail = f"As many have started within a minute as may; the next may start at {said}."
+        return Waiting(
+            "role_cap", detail, holder=holder, position=position, estimate_seconds=round(seconds, 1)
+        )
+    code, words = _HELD_BACK.get(str(standing.get("code")), _HELD_BACK["provider_limit"])
+    holder = str(standing["holder"])
+    detail = words.format(holder=holder, at=said)
+    return Waiting(code, detail, holder=holder, position=position, estimate_seconds=round(seconds, 1))
+
+
+def _capped(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+    kind, cap, used = scope.partition(":")[0], int(standing.get("cap") or 0), int(standing.get("used") or 0)
+    if kind == "files":
+        detail = "Other work has some of its files, or comes before it and waits for them."
+        holder = f"activity {standing['holder']}" if standing.get("holder") else None
+        return Waiting(_CAPPED[kind], detail, holder=holder, position=position)
+    *_, group_role, group = scope.split(":", 3) if kind == "group" else ("", "")
+    whose = {
+        "group": f"{'all roles' if group_role == '*' else role} in the group {group}",
+        "tenant": "this tenant",
+        "role": f"{role} over all tenants",
+        "global": "all roles together",
+    }.get(kind, role)
+    if cap <= 0:
+        return Waiting("paused", "Its limit is 0; nothing new starts.", holder=whose, position=position)
+    return Waiting(
+        _CAPPED[kind], "As many run as may run at once.", holder=f"{used} of {cap} running for {whose}", position=position,
+        estimate_seconds=_estimate(position, standing["duration"], cap),
+    )  # fmt: skip
+
+
+def _full(standing: Mapping[str, Any], role: str) -> str | None:
+    taken, seats = int(standing["taken"]), int(standing["seats"])
+    return f"{taken} of {seats} seats taken at the workers of {role}" if taken >= seats else None
+
+
+def _estimate(position: int, duration: float, at_once: int) -> float:
+    """Those before it, and itself, in rounds of as many as run at once, each as long as the tenant's own work of the role takes."""
+    return round(position * float(duration) / max(1, int(at_once)), 1)

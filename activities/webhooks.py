@@ -1,0 +1,396 @@
+"""Webhooks: events of a tenant, sent to programs outside, signed after Standard Webhooks and repeated until they are taken.
+
+Whoever numbers an event writes a delivery for each webhook that wants it, in the same transaction (`tenants/events/sql/number.sql`).
+Deliverers carry them out from a queue, with no transaction open. A delivery may arrive twice and always has the same `webhook-id`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import close_old_connections, connections, transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
+
+from activities.alerts import raise_alert
+from activities.exceptions import ActivityError
+from activities.models.alert import AlertKind
+from agents import credentials, outbound, webhook_signing
+from agents.exceptions import AgentError, ConfigurationError
+from agents.redaction import excerpt
+from agents.retry_after import seconds_from
+from agents.webhook_signing import signed_headers
+from tenants import clock
+from tenants.api.renderers import dumps
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.events.log import body_of
+from tenants.models.events import Event, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
+from tenants.sql import Statement
+
+# What comes of an attempt: the delivery is marked or waits for its next try, and the webhook is trusted more or less.
+#
+# Retries follow the schedule that Standard Webhooks recommends. A webhook whose attempts fail is left alone for a pause that doubles, and
+# is
+# switched off when nothing was delivered for days, or when its receiver says that it is gone; people are told by an alert.
+
+
+#: Seconds after each failed attempt but the last: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
+SCHEDULE = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+LONGEST_PAUSE = 300  # seconds; how long a receiver that is back waits for its events at most
+NOT_KEPT = "The event is no longer kept."
+
+
+def note_outcome(claim: Any, outcome: Outcome) -> None:
+    """Say what came of the claim, unless it was claimed anew since."""
+    with tenant_scope(claim.tenant_id):
+        own = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
+            pk=claim.id, fence=claim.fence, state=WebhookDeliveryState.SENDING
+        )
+        facts = {
+            "response_status": outcome.status,
+            "duration_ms": outcome.milliseconds,
+            "error": outcome.error[:500],
+        }
+        if not own.update(**facts, **_next(claim, outcome)):
+            return
+        if outcome.error == NOT_KEPT:
+            return  # which says nothing about the receiver
+        endpoint = WebhookEndpoint.objects.for_tenant(claim.tenant_id).filter(pk=claim.endpoint_id)
+        if outcome.taken:
+            endpoint.exclude(failures=0).update(failures=0, failing_since=None, paused_until=None)
+            return
+        _distrust(claim, outcome, endpoint)
+
+
+def _next(claim: Any, outcome: Outcome) -> dict[str, Any]:
+    if outcome.taken:
+        return {"state": WebhookDeliveryState.DELIVERED, "ended_at": Now()}
+    if claim.attempts > len(SCHEDULE) or outcome.is_gone or outcome.error == NOT_KEPT:
+        return {"state": WebhookDeliveryState.FAILED, "ended_at": Now()}
+    wait = max(SCHEDULE[claim.attempts - 1], outcome.retry_after or 0)
+    return {"state": WebhookDeliveryState.PENDING, "next_attempt_at": Now() + timedelta(seconds=wait)}
+
+
+def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
+    pause = max(min(2 ** min(claim.failures, 20), LONGEST_PAUSE), outcome.retry_after or 0)
+    endpoint.update(
+        failures=F("failures") + 1,
+        failing_since=Coalesce("failing_since", Now()),
+        paused_until=Now() + timedelta(seconds=pause),
+    )
+    facts = {"webhook": str(claim.endpoint_id), "status": outcome.status, "attempt": claim.attempts}
+    logger.warning("Webhook not delivered", extra={"action": "webhook_not_delivered", **facts})
+    if outcome.is_gone:
+        _switch_off(claim, endpoint, OffReason.GONE, "The receiver says that it is gone (status 410).")
+        return
+    days = settings.ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS
+    too_long = endpoint.filter(failing_since__lte=clock.now() - timedelta(days=days))
+    _switch_off(
+        claim, too_long, OffReason.FAILING, f"Nothing was delivered for {days:g} days. {outcome.error}"
+    )
+
+
+def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
+    """Once, whoever comes to it at the same time; what waits is dropped."""
+    if not endpoint.filter(enabled=True).update(enabled=False, off_reason=reason, version=F("version") + 1):
+        return
+    waiting = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
+        endpoint_id=claim.endpoint_id, state=WebhookDeliveryState.PENDING
+    )
+    dropped = waiting.update(state=WebhookDeliveryState.DROPPED, ended_at=Now())
+    raise_alert(
+        claim.tenant_id,
+        AlertKind.WEBHOOK_OFF,
+        "A webhook was switched off",
+        body=f"{why} {dropped} deliveries were dropped; they can be sent again. Change the webhook to switch it on.",
+        facts={"webhook": claim.endpoint_id, "reason": reason.value, "dropped": dropped},
+    )
+
+
+# Delivery: what is due leaves the house, each webhook in a lane of its own.
+#
+# A delivery is claimed under the lock of its webhook, sent with no transaction open, and then marked. One whose deliverer died is
+# claimed again when its lease is over, so it may arrive twice, under the same `webhook-id`; whoever was taken for dead says nothing any
+# more.
+#
+# Webhooks whose last attempt failed are looked after apart from the others, by a few deliverers, and are left alone for a growing pause.
+# So dead receivers, however many events wait for them, keep nobody waiting but themselves.
+
+
+logger = logging.getLogger(__name__)
+
+SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
+LEASE_SECONDS = 60.0  # beyond what an attempt may take
+HANGING_SECONDS = 2.0  # a receiver with an attempt that is under way for longer gets no second one meanwhile
+TROUBLED_AT_ONCE = 4  # deliverers of all workers together for webhooks whose last attempt failed
+TROUBLED_LOCK = 0x77686B00  # "whk"; advisory locks from here on
+
+#: A row of `sql/claim_webhook.sql`: the delivery with all that is needed to send it.
+Claim = Any
+
+_FOLDER = Path(__file__).parent / "sql"
+_IN_TURN, _LOCK_LANE, _CLAIM = (
+    Statement.load(_FOLDER, name) for name in ("webhooks_in_turn", "lock_webhook", "claim_webhook")
+)
+UNFINISHED = (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING)
+
+
+def deliveries_waiting(*, troubled: bool) -> QuerySet[WebhookEndpoint]:
+    """The webhooks that have something due, of all tenants; `troubled` are those whose last attempt failed."""
+    due = WebhookDelivery.objects.filter(
+        endpoint_id=OuterRef("pk"), state__in=UNFINISHED, next_attempt_at__lte=Now()
+    )
+    ready = Q(paused_until=None) | Q(paused_until__lte=Now())
+    rows = WebhookEndpoint.objects.filter(ready, Exists(due), enabled=True)
+    return rows.filter(failures__gt=0) if troubled else rows.filter(failures=0)
+
+
+def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
+    """Send what is due, one webhook after the other in turn; returns how many were tried.
+
+    Any number of processes may do this at once. Never raises for what a receiver does. Not inside a transaction.
+    """
+    close_old_connections()
+    with _allowed(troubled) as allowed:
+        return _deliver_in_turn(troubled, limit) if allowed else 0
+
+
+def _deliver_in_turn(troubled: bool, limit: int) -> int:
+    ends, tried, progress = time.monotonic() + SECONDS_AT_ONCE, 0, True
+    while progress:
+        progress = False
+        for row in _IN_TURN.run({"troubled": troubled}, using=SYSTEM):
+            if tried >= limit or time.monotonic() >= ends:
+                return tried
+            # None when others use the lane: they go on with it.
+            if (claim := claimed(row.id)) is not None:
+                deliver(claim)
+                tried, progress = tried + 1, True
+    return tried
+
+
+def claimed(endpoint_id: UUID) -> Claim | None:
+    """The delivery of this webhook that has waited longest, now this process's to send."""
+    given = {
+        "endpoint": endpoint_id,
+        "lane": settings.ORCHESTRATOR_WEBHOOK_LANE,
+        "lease": settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + LEASE_SECONDS,
+        "hanging": HANGING_SECONDS,
+    }
+    with transaction.atomic(using=SYSTEM):
+        # Lock before reading: two claims at once would each count the lane without the other.
+        if not _LOCK_LANE.run(given, using=SYSTEM):
+            return None
+        rows = _CLAIM.run(given, using=SYSTEM)
+    return rows[0] if rows else None
+
+
+def deliver(claim: Claim) -> None:
+    """Send what was claimed, and say what came of it."""
+    note_outcome(claim, _attempted(claim))
+
+
+def _attempted(claim: Claim) -> Outcome:
+    if claim.event_number is not None and claim.event_kind is None:
+        return Outcome(False, None, 0, NOT_KEPT)
+    try:
+        secrets = secrets_in_force(
+            claim.tenant_id, claim.endpoint_id, claim.secret_sealed, claim.previous_until
+        )
+        return post(claim.url, body_of(claim), message_id=str(claim.id), secrets=secrets)
+    except ConfigurationError as error:
+        return Outcome(False, None, 0, str(error))
+    except Exception as error:
+        logger.exception("Webhook broke", extra={"action": "webhook_broke", "delivery": str(claim.id)})
+        return Outcome(False, None, 0, f"Our own mistake: {type(error).__name__}")
+
+
+@contextmanager
+def _allowed(troubled: bool) -> Iterator[bool]:
+    """Whether one more deliverer may look after webhooks in trouble. The lock ends with its connection, so a dead one holds none."""
+    if not troubled:
+        yield True
+        return
+    with connections[SYSTEM].cursor() as cursor:
+        held = None
+        for place in range(TROUBLED_LOCK, TROUBLED_LOCK + TROUBLED_AT_ONCE):
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", [place])
+            if cursor.fetchone()[0]:
+                held = place
+                break
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            with system_scope(), connections[SYSTEM].cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [held])
+
+
+# One attempt: the event is posted, and the answer, or its absence, has a meaning.
+
+
+MOST_BYTES = 64 * 1024  # of an answer that nobody needs
+GONE = 410
+
+#: The answer was a success that only its length or its encoding kept from being read.
+_ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one attempt. Without a `status` there was no answer; `retry_after` is in seconds, as the receiver asked."""
+
+    taken: bool
+    status: int | None
+    milliseconds: int
+    error: str = ""
+    retry_after: float | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return self.status == GONE
+
+
+def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequence[str]) -> Outcome:
+    """Post it once. Never raises for what the receiver or the network does; redirects are not followed. Not inside a transaction."""
+    body = dumps(content)
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "orchestrator-webhooks/1",
+        # A reused connection may be closed under our hands, which would cost an attempt.
+        "Connection": "close",
+        **signed_headers(message_id=message_id, body=body, secrets=secrets),
+    }
+    began = time.monotonic()
+    try:
+        answer = outbound.send(
+            "POST",
+            url,
+            headers=headers,
+            body=body,
+            deadline_seconds=settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS,
+            max_bytes=MOST_BYTES,
+        )
+    except AgentError as error:
+        taken = error.error_code in _ANSWERED
+        return Outcome(taken, None, _since(began), "" if taken else excerpt(str(error), secrets=secrets))
+    if 200 <= answer.status < 300:
+        return Outcome(True, answer.status, _since(began))
+    said = excerpt(answer.body, secrets=(url, *secrets))
+    return Outcome(
+        False,
+        answer.status,
+        _since(began),
+        f"The receiver answered with status {answer.status}" + (f": {said}" if said else "."),
+        seconds_from(answer.headers.get("retry-after")),
+    )
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
+
+
+# Deliveries on somebody's word: a test, and one that has ended sent again.
+
+
+TEST = "webhook.test"
+
+
+class WebhookOff(ActivityError):
+    """The webhook is switched off, so nothing is sent there."""
+
+    code = "webhook_off"
+
+
+class DeliveryNotFound(ActivityError):
+    """The webhook has no such delivery."""
+
+    code = "not_found"
+    status = 404
+
+
+class DeliveryUnderWay(ActivityError):
+    """The delivery has not ended yet."""
+
+    code = "delivery_under_way"
+
+
+class EventNotKept(ActivityError):
+    """The event of this delivery is no longer kept, so there is nothing to send."""
+
+    code = "events_gone"
+    status = 410
+
+
+def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
+    """Have a message sent that says nothing. In the caller's `tenant_scope`. Raises `WebhookOff`."""
+    _refuse_off(endpoint)
+    return WebhookDelivery.objects.create(tenant_id=endpoint.tenant_id, endpoint=endpoint, kind=TEST)
+
+
+def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
+    """Begin a delivery that has ended anew, with all its attempts, under the same `webhook-id`. In the caller's `tenant_scope`.
+
+    Raises `WebhookOff`, `DeliveryNotFound`, `DeliveryUnderWay` or `EventNotKept`.
+    """
+    _refuse_off(endpoint)
+    own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
+    found: WebhookDelivery | None = own.select_for_update().first()
+    if found is None:
+        raise DeliveryNotFound(f"There is no delivery {delivery_id}.")
+    if found.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
+        raise DeliveryUnderWay("The delivery is still under way.")
+    events = Event.objects.for_tenant(endpoint.tenant_id)
+    if found.event_number is not None and not events.filter(number=found.event_number).exists():
+        raise EventNotKept(f"Event {found.event_number} is no longer kept.")
+    own.update(state=WebhookDeliveryState.PENDING, attempts=0, next_attempt_at=Now(), ended_at=None)
+    found.refresh_from_db()
+    return found
+
+
+def _refuse_off(endpoint: WebhookEndpoint) -> None:
+    if not endpoint.enabled:
+        raise WebhookOff("The webhook is switched off.")
+
+
+# What a webhook is signed with. Sealed at rest, opened only to sign, shown once.
+
+
+OVERLAP = timedelta(hours=24)  # in which the receiver may take up the new secret
+
+
+def renew_secret(endpoint: WebhookEndpoint) -> str:
+    """Give the webhook a new secret, without saving it, and return it. The one before, if any, signs as well for a day."""
+    new = webhook_signing.new_secret()
+    previous = (
+        _opened(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1] if endpoint.secret_sealed else ()
+    )
+    kept = {"secrets": " ".join((new, *previous))}
+    endpoint.secret_sealed = credentials.seal(kept, context=context_of(endpoint.tenant_id, endpoint.pk))
+    endpoint.previous_until = clock.now() + OVERLAP if previous else None
+    return new
+
+
+def secrets_in_force(
+    tenant_id: UUID, endpoint_id: UUID, sealed: str, previous_until: datetime | None
+) -> tuple[str, ...]:
+    """The secrets that sign now, newest first. Raises `agents.exceptions.ConfigurationError` when the key that sealed them is gone."""
+    secrets = _opened(tenant_id, endpoint_id, sealed)
+    return secrets if previous_until is not None and previous_until > clock.now() else secrets[:1]
+
+
+def context_of(tenant_id: UUID, endpoint_id: UUID) -> str:
+    return f"webhook:{tenant_id}:{endpoint_id}:secrets"
+
+
+def _opened(tenant_id: UUID, endpoint_id: UUID, sealed: str) -> tuple[str, ...]:
+    return tuple(credentials.unseal(sealed, context=context_of(tenant_id, endpoint_id))["secrets"].split())

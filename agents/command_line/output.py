@@ -1,0 +1,246 @@
+"""An agent's standard output as a result, in one of three forms. Memory is bounded whatever it prints.
+
+    text         all of it is the output
+    json         one object: ours, `{output, usage?, session_id?}`, or the closing event of a coding agent
+    stream-json  one event per line; the session and what was spent are told as soon as they are read
+
+The events of several coding agents are understood (see docs/command-line-agents.md); unknown ones and lines that are no JSON are
+passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Protocol
+
+import orjson
+from django.conf import settings
+
+from agents.contracts import Completed, Output, RunLink, Usage
+from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
+from tenants import strict_json
+
+LONGEST_LINE = 4 * 1024 * 1024  # of an event; longer ones are passed over
+_SESSION_KEYS = ("session_id", "sessionId", "thread_id", "conversation_id")
+_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "prompt_tokens")
+_OUTPUT = ("output_tokens", "completion_tokens")
+
+
+@dataclass(slots=True)
+class Said:
+    """What the agent has made of it: a result, or its own word `error` that it failed, of the kind `kind`, or an answer at `fault`."""
+
+    result: Completed | None = None
+    fault: InvalidAnswer | None = None
+    error: str | None = None
+    kind: str = ""
+
+
+class Reader(Protocol):
+    """Takes the output as it comes. `turns` counts the model's answers, as far as they are told one by one."""
+
+    @property
+    def turns(self) -> int: ...
+
+    def feed(self, chunk: bytes) -> None: ...
+
+    def close(self) -> Said: ...
+
+
+def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Reader:
+    """`on_stop` is told when the engine answers a report of usage with a reason to stop."""
+    if form == "stream-json":
+        return Events(link, on_stop)
+    return Whole(link, as_json=form == "json")
+
+
+@dataclass(slots=True)
+class Whole:
+    """Text, or one JSON object: known when the agent has ended."""
+
+    link: RunLink
+    as_json: bool
+    kept: bytearray = field(default_factory=bytearray)
+
+    @property
+    def turns(self) -> int:
+        return 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Raises `InvalidAnswer` as soon as it is too much."""
+        self.kept += chunk
+        if len(self.kept) > settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES:
+            raise InvalidAnswer(
+                ("output", f"is larger than {settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES} bytes")
+            )
+
+    def close(self) -> Said:
+        if not self.as_json:
+            return Said(Completed(Output(content=_plain(bytes(self.kept)).strip())))
+        try:
+            return self._object()
+        except strict_json.StrictJSONError as error:
+            return Said(fault=InvalidAnswer((error.path, error.message)))
+        except InvalidAnswer as fault:
+            return Said(fault=fault)
+
+    def _object(self) -> Said:
+        answer = strict_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        if not isinstance(answer, list) and (not isinstance(answer, Mapping) or "type" not in answer):
+            return Said(completed_from(answer))
+        events = Events(self.link, lambda reason: None)
+        for event in answer if isinstance(answer, list) else [answer]:
+            events.hear(event)
+        return events.close()
+
+
+@dataclass(slots=True)
+class Events:
+    """Newline-delimited JSON."""
+
+    link: RunLink
+    on_stop: Callable[[str], None]
+    rest: bytearray = field(default_factory=bytearray)
+    skipping: bool = False
+    session: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    by_message: dict[str, Usage] = field(default_factory=dict)
+    last_text: str | None = None
+    said: Said = field(default_factory=Said)
+    answers: set[str] = field(default_factory=set)
+
+    @property
+    def turns(self) -> int:
+        return len(self.answers)
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            if not self.skipping:
+                self.rest += line
+                self._line(bytes(self.rest))
+            self.rest.clear()
+            self.skipping = False
+        self.rest += last
+        if len(self.rest) > LONGEST_LINE:
+            self.rest.clear()
+            self.skipping = True
+
+    def close(self) -> Said:
+        if self.rest and not self.skipping:
+            self._line(bytes(self.rest))
+            self.rest.clear()
+        if self.said.result is None and self.said.error is None and self.last_text is not None:
+            self.said.result = self._completed(Output(content=self.last_text))
+        return self.said
+
+    def _line(self, line: bytes) -> None:
+        try:
+            self.hear(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            return
+
+    def hear(self, event: Any) -> None:
+        """Take one event. Its session first: the work may go on for hours, or end at the next moment."""
+        if not isinstance(event, Mapping):
+            return
+        self._hear_session(event)
+        self._hear_usage(event)
+        match event.get("type"):
+            case "assistant":
+                self._hear_answer(event)
+            case "result":
+                self._hear_result(event)
+            case "item.completed":
+                item = event.get("item")
+                if isinstance(item, Mapping) and item.get("type") == "agent_message":
+                    self.last_text = _text(item.get("text"))
+            case "error" | "turn.failed":
+                fault = event.get("error")
+                message = fault.get("message") if isinstance(fault, Mapping) else event.get("message")
+                self.said = Said(error=_text(message) or "no reason given", kind="error")
+
+    def _hear_session(self, event: Mapping[str, Any]) -> None:
+        given = next((event[key] for key in _SESSION_KEYS if event.get(key)), None)
+        found = session_id_from(given, [])
+        if found and found != self.session:
+            self.session = found
+            self.link.saw_session(found)
+
+    def _hear_answer(self, event: Mapping[str, Any]) -> None:
+        """One message may come in several events."""
+        message = event.get("message")
+        if isinstance(message, Mapping) and message.get("id"):
+            self.answers.add(str(message["id"]))
+
+    def _hear_usage(self, event: Mapping[str, Any]) -> None:
+        """Messages are counted once each, however often they are told; a closing event has the total."""
+        if event.get("type") == "result":
+            found = _usage_of(event, event.get("usage") or event.get("stats"))
+        elif event.get("type") == "turn.completed":
+            found = _sum([self.usage, _usage_of(event, event.get("usage"))])
+        else:
+            message = event.get("message")
+            if not isinstance(message, Mapping) or not isinstance(message.get("usage"), Mapping):
+                return
+            self.by_message[str(message.get("id"))] = _usage_of(message, message["usage"])
+            found = _sum(list(self.by_message.values()))
+        if found is None or found in (self.usage, Usage()):
+            return
+        self.usage = found
+        if reason := self.link.spent(found):
+            self.on_stop(reason)
+
+    def _hear_result(self, event: Mapping[str, Any]) -> None:
+        text, kind = event.get("result"), str(event.get("subtype") or "")
+        if event.get("is_error") or kind.startswith("error") or event.get("status") == "error":
+            self.said = Said(error=_text(text) or kind or "no reason given", kind=kind or "error")
+            return
+        if isinstance(event.get("output"), Mapping):
+            self.said = Said(self._completed(completed_from({"output": event["output"]}).output))
+            return
+        data = event.get("structured_output", text if isinstance(text, dict | list) else None)
+        content = text if isinstance(text, str) else self.last_text if data is None else None
+        self.said = Said(self._completed(Output(content=content, data=data)))
+
+    def _completed(self, output: Output) -> Completed:
+        return Completed(output, self.usage if self.usage != Usage() else None, self.session)
+
+
+def _usage_of(event: Mapping[str, Any], usage: Any) -> Usage:
+    """As agents name it: tokens read from a cache are tokens read. What has no sense counts as not reported."""
+    counted = usage if isinstance(usage, Mapping) else {}
+    plain = {
+        "input_tokens": sum(value for key in _INPUT if type(value := counted.get(key)) is int and value > 0),
+        "output_tokens": sum(
+            value for key in _OUTPUT if type(value := counted.get(key)) is int and value > 0
+        ),
+        "cost_usd": event.get("total_cost_usd", event.get("cost_usd")),
+        "model": event.get("model"),
+    }
+    faults: list[tuple[str, str]] = []
+    found = usage_from(plain, faults)
+    if found is None or faults:
+        return replace(found or Usage(), cost_usd=None, model=None)
+    return found
+
+
+def _sum(parts: list[Usage]) -> Usage:
+    costs = [part.cost_usd for part in parts if part.cost_usd is not None]
+    return Usage(
+        input_tokens=sum(part.input_tokens for part in parts),
+        output_tokens=sum(part.output_tokens for part in parts),
+        cost_usd=sum(costs, Decimal(0)) if costs else None,
+        model=next((part.model for part in reversed(parts) if part.model), None),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _plain(text: bytes) -> str:
+    """NUL cannot be stored, and a broken character must not cost the whole output."""
+    return text.decode("utf-8", "replace").replace("\x00", "")

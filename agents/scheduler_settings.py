@@ -1,0 +1,448 @@
+"""The settings of scheduling that hold for the whole platform: the row `scheduler` of `PlatformConfig` over the defaults.
+
+`current()` is what holds now, in any process, at most a second old. `save` and `change` are the only ways to change it; they take the
+nested form of the platform's specification, in its own spelling (`httpClient.connectionPool.maxSockets`) or in ours
+(`http_client.connection_pool.max_sockets`), and keep ours.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar
+from zoneinfo import available_timezones
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from agents.contracts import HttpLimits
+from agents.models import PlatformConfig
+from tenants.context import current_alias
+
+# The keys: where each stands in the nested form, which attribute it is, and what it may be.
+
+
+DAY_MS = 86_400_000
+BACKOFFS = ("exponential", "linear", "fixed")
+CHANNELS = ("email", "slack", "webhook")
+
+
+class Unfit(ValueError):
+    """The value is none of the key's. The message completes "the key ..."."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. `fit` brings a JSON value to what is kept, or raises `Unfit`."""
+
+    path: str
+    attribute: str
+    fit: Callable[[Any], Any]
+    meaning: str
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split(".")
+
+
+def camel(name: str) -> str:
+    """The specification's spelling: max_sockets is maxSockets."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit("must be true or false")
+    return value
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def fit(value: Any) -> int:
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        if not whole or not low <= value <= high:
+            raise Unfit(f"must be a whole number from {low:,} to {high:,}")
+        return int(value)
+
+    return fit
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def fit(value: Any) -> str:
+        if value not in choices or not isinstance(value, str):
+            raise Unfit(f"must be one of {', '.join(choices)}")
+        return value
+
+    return fit
+
+
+def _zone(value: Any) -> str:
+    if not isinstance(value, str) or value not in available_timezones():
+        raise Unfit("must be the name of a time zone, such as America/New_York")
+    return value
+
+
+def _channels(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name in CHANNELS for name in value):
+        raise Unfit(f"must be a list of {', '.join(CHANNELS)}")
+    return list(dict.fromkeys(value))
+
+
+_MS = _whole(0, DAY_MS)
+_WAITED = _whole(1_000, DAY_MS)
+
+KEYS = (
+    Key("enabled", "enabled", _flag, "Whether schedules fire at all. What runs goes on."),
+    Key("timezone", "timezone", _zone, "The zone of new schedules that name none."),
+    Key(
+        "check_interval",
+        "check_interval_ms",
+        _WAITED,
+        "How often beat looks for schedules that are due, in ms.",
+    ),
+    Key(
+        "http_client.timeout",
+        "http_timeout_ms",
+        _WAITED,
+        "How long an agent may take where neither activity, schedule, agent nor tenant says so, in ms. While it is not set, "
+        "ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS holds.",
+    ),
+    Key(
+        "http_client.max_concurrent_requests",
+        "max_concurrent_requests",
+        _whole(1, 10_000),
+        "Calls that one process has under way at the same time; more wait for their turn.",
+    ),
+    Key(
+        "http_client.retry_config.max_retries",
+        "max_retries",
+        _whole(0, 49),
+        "Tries after the first one, where neither activity, agent nor tenant says so. While it is not set, there are two.",
+    ),
+    Key(
+        "http_client.retry_config.backoff",
+        "backoff",
+        _one_of(*BACKOFFS),
+        "How the wait between tries grows, where nobody says so.",
+    ),
+    Key(
+        "http_client.retry_config.delay",
+        "backoff_delay_ms",
+        _MS,
+        "The first wait between tries, in ms, where nobody says so.",
+    ),
+    Key(
+        "http_client.connection_pool.max_sockets",
+        "max_sockets",
+        _whole(1, 10_000),
+        "Connections that one process has at most, idle ones included.",
+    ),
+    Key(
+        "http_client.connection_pool.keep_alive",
+        "keep_alive",
+        _flag,
+        "Whether connections are kept for the next call.",
+    ),
+    Key(
+        "default_batch_processing.batch_size",
+        "batch_size",
+        _whole(1, 10_000),
+        "Jobs per batch, where a data source does not say batchSize.",
+    ),
+    Key(
+        "default_batch_processing.stagger_delay",
+        "stagger_delay_ms",
+        _MS,
+        "From the start of a batch to the next, in ms, where a data source does not say staggerDelay.",
+    ),
+    Key("monitoring.enabled", "monitoring_enabled", _flag, "Whether schedules report failures at all."),
+    Key(
+        "monitoring.notify_on_failure",
+        "notify_on_failure",
+        _flag,
+        "Whether people are told of a failed execution.",
+    ),
+    Key(
+        "monitoring.notification_channels",
+        "notification_channels",
+        _channels,
+        "The kinds of channels on which they are told.",
+    ),
+)
+
+
+# The nested form as people and programs write it: understood in both spellings, every fault by its path, kept in one.
+
+
+LONGEST_GUESS = 63  # characters
+MOST_FAULTS = 50
+#: What lives in tables of its own, whatever the form.
+ELSEWHERE = {
+    "schedules": "schedules never live in this configuration: they are made at /api/v1/schedules/ or in the admin",
+    "pipelines": "pipelines never live in this configuration: they are made at /api/v1/pipelines/ or in the admin",
+}
+
+Tree = dict[str, Any]
+
+
+class SettingsInvalid(Exception):
+    """The settings cannot be accepted. `faults` are pairs of path and message, the paths as they were written."""
+
+    code: ClassVar[str] = "invalid_settings"
+    status: ClassVar[int] = 400
+
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        self.faults = faults[:MOST_FAULTS]
+        super().__init__(
+            "; ".join(f"{path}: {message}" if path else message for path, message in self.faults)
+        )
+
+
+def read(given: Any) -> Tree:
+    """The same settings in the form that is kept. A member that is null counts as not given. Raises `SettingsInvalid`."""
+    faults: list[tuple[str, str]] = []
+    found: Tree = {}
+    for key, value, path in _members(given, _TREE, "", faults):
+        try:
+            put(found, key.parts, key.fit(value))
+        except Unfit as fault:
+            faults.append((path, str(fault)))
+    if faults:
+        raise SettingsInvalid(faults)
+    return found
+
+
+def nested(settings: SchedulerSettings) -> Tree:
+    """All settings in the nested form, defaults included."""
+    found: Tree = {}
+    for key in KEYS:
+        value = getattr(settings, key.attribute)
+        put(found, key.parts, list(value) if isinstance(value, tuple) else value)
+    return found
+
+
+def key_at(path: str) -> Key:
+    """The key with this path, in either spelling. Raises `SettingsInvalid`."""
+    parts = path.split(".")
+    for key in KEYS:
+        if len(parts) == len(key.parts) and all(
+            part in (own, camel(own)) for part, own in zip(parts, key.parts, strict=True)
+        ):
+            return key
+    raise SettingsInvalid([(path, _unknown(path, [key.path for key in KEYS]))])
+
+
+def put(tree: Tree, parts: list[str], value: Any) -> None:
+    """Set what stands at a path."""
+    *above, last = parts
+    for part in above:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+def value_of(text: str) -> Any:
+    """What somebody typed, as JSON if it is JSON, else as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _tree() -> Tree:
+    tree: Tree = {}
+    for key in KEYS:
+        put(tree, key.parts, key)
+    return tree
+
+
+_TREE = _tree()
+
+
+def _members(
+    given: Any, known: Tree, path: str, faults: list[tuple[str, str]]
+) -> Iterator[tuple[Key, Any, str]]:
+    if not isinstance(given, Mapping):
+        faults.append((path, "must be an object"))
+        return
+    spelt = {spelling: name for name in known for spelling in (name, camel(name))}
+    seen: dict[str, str] = {}
+    for spelling, value in given.items():
+        place = f"{path}.{spelling}" if path else str(spelling)[:100]
+        name = spelt.get(spelling)
+        if name is None:
+            faults.append((place[:200], ELSEWHERE.get(spelling) or _unknown(str(spelling), list(known))))
+        elif name in seen:
+            faults.append((place, f"is given twice, as {seen[name]} too"))
+        elif value is not None and isinstance(known[name], Key):
+            yield known[name], value, place
+        elif value is not None:
+            yield from _members(value, known[name], place, faults)
+        if name is not None:
+            seen.setdefault(name, str(spelling))
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    guess = get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= LONGEST_GUESS else []
+    return f"is no setting of scheduling{f', did you mean {guess[0]}?' if guess else ''}"
+
+
+# Changing the settings: one row, whose version counts the changes and which remembers who made the last one.
+
+
+class VersionConflict(Exception):
+    """The settings were changed since they were read."""
+
+    code: ClassVar[str] = "precondition_failed"
+    status: ClassVar[int] = 412
+
+
+def row() -> PlatformConfig:
+    """The row as it is; one that was never saved has version 0, and was changed by nobody at no time."""
+    found: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
+    never: Any = None
+    return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
+
+
+def save(given: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
+    """Replace all settings; what is left out has its default. Raises `SettingsInvalid` and `VersionConflict`."""
+    wanted = read(given)
+    with transaction.atomic(using=current_alias()):
+        found = _locked()
+        if expected_version is not None and found.version != expected_version:
+            raise VersionConflict(
+                f"The settings are at version {found.version}. Read them again and decide anew."
+            )
+        return _written(found, wanted, actor)
+
+
+def change(members: Mapping[str, Any], *, actor: str) -> PlatformConfig:
+    """Set single keys by their paths in our spelling, or with None take them back to their defaults. Raises `SettingsInvalid`."""
+    with transaction.atomic(using=current_alias()):
+        found = _locked()
+        flat = {key.path: member(found.value, key.parts) for key in KEYS} | dict(members)
+        wanted: Tree = {}
+        for path, value in flat.items():
+            if value is not None:
+                put(wanted, path.split("."), value)
+        return _written(found, read(wanted), actor)
+
+
+def _locked() -> PlatformConfig:
+    # Made first, so that two who save for the first time wait for each other as well.
+    PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
+    return PlatformConfig.objects.select_for_update().get(key=KEY)
+
+
+def _written(found: PlatformConfig, wanted: Tree, actor: str) -> PlatformConfig:
+    changed = [key.path for key in KEYS if member(found.value, key.parts) != member(wanted, key.parts)]
+    if changed or not found.version:
+        PlatformConfig.objects.filter(key=KEY).update(
+            value=wanted, version=found.version + 1, updated_by=actor[:200], updated_at=Now()
+        )
+        facts = {"action": "platform_settings_changed", "actor": actor, "keys": changed}
+        logger.info("Settings of scheduling changed", extra=facts)
+        found.refresh_from_db()
+    forget()
+    return found
+
+
+# What is in force: typed, with the defaults of the platform's specification, and remembered for a moment.
+
+
+KEY = "scheduler"
+KEPT_SECONDS = (
+    0.75  # with the second for which `agents.configuration` keeps what it read, a change acts within two
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Times in milliseconds, as their names say. `explicit` holds the attributes that the row sets; the others are defaults."""
+
+    enabled: bool = True
+    timezone: str = "America/New_York"
+    check_interval_ms: int = 60_000
+    http_timeout_ms: int = 300_000
+    max_concurrent_requests: int = 50
+    max_retries: int = 3
+    backoff: str = "exponential"
+    backoff_delay_ms: int = 5_000
+    max_sockets: int = 100
+    keep_alive: bool = True
+    batch_size: int = 10
+    stagger_delay_ms: int = 1_000
+    monitoring_enabled: bool = True
+    notify_on_failure: bool = True
+    notification_channels: tuple[str, ...] = ("email", "slack")
+    explicit: frozenset[str] = frozenset()
+
+    @property
+    def timeout_seconds(self) -> int | None:
+        """How long an agent may take where nobody else says so; None while the row does not say it either."""
+        return max(1, round(self.http_timeout_ms / 1000)) if "http_timeout_ms" in self.explicit else None
+
+    @property
+    def retry(self) -> Mapping[str, Any]:
+        """What the row says about trying again, in the terms of `activities.retry_delays`: tries after the first are one less than all."""
+        said: dict[str, dict[str, Any]] = {
+            "max_retries": {"max_attempts": self.max_retries + 1},
+            "backoff": {"strategy": self.backoff},
+            "backoff_delay_ms": {"base_seconds": self.backoff_delay_ms / 1000},
+        }
+        return {
+            name: value for key, part in said.items() if key in self.explicit for name, value in part.items()
+        }
+
+    @property
+    def http(self) -> HttpLimits:
+        """What the HTTP client of a process obeys."""
+        return HttpLimits(self.max_concurrent_requests, self.max_sockets, self.keep_alive)
+
+
+_kept: tuple[float, SchedulerSettings] | None = None
+
+
+def current() -> SchedulerSettings:
+    """The settings in force."""
+    global _kept
+    now = time.monotonic()
+    if _kept is None or now - _kept[0] > KEPT_SECONDS:
+        value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
+        _kept = (now, settings_of(value))
+    return _kept[1]
+
+
+def forget() -> None:
+    """Drop what is kept, so that the next question sees the present row."""
+    global _kept
+    _kept = None
+
+
+def settings_of(value: Any) -> SchedulerSettings:
+    """The settings that a row's value stands for. What nobody can have saved is logged and has its default."""
+    found: dict[str, Any] = {}
+    for key in KEYS:
+        given = member(value, key.parts)
+        if given is None:
+            continue
+        try:
+            fitted = key.fit(given)
+        except Unfit as fault:
+            facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(fault)}
+            logger.warning("A setting of the platform cannot be used", extra=facts)
+            continue
+        found[key.attribute] = tuple(fitted) if isinstance(fitted, list) else fitted
+    return SchedulerSettings(**found, explicit=frozenset(found))
+
+
+def member(value: Any, parts: list[str]) -> Any:
+    """What stands at a path of the nested form, or None."""
+    for part in parts:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

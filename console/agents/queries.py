@@ -1,0 +1,220 @@
+"""The agents as a tenant sees them: which version serves, whether it can be reached, and how its own runs went in the last day."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median, quantiles
+from uuid import UUID
+
+from django.http import Http404
+
+from activities.models import ActivityRun
+from activities.states import RunStatus
+from agents import deployments
+from agents.governor import overview
+from agents.governor.overview import ShownProvider
+from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
+from tenants import clock
+from tenants.context import tenant_scope
+from tenants.identifiers import first_id_at
+
+MOST_DEPLOYMENTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One role. `version` is the one in production."""
+
+    agent: Agent
+    own: AgentConfig | None
+    version: str
+    since: AgentVersionDeployment | None
+    runs: Lately
+    provider: ShownProvider | None
+
+    @property
+    def adapter(self) -> str:
+        return (self.own and self.own.adapter) or self.agent.adapter
+
+    @property
+    def model(self) -> str:
+        return (self.own and self.own.model) or self.agent.model
+
+    @property
+    def state(self) -> str:
+        """The worst that there is to say about it, in a word."""
+        if not self.agent.enabled or (self.own and not self.own.enabled):
+            return "switched off"
+        if self.agent.paused or (self.own and self.own.paused):
+            return "paused"
+        if self.provider is not None and self.provider.state == "breaker_open":
+            return "breaker open"
+        # Only endpoints are looked at.
+        return self.agent.health if self.adapter == Adapter.HTTP else "enabled"
+
+    @property
+    def has_breaker(self) -> bool:
+        return self.provider is not None and self.provider.state == "breaker_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The list. `since` as in `Runs`."""
+
+    rows: Sequence[Row]
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OneAgent:
+    """The page of a role: its history of versions, newest first, and its runs by version. `since` as in `Runs`."""
+
+    row: Row
+    history: Sequence[AgentVersionDeployment]
+    by_version: dict[str, Lately] = field(default_factory=dict)
+    since: datetime | None = None
+
+    @property
+    def can_roll_back(self) -> bool:
+        return self.row.since is not None and self.row.since.previous_id is not None
+
+
+def agents(tenant_id: UUID) -> Agents:
+    """All roles of the registry by name, those that have run lately before the others."""
+    with tenant_scope(tenant_id):
+        found = list(Agent.objects.order_by("role"))
+        own = _own(tenant_id)
+        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in found])}
+        runs = lately(tenant_id)
+        led_to = overview.leading_to(tenant_id, (agent for agent in found if agent.enabled), own)
+    sealed = {role for role, config in own.items() if config.auth_sealed}
+    standing = overview.standing_of(led_to, own=sealed)
+    providers = {role: provider for provider in standing for role in provider.roles}
+    rows = [
+        _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
+        for agent in found
+    ]  # fmt: skip
+    return Agents(sorted(rows, key=lambda row: not row.runs.ended), runs.since)
+
+
+def agent(tenant_id: UUID, role: str) -> OneAgent | None:
+    """One role, or None when the registry has no such."""
+    with tenant_scope(tenant_id):
+        found = Agent.objects.filter(role=role).first()
+        if found is None:
+            return None
+        own = _own(tenant_id, role)
+        history = deployments.history(role)[:MOST_DEPLOYMENTS]
+        serves = deployments.in_production(role)  # which may be older than all that are listed
+        runs = lately(tenant_id, role)
+        led_to = overview.leading_to(tenant_id, [found], own)
+    config = own.get(role)
+    standing = overview.standing_of(led_to, own={role} if config and config.auth_sealed else ())
+    row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
+    return OneAgent(row, history, runs.by_version, runs.since)
+
+
+def deployment_id(text: str) -> UUID:
+    """Raises `Http404` for what is none."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise Http404 from error
+
+
+def _own(tenant_id: UUID, role: str | None = None) -> dict[str, AgentConfig]:
+    rows = AgentConfig.objects.for_tenant(tenant_id)
+    return {config.agent_id: config for config in (rows if role is None else rows.filter(agent_id=role))}
+
+
+def _row(
+    agent: Agent,
+    own: AgentConfig | None,
+    serves: AgentVersionDeployment | None,
+    runs: Lately | None,
+    provider: ShownProvider | None,
+) -> Row:
+    return Row(agent, own, serves.version if serves else "", serves, runs or Lately(), provider)
+
+
+# How runs went lately: how many, how long they took, how many failed. Of one tenant, over the last day.
+#
+# Read backwards along the key of runs, which grows with time, so that it costs what a day holds and not what all years do.
+
+
+WITHIN = timedelta(hours=24)
+MOST = 500  # of the newest; with more the figures are those of the last hours
+ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.STALLED)
+
+
+@dataclass(slots=True)
+class Lately:
+    """Figures of some runs. `seconds` are those of runs that came to a good end."""
+
+    seconds: list[float] = field(default_factory=list)
+    completed: int = 0
+    failed: int = 0  # stalled ones among them
+
+    @property
+    def ended(self) -> int:
+        return self.completed + self.failed
+
+    @property
+    def p50(self) -> float | None:
+        return median(self.seconds) if self.seconds else None
+
+    @property
+    def p95(self) -> float | None:
+        if len(self.seconds) < 2:
+            return self.p50
+        return quantiles(self.seconds, n=20, method="inclusive")[-1]
+
+    @property
+    def failure_rate(self) -> float | None:
+        """The share of those that ended; None when none has."""
+        return self.failed / self.ended if self.ended else None
+
+    @property
+    def failure_percent(self) -> str:
+        return "\u2013" if self.failure_rate is None else f"{self.failure_rate:.0%}"
+
+    def count(self, status: str, seconds: float) -> None:
+        if status == RunStatus.COMPLETED:
+            self.completed += 1
+            self.seconds.append(seconds)
+        else:
+            self.failed += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The figures by role, and by version where one role was asked for. `since` when there were too many to count them all: then only what
+    began later is counted."""
+
+    by_role: Mapping[str, Lately]
+    by_version: dict[str, Lately]
+    since: datetime | None = None
+
+
+def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
+    """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
+    since = (now or clock.now()) - WITHIN
+    rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id_at(since), status__in=ENDED)
+    if role is not None:
+        rows = rows.filter(activity__agent_role=role)
+    facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")
+    return _counted(list(rows.order_by("-pk").values_list(*facts)[: MOST + 1]))
+
+
+def _counted(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:
+    by_role: dict[str, Lately] = defaultdict(Lately)
+    by_version: dict[str, Lately] = defaultdict(Lately)
+    for role, version, status, started_at, ended_at in rows[:MOST]:
+        seconds = (ended_at - started_at).total_seconds()
+        by_role[role].count(status, seconds)
+        by_version[version].count(status, seconds)
+    since = rows[MOST - 1][3] if len(rows) > MOST else None
+    return Runs(by_role, dict(by_version), since)

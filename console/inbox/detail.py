@@ -1,0 +1,525 @@
+"""One item of the inbox with everything that a person needs to answer it.
+
+What PostgreSQL knows is read in one transaction; outputs are read after it, since they may lie in MongoDB.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from itertools import islice, pairwise
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from django.http import Http404
+from django.utils.safestring import SafeString
+
+from activities import activity_tree, outputs
+from activities.activity_tree import COUNTERPARTS, SUCCESSORS, Origin
+from activities.decision_rules import DecisionRules
+from activities.exceptions import OutputUnavailable
+from activities.models import Activity, ActivityEvent, ActivityRun, Approval, ApprovalLink, Vote
+from activities.models.decision import LinkState
+from activities.outputs import StoredOutput
+from activities.states import LinkKind, Status
+from console import markdown
+from console.inbox import buttons, effects, items
+from console.inbox.buttons import Offer
+from console.inbox.diff import Difference, difference
+from console.inbox.effects import About, Consequence, Place
+from console.inbox.items import OPEN, Draft, asking_actor, facts_of, letter_of
+from console.inbox.listing import Timing, who_asks
+from console.inbox.snooze import aside_until
+from console.labels import KINDS, band, cost_in, did, dollars, kind_of, named, outcome
+from pipelines.models import PipelineRun
+from tenants.context import tenant_scope
+from tenants.principals import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What the page of an item shows. `row` is its activity, `subject` the one that it is about."""
+
+    row: Any
+    subject: Any | None
+    asked_by: str
+    timing: Timing
+    place: Place | None
+    facts: Sequence[tuple[str, str]]
+    before: Round | None
+    expense: Expense | None
+    votes: Votes | None
+    linked: Sequence[Linked]
+    history: Sequence[Moment]
+    consequences: Sequence[Consequence]
+    offer: Offer
+    texts: Sequence[Text] = ()
+    changes: Difference | None = None
+    edits: Difference | None = None  # from the agent's text to the approved one, where somebody has edited it
+    draft: Draft | None = None
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.row.link_kind, is_approval_gate=self.row.is_approval_gate)
+
+    @property
+    def kind_in_words(self) -> str:
+        return KINDS[self.kind][0]
+
+    @property
+    def priority(self) -> str:
+        return f"{band(self.row.priority)} ({self.row.priority})"
+
+    @property
+    def is_open(self) -> bool:
+        return self.row.status in OPEN
+
+    @property
+    def outcome(self) -> str:
+        return outcome(self.row.status) + (" as edited" if self.was_edited else "")
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether another text was approved than the one that was asked about."""
+        row = self.row
+        return row.status == Status.APPROVED and None not in (row.output_ref, row.input_ref)
+
+    @property
+    def last(self) -> Moment | None:
+        """What happened last to the item itself."""
+        return next((moment for moment in reversed(self.history) if not moment.about), None)
+
+    @property
+    def taken_up_by(self) -> str:
+        """Who is at work on it. Of what is voted on nobody is: each vote stands for itself."""
+        found = (moment.who for moment in self.history if moment.verb == "take_up" and not moment.about)
+        return next(found, "") if self.is_open and self.votes is None else ""
+
+
+def item(principal: Principal, item_id: UUID) -> Item:
+    """For one person. Raises `Http404` when the tenant asks people for no such thing. Not inside a transaction."""
+    with tenant_scope(principal.tenant_id):
+        found = _known(principal, item_id)
+        sources = sources_of(found.row, found.subject)
+    reader = Reader(principal.tenant_id)
+    texts = reader.texts(sources)
+    before, row = found.before.output_ref if found.before else None, found.row
+    return replace(
+        found,
+        texts=texts,
+        changes=reader.changes(before, row.input_ref) if before else None,
+        edits=reader.changes(row.input_ref, row.output_ref) if found.was_edited else None,
+        draft=items.draft_of(reader.output(row.input_ref)) if found.offer.editing else None,
+    )
+
+
+def _known(principal: Principal, item_id: UUID) -> Item:
+    """All but the texts."""
+    tenant_id = principal.tenant_id
+    rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
+    row = rows.filter(pk=item_id).annotate(aside_until=aside_until(principal)).first()
+    if row is None:
+        raise Http404
+    subject, origin = subject_of(row), activity_tree.origin_of(tenant_id, row)
+    line = line_of(subject)
+    place = effects.place_of(row, subject)
+    approval = Approval.objects.for_tenant(tenant_id).filter(pk=item_id).first()
+    links = linked_to(tenant_id, item_id) if approval else []
+    votes = list(Vote.objects.for_tenant(tenant_id).filter(activity_id=item_id))
+    is_open = row.status in OPEN
+    voted = any(vote.voter == principal.identity for vote in votes)
+    about = About(
+        item=row,
+        relation=origin.kind,
+        subject=subject,
+        waits=waiting_for(row, origin),
+        place=place,
+        linked=sum(link.state == LinkState.WAITING for link in links),
+    )
+    return Item(
+        row=row,
+        subject=subject,
+        asked_by=who_asks(row, asking_actor(row, approval), place.pipeline if place else None),
+        timing=Timing.of(row),
+        place=place,
+        facts=facts_of(row, approval, letter_of(row)),
+        before=round_before(line),
+        expense=expense_of(line),
+        votes=votes_of(DecisionRules.read(row.decision_rules), votes),
+        linked=links,
+        history=history_of(row, subject),
+        consequences=effects.consequences(about) if is_open else (),
+        offer=buttons.offered(principal, row, approval=approval, voted=voted) if is_open else Offer(),
+    )
+
+
+# The activities that wait for an approval, or did.
+
+
+MOST_LINKED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """An activity that waits for an approval, or did."""
+
+    id: UUID
+    name: str
+    role: str
+    pipeline: str
+    status: str
+    state: str
+    reason: str
+
+
+def linked_to(tenant_id: UUID, approval_id: UUID) -> list[Linked]:
+    rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id=approval_id)
+    links = list(rows.select_related("activity").order_by("activity_id")[:MOST_LINKED])
+    run_ids = {link.activity.pipeline_run_id for link in links if link.activity.pipeline_run_id}
+    runs = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=run_ids)
+    pipelines = dict(runs.values_list("pk", "version__pipeline__name"))
+    return [
+        Linked(
+            id=link.activity_id,
+            name=link.activity.name,
+            role=link.activity.agent_role or link.activity.human_role or "",
+            pipeline=pipelines.get(link.activity.pipeline_run_id or tenant_id, ""),
+            status=link.activity.status.replace("_", " "),
+            state=link.state,
+            reason=link.reason,
+        )
+        for link in links
+    ]
+
+
+# What has been said so far where several must agree.
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One person's word."""
+
+    who: str
+    yes: bool
+    option: str
+    notes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """What has been said so far where several must agree."""
+
+    needed: int
+    of: int | None
+    approvals: int
+    given: Sequence[Ballot]
+
+
+def votes_of(rules: DecisionRules, given: Sequence[Any]) -> Votes | None:
+    if not rules.is_voted_on:
+        return None
+    ballots = [
+        Ballot(named(vote.actor), vote.decision == "approve", vote.chosen_option or "", vote.notes)
+        for vote in given
+    ]
+    return Votes(rules.quorum, rules.voters, sum(ballot.yes for ballot in ballots), ballots)
+
+
+# What happened last to an item and to what it is about.
+
+
+HISTORY = 12
+LONGEST_WORDS = 300  # of one entry of the history
+_INNER = ("claim", "start", "release")  # the engine's own moves, which tell a person nothing
+_SAID = ("notes", "note", "reason", "message", "question")  # where an event keeps what was said
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One entry of the history. `about` names the work, when it did not happen to the item itself."""
+
+    at: datetime
+    verb: str
+    who: str
+    did: str
+    words: str
+    about: str
+
+
+def history_of(row: Any, subject: Any | None) -> list[Moment]:
+    """The last things that happened to the item and to what it is about, oldest first."""
+    names = {row.pk: ""} | ({} if subject is None else {subject.pk: subject.name})
+    hidden = Q(verb__in=_INNER)
+    if (
+        row.link_kind == LinkKind.GATE
+    ):  # Its answer moves the gate and the work behind it; once is enough to tell.
+        hidden |= Q(activity_id=row.parent_id, verb__in=("approve", "reject"))
+    events = ActivityEvent.objects.for_tenant(row.tenant_id).filter(activity_id__in=names).exclude(hidden)
+    newest = list(events.order_by("-at", "-seq", "-pk")[:HISTORY])
+    return [_moment(event, names[event.activity_id]) for event in reversed(newest)]
+
+
+def _moment(event: Any, about: str) -> Moment:
+    detail: Mapping[str, Any] = event.detail or {}
+    words = next((detail[name] for name in _SAID if isinstance(detail.get(name), str) and detail[name]), "")
+    what = "submitted" if event.verb == "submit" and about else did(event.verb)
+    if detail.get("edited"):
+        what = f"{what} as edited"
+    return Moment(event.at, event.verb, named(event.actor), what, words[:LONGEST_WORDS], about)
+
+
+# The work that an item is about: its rounds and handovers, what they have cost, and what was wrong with the round before.
+#
+# Reads only, in the caller's `tenant_scope`.
+
+
+MOST_ROUNDS = 30  # that are looked back; more than any setting allows
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that was sent back."""
+
+    number: int
+    output_ref: UUID | None
+    notes: str
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """What all rounds so far have taken."""
+
+    runs: int
+    failed: int
+    tokens: int
+    dollars: str
+
+
+def subject_of(item: Any) -> Any | None:
+    """The activity that an item is about: its parent, or the one whose output it works on."""
+    if item.parent is not None or item.input_ref is None:
+        return item.parent
+    runs = ActivityRun.objects.for_tenant(item.tenant_id).filter(pk=item.input_ref)
+    run = runs.select_related("activity").first()
+    return run.activity if run else _of_edited(item)
+
+
+def _of_edited(item: Any) -> Any | None:
+    """As `subject_of`, where a person has edited the output before it was approved."""
+    rows = Activity.objects.for_tenant(item.tenant_id).filter(
+        pipeline_run_id=item.pipeline_run_id, output_ref=item.input_ref, status=Status.APPROVED
+    )
+    approved = rows.select_related("parent").first() if item.pipeline_run_id else None
+    return approved if approved is None or approved.assignee_type == "agent" else subject_of(approved)
+
+
+def waiting_for(item: Any, origin: Origin) -> Any | None:
+    """The activity that waits for the answer to an item; `origin` is where the item's line began."""
+    if origin.parent_id is None or origin.kind not in COUNTERPARTS:
+        return None
+    if item.parent is not None and item.parent_id == origin.parent_id:
+        return item.parent
+    return Activity.objects.for_tenant(item.tenant_id).filter(pk=origin.parent_id).first()
+
+
+def line_of(subject: Any | None) -> list[Any]:
+    """The work and everything that it takes the place of, newest first."""
+    line = [subject] if subject is not None else []
+    while line and line[-1].link_kind in SUCCESSORS and line[-1].parent_id and len(line) < MOST_ROUNDS:
+        before = Activity.objects.for_tenant(line[-1].tenant_id).filter(pk=line[-1].parent_id).first()
+        if before is None:
+            break
+        line.append(before)
+    return line
+
+
+def round_before(line: Sequence[Any]) -> Round | None:
+    """The round that was sent back last, if this is not the first one."""
+    for newer, older in pairwise(line):
+        if newer.link_kind == LinkKind.REVISION_OF:
+            by = named(older.decided_by) if older.decided_by else ""
+            # A gate of its own left its notes with the work; one that stands in a later step of the pipeline, with the new round.
+            notes = older.reviewer_notes if older.status == Status.REJECTED else newer.reviewer_notes
+            return Round(older.round, older.output_ref, notes or "", by)
+    return None
+
+
+def expense_of(line: Sequence[Any]) -> Expense | None:
+    """By the agents' own account; None when no agent has run."""
+    if not line:
+        return None
+    runs = list(
+        ActivityRun.objects.for_tenant(line[0].tenant_id)
+        .filter(activity_id__in=[activity.pk for activity in line])
+        .values_list("status", "usage")
+    )
+    if not runs:
+        return None
+    cost = sum((cost_in(usage) for _, usage in runs), Decimal(0))
+    return Expense(
+        runs=len(runs),
+        failed=sum(status in ("failed", "stalled") for status, _ in runs),
+        tokens=sum(_tokens(usage) for _, usage in runs),
+        dollars=dollars(cost) if cost else "",
+    )
+
+
+def _tokens(usage: Any) -> int:
+    counts = [(usage or {}).get(name) for name in ("input_tokens", "output_tokens")]
+    return sum(count for count in counts if isinstance(count, int))
+
+
+# What there is to judge: the question, outputs, inputs, and how an output differs from that of the round before.
+#
+# Outputs may lie in MongoDB, which may take its time or be away. So what is to be read is found out inside the tenant's transaction, and
+# read after it; an output that cannot be read says so, and the rest is shown.
+
+
+MOST_OUTPUTS = 6  # of the steps that an item joins
+LONGEST_PLAIN = 300_000  # characters of one text; the rest is in the API
+LONGEST_DATA = 50_000
+MARKDOWN = ("text/markdown", "text/x-markdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a text is: here, or in an output that is to be read."""
+
+    title: str
+    content: str | None = None
+    data: Any = None
+    content_type: str = "text/markdown"
+    output_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text as the page shows it: as safe HTML, or plainly, or what keeps it from being shown."""
+
+    title: str
+    html: SafeString | None = None
+    plain: str = ""
+    data: str = ""
+    remark: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.html or self.plain or self.data or self.remark)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads for one page. After the first output that cannot be read no other is waited for."""
+
+    tenant_id: UUID
+    markdown_left: int = markdown.LONGEST  # over all texts of the page
+    unavailable: bool = False
+    _read: dict[UUID, StoredOutput | None] = field(default_factory=dict)
+
+    def texts(self, sources: Sequence[Source]) -> list[Text]:
+        """What there is to show of these, in their order. Not inside a transaction."""
+        shown = [self._text(source) for source in sources]
+        return [text for text in shown if not text.is_empty]
+
+    def changes(self, before: UUID | None, after: UUID | None) -> Difference | None:
+        """How the second output differs from the first; None when either is missing."""
+        old, new = self.output(before), self.output(after)
+        if old is None or new is None:
+            return None
+        return difference(_whole(old), _whole(new))
+
+    def _text(self, source: Source) -> Text:
+        if source.output_id is None:
+            return self._shown(source.title, source.content, source.data, source.content_type)
+        found = self.output(source.output_id)
+        if found is None:
+            why = "The store of outputs does not answer." if self.unavailable else "The output is not there."
+            return Text(source.title, remark=f"{why} Load the page again in a moment.")
+        return self._shown(source.title, found.content, found.data, found.content_type)
+
+    def _shown(self, title: str, content: str | None, data: Any, content_type: str) -> Text:
+        written = content or ""
+        more = "" if data is None else _as_json(data)
+        if content_type.partition(";")[0].strip().lower() in MARKDOWN and len(written) <= self.markdown_left:
+            self.markdown_left -= len(written)
+            return Text(title, html=markdown.rendered(written), data=more)
+        cut = len(written) - LONGEST_PLAIN
+        remark = f"{cut} further characters are in the API." if cut > 0 else ""
+        return Text(title, plain=written[:LONGEST_PLAIN], data=more, remark=remark)
+
+    def output(self, output_id: UUID | None) -> StoredOutput | None:
+        """Not inside a transaction; None where it cannot be read."""
+        if output_id is None or self.unavailable:
+            return self._read.get(output_id) if output_id else None
+        if output_id not in self._read:
+            try:
+                self._read[output_id] = outputs.read(self.tenant_id, output_id)
+            except OutputUnavailable:
+                self.unavailable = True
+                return None
+        return self._read[output_id]
+
+
+def sources_of(item: Any, subject: Any | None) -> list[Source]:
+    """Everything that an item puts before people."""
+    return list(_sources(item, subject))
+
+
+def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
+    if item.description:
+        yield Source(_QUESTIONS.get(item.link_kind, "What is asked"), item.description)
+    given: Mapping[str, Any] = item.input or {}
+    if given.get("content") is not None or given.get("data") is not None:
+        yield Source("To look at", given.get("content"), given.get("data"))
+    if item.input_ref:
+        yield Source(_result_of(subject), output_id=item.input_ref)
+    yield from islice(_of_steps(given.get("refs") or {}), MOST_OUTPUTS)
+    if item.link_kind == LinkKind.ESCALATION and subject is not None and subject.output_ref:
+        yield Source("The result that was sent back", output_id=subject.output_ref)
+    if item.params:
+        yield Source("Parameters", data=item.params)
+    if item.output_ref:
+        title = "The text as it was approved" if item.status == Status.APPROVED else "What was handed in"
+        yield Source(title, output_id=item.output_ref)
+
+
+def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
+    """The result of each step; of one that was fanned out, those of its branches, counted from 1."""
+    for step, kept in refs.items():
+        if not isinstance(kept, list):
+            yield Source(f"Result of {step}", output_id=UUID(str(kept)))
+            continue
+        for number, reference in enumerate(kept, start=1):
+            if reference is not None:
+                yield Source(f"Result of {step}, part {number}", output_id=UUID(str(reference)))
+
+
+_QUESTIONS = {
+    LinkKind.REVIEW: "The question",
+    LinkKind.RESOLUTION: "The blocker",
+    LinkKind.ESCALATION: "What happened",
+}
+
+
+def _result_of(subject: Any | None) -> str:
+    return f"Result of {subject.agent_role}" if subject is not None and subject.agent_role else "To look at"
+
+
+def _whole(output: StoredOutput) -> str:
+    return "\n".join(part for part in (output.content, _as_json(output.data)) if part)
+
+
+def _as_json(data: Any) -> str:
+    if data is None:
+        return ""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    return (
+        text
+        if len(text) <= LONGEST_DATA
+        else f"{text[:LONGEST_DATA]}\n… {len(text) - LONGEST_DATA} further characters"
+    )

@@ -1,0 +1,138 @@
+"""Which part of the inbox is looked at. A view is an address, so it can be kept and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Now
+from django.http import Http404, QueryDict
+
+from activities.models import Activity, ActivityEvent, HeldAnswer
+from activities.selectors import OPEN_FOR_PEOPLE
+from console.inbox.snooze import is_aside
+from console.labels import KINDS, NAMED_BY_LINK
+from pipelines.models import PipelineRun
+from tenants.principals import Principal
+
+LONGEST_SEARCH = 200
+MOST_PAGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which part of the inbox is looked at."""
+
+    tenant: str
+    kind: str = ""
+    role: str = ""
+    search: str = ""
+    page: int = 1
+    aside: bool = False  # what the person has put aside, instead of all else
+
+    @classmethod
+    def read(cls, tenant: str, query: Mapping[str, Any]) -> View:
+        """From an address. Raises `Http404` for a kind or a page that cannot be: a view that shows too much would mislead."""
+        kind, page = str(query.get("kind", "")), str(query.get("page", "") or 1)
+        aside = str(query.get("aside", ""))
+        if aside not in ("", "yes"):
+            raise Http404
+        if (kind and kind not in KINDS) or not page.isdecimal() or not 0 < int(page[:9]) <= MOST_PAGES:
+            raise Http404
+        words = {name: str(query.get(name, "")).replace("\x00", "").strip() for name in ("role", "search")}
+        return cls(
+            tenant, kind, words["role"][:63], words["search"][:LONGEST_SEARCH], int(page), aside == "yes"
+        )
+
+    @property
+    def address(self) -> str:
+        """The query string of this view."""
+        given = QueryDict(mutable=True)
+        for name in ("tenant", "kind", "role", "search"):
+            if value := getattr(self, name):
+                given[name] = value
+        if self.aside:
+            given["aside"] = "yes"
+        if self.page > 1:
+            given["page"] = str(self.page)
+        return given.urlencode()
+
+    def of_kind(self, kind: str) -> View:
+        return replace(self, kind=kind, page=1, aside=False)
+
+    def of_aside(self) -> View:
+        return replace(self, kind="", page=1, aside=True)
+
+
+# What people of a tenant are asked for: found, counted, narrowed and put in order.
+
+
+MINE = "mine"
+SHOWN = (
+    "id", "tenant_id", "name", "status", "assignee_type", "link_kind", "is_approval_gate", "human_role", "priority", "created_at",
+    "due_at", "version", "decision_rules", "parent_id", "parent__agent_role", "pipeline_run_id",
+)  # fmt: skip
+_KIND = Case(
+    When(link_kind__in=NAMED_BY_LINK, then=F("link_kind")),
+    When(is_approval_gate=True, then=Value("gate")),
+    default=Value("task"),
+    output_field=models.CharField(),
+)
+
+
+def searched(principal: Principal, view: View) -> QuerySet[Any]:
+    """What is open, but for what this person has answered a moment ago."""
+    answered = HeldAnswer.objects.filter(
+        tenant_id=principal.tenant_id, user_id=principal.user_id or 0, activity_id=OuterRef("pk"), refusal=""
+    )
+    rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(
+        OPEN_FOR_PEOPLE, ~Exists(answered)
+    )
+    for word in view.search.split():
+        rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
+    return rows.annotate(kind=_KIND, aside=is_aside(principal))
+
+
+def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
+    """How many there are by kind, human role and whether they are put aside: what every filter of the page would show."""
+    counted = rows.order_by().values("kind", "human_role", "aside").annotate(count=Count("pk"))
+    return {(row["kind"], row["human_role"], row["aside"]): row["count"] for row in counted}
+
+
+def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
+    roles = roles_looked_for(principal, view.role)
+    rows = rows.filter(aside=view.aside)
+    rows = rows if roles is None else rows.filter(human_role__in=roles)
+    return rows.filter(kind=view.kind) if view.kind else rows
+
+
+def roles_looked_for(principal: Principal, role: str) -> tuple[str, ...] | None:
+    """The human roles that are looked for; None for all. Who has no roles of their own is asked for everything."""
+    if role == MINE:
+        return principal.human_roles or None
+    return (role,) if role else None
+
+
+def ordered(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """What is overdue first, then by priority, then by age."""
+    overdue = Case(
+        When(due_at__lt=Now(), then=Value(0)), default=Value(1), output_field=models.IntegerField()
+    )
+    return rows.order_by(overdue, "priority", "created_at", "pk")
+
+
+def asking_actor() -> Subquery:
+    first = ActivityEvent.objects.filter(tenant_id=OuterRef("tenant_id"), activity_id=OuterRef("pk"), seq=1)
+    return Subquery(first.values("actor")[:1])
+
+
+def names_of_pipelines(tenant_id: UUID, page: Sequence[Any]) -> dict[UUID, str]:
+    """The names of the pipelines whose runs these items belong to."""
+    runs = PipelineRun.objects.for_tenant(tenant_id).filter(
+        pk__in={item.pipeline_run_id for item in page} - {None}
+    )
+    return dict(runs.values_list("pk", "version__pipeline__name"))

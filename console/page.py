@@ -1,0 +1,154 @@
+"""A page of the console: who looks, for which tenant, and what a browser may do with it.
+
+A view is decorated with `page`, gets the desk that the person sits at, and answers with `shown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.db.models import Count
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from activities.models import Activity
+from activities.selectors import OPEN_FOR_PEOPLE
+from console.containment import contained_with_scripts
+from console.error_pages import told_when_away
+from tenants import break_glass, members
+from tenants.context import system_scope
+from tenants.members import MembershipRefused
+from tenants.models import Tenant
+from tenants.models.audit import BreakGlass
+from tenants.principals import Principal
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+
+View = Callable[..., HttpResponse]
+LOOKING = ("GET", "HEAD")
+ACTING = ("POST",)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """At whose desk a person sits, and at which page. `tenants` are the person's own."""
+
+    who: Principal
+    tenants: Sequence[Tenant]
+    here: str
+
+    @property
+    def tenant_id(self) -> UUID:
+        return self.who.tenant_id
+
+    @property
+    def query(self) -> str:
+        """What an address needs to stay with this tenant: `tenant=acme`."""
+        return urlencode({"tenant": self.who.tenant})
+
+
+def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
+    """Make `view(request, desk, ...)` a page for people who signed in. `here` is its name in the navigation.
+
+    It acts for the tenant chosen with ?tenant=, else for the person's first one. Who may not is answered 404; who belongs to no tenant is
+    asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody but us.
+    """
+
+    def made(view: View) -> View:
+        @wraps(view)
+        def at_desk(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            desk = sit_down(request, here)
+            return choose(request, here) if desk is None else view(request, desk, *args, **kwargs)
+
+        guarded = told_when_away(login_required(at_desk, login_url="console:login"))
+        return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
+
+    return made
+
+
+def sit_down(request: HttpRequest, here: str) -> Desk | None:
+    """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
+    user: User = request.user  # type: ignore[assignment]  # a login is required
+    who, tenants = acting(user, request.GET.get("tenant", ""))
+    return None if who is None else Desk(who, tenants, here)
+
+
+def choose(request: HttpRequest, here: str) -> HttpResponse:
+    """Where a superuser chooses for whom to look, and where others learn that they belong to no tenant."""
+    user: User = request.user  # type: ignore[assignment]  # a login is required
+    glass = break_glass.broken_by(user)
+    context = {
+        "asking": tenants_that_ask(glass) if user.is_superuser else [],
+        "all_seen": any(each.opened_for is None for each in glass),
+        "here": here,
+        "wanted": request.path if here else reverse("console:inbox"),
+    }
+    return render(request, "console/choose_tenant.html", context)
+
+
+def shown(
+    request: HttpRequest, desk: Desk, template: str, context: dict[str, Any] | None = None, status: int = 200
+) -> HttpResponse:
+    """The page from its template, within the console's frame."""
+    framed = {"acting": desk.who, "tenants": desk.tenants, "here": desk.here, "desk": desk, **(context or {})}
+    return render(request, template, framed, status=status)
+
+
+# For which tenant a person who signed in acts: one of their own, or as a superuser any that they name.
+
+
+MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A tenant in which people are asked for something. `seen`: whether the glass that the superuser has broken shows it."""
+
+    slug: str
+    name: str
+    items: int
+    seen: bool
+
+
+def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
+    """The person acting for the tenant of that name, and the tenants that they are a member of, by slug.
+
+    Without a name it is the first of their own, or nobody: when they have none, or with `first` unset. Raises `Http404` when they may not
+    act for the tenant, or there is none.
+    """
+    own = members.memberships_of(user)
+    tenants = [membership.tenant for membership in own]
+    # PostgreSQL cannot even be asked for this character.
+    wanted = slug.replace("\x00", "") or (tenants[0].slug if tenants and first else "")
+    if not wanted:
+        return None, tenants
+    try:
+        return members.principal_of(user, wanted, own), tenants
+    except MembershipRefused as refusal:
+        raise Http404 from refusal
+
+
+def tenants_that_ask(glass: Collection[BreakGlass]) -> list[Asked]:
+    """The tenants in which most waits for people. For superusers alone; `glass` is what they have broken."""
+    seen = {each.opened_for for each in glass}
+    with system_scope():
+        rows = Activity.objects.filter(OPEN_FOR_PEOPLE, tenant__is_active=True).order_by()
+        counted = rows.values("tenant_id", "tenant__slug", "tenant__name").annotate(items=Count("pk"))
+        page = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
+        return [
+            Asked(
+                row["tenant__slug"], row["tenant__name"], row["items"], bool(seen & {None, row["tenant_id"]})
+            )
+            for row in page
+        ]

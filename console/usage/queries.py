@@ -1,0 +1,189 @@
+"""What was consumed, from the ledger: by day, role and pipeline, and against the budgets. However it is grouped, it adds up to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from console.usage.filters import Wanted
+from pipelines.models import PipelineRun
+from tenants.context import tenant_scope
+from tenants.models import Budget, BudgetUnit
+from tenants.money import budgets, ledger
+
+MOST_LINES = 100
+NO_PIPELINE = "no pipeline"
+OTHERS = "all others"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The figures of one day, role or pipeline. `share` is that of the most expensive line."""
+
+    name: str
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+    unpriced: int
+    share: float = 0.0
+
+    @property
+    def figures(self) -> tuple[Any, ...]:
+        return (self.runs, self.input_tokens, self.output_tokens, self.cost, self.unpriced)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the page shows. `days` holds every day, the others what is most expensive first."""
+
+    wanted: Wanted
+    total: Line
+    days: Sequence[Line]
+    roles: Sequence[Line]
+    pipelines: Sequence[Line]
+    budgets: Sequence[BudgetLine]
+
+    @property
+    def costs(self) -> list[float]:
+        return [float(day.cost) for day in self.days]
+
+    @property
+    def runs(self) -> list[float]:
+        return [float(day.runs) for day in self.days]
+
+    @property
+    def dearest(self) -> Line | None:
+        return max(self.days, key=lambda day: day.cost, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.total.runs or self.total.cost or self.total.input_tokens)
+
+
+def usage(tenant_id: UUID, wanted: Wanted) -> Usage:
+    """What the tenant has consumed in these days."""
+    with tenant_scope(tenant_id):
+        rows = _narrowed(ledger.entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
+        by_day = {
+            group["day"]: group for group in rows.values("day").annotate(**ledger.FIGURES).order_by("day")
+        }
+        roles, pipelines = _groups(rows, "agent_role"), _groups(rows, "pipeline")
+        budgets = budgets_of(tenant_id)
+    days = [_line(str(day), by_day.get(day, {})) for day in wanted.days]
+    total = _sum(days)
+    return Usage(wanted, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets)
+
+
+def _narrowed(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
+    runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
+    rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
+    if wanted.role:
+        rows = rows.filter(agent_role=wanted.role)
+    return rows.filter(pipeline=wanted.pipeline) if wanted.pipeline else rows
+
+
+def _groups(rows: QuerySet[Any], column: str) -> list[Line]:
+    """The most expensive ones, and one more if there are others."""
+    groups = rows.values(column).annotate(**ledger.FIGURES).order_by("-sum_cost_usd", column)
+    return [_line(group[column] or NO_PIPELINE, group) for group in groups[: MOST_LINES + 1]]
+
+
+def _lines(found: Sequence[Line], total: Line) -> list[Line]:
+    """What is listed adds up to the total, however many there are."""
+    shown = list(found[:MOST_LINES])
+    if len(found) <= MOST_LINES:
+        return _with_shares(shown)
+    pairs = zip(total.figures, _sum(shown).figures, strict=True)
+    return [*_with_shares(shown), Line(OTHERS, *(whole - part for whole, part in pairs))]
+
+
+def _line(name: str, group: dict[str, Any]) -> Line:
+    return Line(
+        name=name,
+        runs=group.get("sum_runs", 0),
+        input_tokens=group.get("sum_input_tokens", 0),
+        output_tokens=group.get("sum_output_tokens", 0),
+        cost=Decimal(group.get("sum_cost_usd", 0)).normalize() + 0,
+        unpriced=group.get("sum_unpriced_tokens", 0),
+    )
+
+
+def _sum(lines: Sequence[Line]) -> Line:
+    sums = [sum(figures) for figures in zip(*(line.figures for line in lines), strict=True)]
+    return Line("total", *sums)
+
+
+def _with_shares(lines: Sequence[Line]) -> list[Line]:
+    most = max((line.cost for line in lines), default=Decimal(0)) or Decimal(1)
+    return [replace(line, share=float(line.cost / most)) for line in lines]
+
+
+# How the budgets of a tenant stand today: spent, kept for what runs, and left.
+
+
+MOST_BUDGETS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """One budget in its present period. `share` is what of the cap is spent or kept; it may be more than all."""
+
+    budget: Budget
+    share: float
+
+    @property
+    def tone(self) -> str:
+        if self.share >= 1:
+            return "bad"
+        return "ask" if self.share >= float(self.budget.warning_share) else ""
+
+    @property
+    def percent(self) -> str:
+        return f"{self.share:.0%}"
+
+    @property
+    def left(self) -> Decimal:
+        return max(Decimal(0), self.budget.cap - self.budget.spent - self.budget.reserved).normalize() + 0
+
+    @property
+    def spent(self) -> Decimal:
+        return self.budget.spent.normalize() + 0
+
+    @property
+    def reserved(self) -> Decimal:
+        return self.budget.reserved.normalize() + 0
+
+    @property
+    def cap(self) -> Decimal:
+        return self.budget.cap.normalize() + 0
+
+    @property
+    def is_money(self) -> bool:
+        return self.budget.unit == BudgetUnit.DOLLARS
+
+    @property
+    def scope(self) -> str:
+        """What it counts, in words."""
+        parts = [self.budget.agent_role or "all roles"]
+        parts += ["one deliverable"] if self.budget.deliverable_id else []
+        parts += ["one activity"] if self.budget.activity_id else []
+        return ", ".join(parts)
+
+
+def budgets_of(tenant_id: UUID) -> list[BudgetLine]:
+    """All of them, by name. In the caller's `tenant_scope`."""
+    rows = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST_BUDGETS]
+    return [_budget_line(budget) for budget in rows]
+
+
+def _budget_line(budget: Budget) -> BudgetLine:
+    budgets.roll(budget)  # as it stands today; the row follows with the next run
+    taken = budget.spent + budget.reserved
+    share = float(taken / budget.cap) if budget.cap else (1.0 if taken else 0.0)
+    return BudgetLine(budget, share)

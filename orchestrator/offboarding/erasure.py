@@ -1,0 +1,156 @@
+"""Erasing a tenant: every row in PostgreSQL, then every document, key and file. What stays is a tombstone: a slug, times and counts.
+
+The tombstone is written first, so a deletion that dies half-way is on record and is finished by calling this again. Rows go in portions,
+as the owner of the tables (histories may be deleted from by nobody else), in transactions that row security confines to the tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections, transaction
+from django.db.models.functions import Now
+from psycopg import sql
+
+from activities.maintenance import retention
+from agents.command_line import transcripts
+from pipelines.models import Schedule
+from pipelines.schedules import beat
+from tenants.audit import purging
+from tenants.audit.recording import actor_of_command
+from tenants.checks import tenant_tables
+from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Tenant
+from tenants.models.retention import DepartedTenant
+
+from . import catalogue, redis_keys
+
+PORTION = 5_000
+ROUNDS = 5
+
+Tell = Callable[[str], object]
+
+_DELETE = sql.SQL(
+    "DELETE FROM {table} WHERE tenant_id = {tenant} AND ctid = ANY(ARRAY("
+    "SELECT ctid FROM {table} WHERE tenant_id = {tenant} LIMIT {most}))"
+)
+
+
+class StillActive(TenantError):
+    """The tenant was not suspended before."""
+
+    code = "tenant_active"
+    status = 409
+
+
+def unfinished(slug: str) -> UUID | None:
+    """The id of a tenant of this slug whose deletion was begun and has not ended, if its row is gone already."""
+    with system_scope():
+        begun = DepartedTenant.objects.filter(slug=slug, erased_at=None).first()
+    return None if begun is None else begun.pk
+
+
+def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
+    """Delete everything of a suspended tenant; returns how many by table or place. May be called again. Raises `StillActive`."""
+    with system_scope():
+        if Tenant.objects.filter(pk=tenant_id, is_active=True).exists():
+            raise StillActive(f"{slug} is active. Suspend it first.")
+        DepartedTenant.objects.get_or_create(pk=tenant_id, defaults={"slug": slug})
+    steps: list[Callable[[], dict[str, int]]] = [
+        lambda: {"admin log": _forget_admin_log(tenant_id), "beat": _forget_beat(tenant_id)},
+        lambda: _empty_tables(tenant_id, tell),
+        lambda: {"redis": redis_keys.forget(tenant_id)},
+        lambda: {"transcripts": transcripts.forget_all_of(tenant_id)},
+        lambda: {"mongodb": retention.forget_tenant(tenant_id)},
+        lambda: {"audit trail": purging.forget(tenant_id, slug, actor=actor_of_command("offboard_tenant"))},
+    ]
+    for step in steps:
+        total = _note(tenant_id, step())
+    with system_scope():
+        DepartedTenant.objects.filter(pk=tenant_id).update(erased_at=Now())
+    return total
+
+
+def _note(tenant_id: UUID, counts: dict[str, int]) -> dict[str, int]:
+    """Added to what earlier steps and attempts deleted; returns the sum."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        stone = DepartedTenant.objects.select_for_update().get(pk=tenant_id)
+        names = sorted({*stone.counts, *counts})
+        total = {name: stone.counts.get(name, 0) + counts.get(name, 0) for name in names}
+        DepartedTenant.objects.filter(pk=tenant_id).update(counts=total)
+    return total
+
+
+def _empty_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
+    """Again, if somebody wrote in the last second of a remembered token; the tenant's own row goes when nothing refers to it."""
+    counts: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        found = 0
+        for table in catalogue.children_first():
+            deleted = _empty(table, tenant_id)
+            counts[table] = counts.get(table, 0) + deleted
+            found += deleted
+            if deleted:
+                tell(f"{table}: {deleted}")
+        if not found:
+            break
+    counts["tenants_tenant"] = _as_owner(
+        tenant_id, sql.SQL("DELETE FROM tenants_tenant WHERE id = {}").format(sql.Literal(tenant_id))
+    )
+    return counts
+
+
+def _empty(table: str, tenant_id: UUID) -> int:
+    statement = _DELETE.format(
+        table=sql.Identifier(table), tenant=sql.Literal(tenant_id), most=sql.Literal(PORTION)
+    )
+    total = 0
+    while deleted := _as_owner(tenant_id, statement):
+        total += deleted
+    return total
+
+
+def _as_owner(tenant_id: UUID, statement: sql.Composable) -> int:
+    with transaction.atomic(using=OWNER, durable=True), connections[OWNER].cursor() as cursor:
+        cursor.execute("SELECT set_config('app.tenant_id', %s, true)", [str(tenant_id)])
+        cursor.execute(statement)
+        return int(cursor.rowcount)
+
+
+def _forget_beat(tenant_id: UUID) -> int:
+    """Beat's rows of the tenant's schedules. The monthly job's went when the tenant was suspended."""
+    with tenant_scope(tenant_id):
+        schedules = list(Schedule.objects.for_tenant(tenant_id))
+        for schedule in schedules:
+            beat.forget(schedule)
+    return len(schedules)
+
+
+def _forget_admin_log(tenant_id: UUID) -> int:
+    """What the admin noted about the tenant's rows, as it names them."""
+    kinds = {
+        model._meta.db_table: (kind.pk, str(model._meta.pk.column))
+        for kind in ContentType.objects.all()
+        if (model := kind.model_class()) is not None
+    }
+    total = 0
+    for table in (*catalogue.tables(), "tenants_tenant"):
+        if table in kinds and table in tenant_tables():
+            key = "id" if table == "tenants_tenant" else "tenant_id"
+            statement = sql.SQL(
+                "DELETE FROM {log} l USING {table} t"
+                " WHERE l.content_type_id = {kind} AND l.object_id = t.{id}::text AND t.{key} = {tenant}"
+            ).format(
+                log=sql.Identifier(LogEntry._meta.db_table),
+                table=sql.Identifier(table),
+                kind=sql.Literal(kinds[table][0]),
+                id=sql.Identifier(kinds[table][1]),
+                key=sql.Identifier(key),
+                tenant=sql.Literal(tenant_id),
+            )
+            total += _as_owner(tenant_id, statement)
+    return total

@@ -1,0 +1,100 @@
+"""Export: everything of one tenant in one file, while the tenant goes on working.
+
+What PostgreSQL holds is of one moment: a single transaction that only reads, as the application's role, so row security holds here, too.
+Outputs are read from MongoDB afterwards: one that was moved there meanwhile may be in both, and none is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.db import connections, transaction
+from psycopg import sql
+
+from activities import outputs
+from agents.command_line import transcripts
+from tenants import clock
+from tenants.context import APP, set_tenant
+from tenants.models import Tenant
+
+from . import archive, catalogue
+
+FORMAT = "orchestrator-export/1"
+PAGE = 2_000  # rows fetched at once
+OUTPUTS = "outputs.jsonl"
+
+Tell = Callable[[str], object]
+
+_ROWS = sql.SQL(
+    "SELECT row_to_json(r)::text FROM (SELECT {columns} FROM {table} WHERE {key} = {tenant} ORDER BY {first}) AS r"
+)
+
+
+def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
+    """Write the file; returns what is in it, by member. Raises `OSError`, `DatabaseError`, `PyMongoError`; then there is no file."""
+    held = {"tenants_tenant": _columns_of_tenants(), **catalogue.exported()}
+    with archive.writing(path) as made:
+        with transaction.atomic(using=APP, durable=True):
+            _take_snapshot(tenant.pk)
+            taken_at = clock.now()
+            for number, (table, columns) in enumerate(held.items(), 1):
+                count = made.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
+                tell(f"{number:>3}/{len(held)}  {table}: {count}")
+        tell(f"outputs: {made.write(OUTPUTS, _outputs(tenant.pk))}")
+        for file in transcripts.older(tenant.pk, float("inf")):
+            made.write(f"transcripts/{file.name}", transcripts.pieces(tenant.pk, UUID(file.stem)) or ())
+        made.close(
+            {
+                "format": FORMAT,
+                "tenant": {"id": str(tenant.pk), "slug": tenant.slug},
+                "taken_at": taken_at,
+                "left_out": catalogue.NOT_EXPORTED,
+                "columns_left_out": _secrets(),
+            }
+        )
+    return made.files
+
+
+def _take_snapshot(tenant_id: UUID) -> None:
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+    set_tenant(tenant_id)
+
+
+def _rows(tenant_id: UUID, table: str, columns: list[str]) -> Iterator[bytes]:
+    key = "id" if table == "tenants_tenant" else "tenant_id"
+    question = _ROWS.format(
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        table=sql.Identifier(table),
+        key=sql.Identifier(key),
+        tenant=sql.Literal(tenant_id),
+        first=sql.Identifier(columns[0]),
+    )
+    with connections[APP].chunked_cursor() as cursor:
+        cursor.execute(question)
+        while page := cursor.fetchmany(PAGE):
+            yield from (f"{row}\n".encode() for (row,) in page)
+
+
+def _outputs(tenant_id: UUID) -> Iterator[bytes]:
+    for document in outputs.collection().find({"tenant_id": str(tenant_id)}, batch_size=PAGE):
+        yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _columns_of_tenants() -> list[str]:
+    return [field.column for field in Tenant._meta.concrete_fields if field.column]
+
+
+def _secrets() -> dict[str, list[str]]:
+    held = catalogue.exported()
+    missing = {
+        table: [name for name in names if name not in held[table]]
+        for table, names in catalogue.columns().items()
+        if table in held
+    }
+    return {table: names for table, names in missing.items() if names}

@@ -1,0 +1,200 @@
+"""Datasets themselves: what a table is called, where its rows are, and which types its fields have.
+
+A name belongs to one dataset of the tenant, whatever the source. Name and source never change: schedules say them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from agents import outbound
+from agents.exceptions import OutboundRefused
+from pipelines import tables
+from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
+from pipelines.data_sources.tables import TableError
+from pipelines.definition.faults import Fault
+from pipelines.exceptions import DatasetExists, DatasetInUse, TooManyDatasets
+from pipelines.models import Dataset, DatasetRow, Schedule
+from pipelines.tables import cache
+from tenants.context import tenant_scope
+
+from . import addresses
+from . import rows as datasets_rows
+from .validation import Given, fitting
+
+NAMED = 10  # schedules that a refusal names
+LONGEST_LOCATION = 500
+LONGEST_DESCRIPTION = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a dataset is to be. `rows` are given with it, or not at all."""
+
+    name: str
+    fields: Any
+    source: str = Source.DB.value
+    location: str = ""
+    description: str = ""
+    rows: Given | None = None
+    location_fault: str | None = None  # what `fault_of_location` said before the transaction
+
+
+def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
+    """Raises `TableError`, `RowsInvalid`, `DatasetExists`, `TooManyDatasets`, and what filling it raises."""
+    table = _checked(wanted)
+    with tenant_scope(tenant_id):
+        own = Dataset.objects.for_tenant(tenant_id)
+        if own.filter(name=wanted.name).exists():
+            raise DatasetExists(f"There is a dataset {wanted.name!r} already.")
+        if own.count() >= settings.ORCHESTRATOR_DATASETS_PER_TENANT:
+            raise TooManyDatasets(
+                f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the most."
+            )
+        made = Dataset.objects.create(
+            tenant_id=tenant_id,
+            name=wanted.name,
+            source=wanted.source,
+            location=wanted.location,
+            description=wanted.description,
+            fields=_plain(table),
+        )
+        if wanted.rows is not None:
+            datasets_rows.put(made, wanted.rows)
+        made.refresh_from_db()
+        return made
+
+
+def change(
+    tenant_id: UUID,
+    dataset_id: UUID,
+    *,
+    fields: Any = None,
+    location: str | None = None,
+    description: str | None = None,
+    rows: Given | None = None,
+    location_fault: str | None = None,
+) -> Dataset:
+    """Change what is given; `rows` replace those that are there. Raises as `create` does, and `DatasetNotFound`.
+
+    Rows must fit the new fields. What they hold in a field that is no longer there is dropped with it.
+    """
+    with tenant_scope(tenant_id):
+        dataset = datasets_rows.locked(tenant_id, dataset_id)
+        wanted = Declaration(
+            name=dataset.name,
+            source=dataset.source,
+            fields=dataset.fields if fields is None else fields,
+            location=dataset.location if location is None else location,
+            description=dataset.description if description is None else description,
+            location_fault=location_fault,
+        )
+        table, before = _checked(wanted), tables.shape_of(dataset)
+        if table != before and rows is None:
+            _refit(dataset, before, table)
+        elif table != before:
+            _empty(dataset)
+        datasets_rows.raise_version(
+            dataset, fields=_plain(table), location=wanted.location, description=wanted.description
+        )
+        if rows is not None:
+            datasets_rows.put(dataset, rows, replace=True)
+        return dataset
+
+
+def delete(tenant_id: UUID, dataset_id: UUID) -> None:
+    """With all its rows. Raises `DatasetNotFound`, and `DatasetInUse` naming the schedules that read it."""
+    with tenant_scope(tenant_id):
+        dataset = datasets_rows.locked(tenant_id, dataset_id)
+        if reading := schedules_reading(dataset):
+            more = f" and {len(reading) - NAMED} more" if len(reading) > NAMED else ""
+            told = ", ".join(reading[:NAMED])
+            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {told}{more}.")
+        _empty(dataset)
+        dataset.delete()
+
+
+def schedules_reading(dataset: Dataset) -> list[str]:
+    """The names of the schedules whose parameters name this dataset. In the caller's scope."""
+    wanted = (dataset.source, dataset.name)
+    rows = Schedule.objects.for_tenant(dataset.tenant_id).order_by("name").values_list("name", "params")
+    return [name for name, params in rows.iterator() if wanted in set(_tables_in(params))]
+
+
+def fault_of_location(source: str, location: str) -> str | None:
+    """What is wrong with an address, or None. May ask the name service for seconds: not inside a transaction."""
+    if source != Source.API or not location:
+        return None
+    try:
+        outbound.check_url(location)
+    except OutboundRefused as error:
+        return str(error)
+    return None
+
+
+def _checked(wanted: Declaration) -> Table:
+    faults: list[Fault] = []
+    table = None
+    try:
+        table = read_table(wanted.name, wanted.fields)
+    except TableError as error:
+        faults += error.faults
+    if wanted.source not in list(Source):
+        faults.append(Fault("source", f"must be one of {', '.join(Source)}"))
+    elif wanted.source == Source.API and not wanted.location:
+        faults.append(Fault("location", "is required: the address of the rows"))
+    elif wanted.source != Source.API and wanted.location:
+        faults.append(Fault("location", "is for the source api alone"))
+    elif wanted.location_fault:
+        faults.append(Fault("location", wanted.location_fault))
+    if len(wanted.location) > LONGEST_LOCATION:
+        faults.append(Fault("location", f"must have at most {LONGEST_LOCATION} characters"))
+    if len(wanted.description) > LONGEST_DESCRIPTION:
+        faults.append(Fault("description", f"must have at most {LONGEST_DESCRIPTION:,} characters"))
+    if faults or table is None:
+        raise TableError(faults)
+    return table
+
+
+def _refit(dataset: Dataset, before: Table, after: Table) -> None:
+    """Bring the rows to the new fields, or refuse with every row that does not fit."""
+    if dataset.source != Source.DB:
+        _empty(dataset)
+        return
+    stored = list(addresses.rows_of(dataset).order_by("id"))
+    if stored and before.fields.get(before.key) != after.fields.get(after.key):
+        message = "cannot come, go or change its type while there are rows, since it tells them apart"
+        raise TableError([Fault(f"fields.{after.key}", message)])
+    rows = [{name: value for name, value in row.data.items() if name in after.fields} for row in stored]
+    fitted = fitting(Given(rows), after)
+    different = []
+    for row, data in zip(stored, fitted, strict=True):
+        if row.data != data:
+            row.data = data
+            different.append(row)
+    DatasetRow.objects.bulk_update(different, ("data",), batch_size=addresses.BATCH)
+
+
+def _empty(dataset: Dataset) -> None:
+    if dataset.source == Source.CACHE:
+        cache.drop(dataset.tenant_id, dataset.name)
+    addresses.rows_of(dataset).delete()
+
+
+def _tables_in(params: Any) -> Iterator[tuple[str, str]]:
+    for value in params.values() if isinstance(params, Mapping) else ():
+        if looks_like(value):
+            try:
+                source = parse(value)
+            except DataSourceError:
+                continue  # it reads nothing
+            yield source.source.value, source.table
+
+
+def _plain(table: Table) -> dict[str, str]:
+    return {name: FieldType(kind).value for name, kind in table.fields.items()}

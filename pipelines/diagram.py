@@ -1,0 +1,372 @@
+"""A pipeline as one SVG: what depends on what, from left to right, and where each step stands.
+
+The picture is complete in itself: it fetches nothing, runs nothing and follows the reader's light or dark
+setting. No state is told by colour alone. Every text is escaped and every link checked, as agents write some.
+
+More than a dozen steps that look alike and have like neighbours become one stack with the sum of their
+states, so a fan-out over a thousand items stays readable. A page whose content security policy forbids inline
+styles allows `STYLE` by its hash or puts it into its own style sheet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from unicodedata import east_asian_width
+
+from pipelines.definition import PipelineDefinition, StepDefinition
+from pipelines.graph import Graph
+from pipelines.status_styles import DARK, GLYPHS, LIGHT, LOOKS, RULES, STYLE, TONES
+
+__all__ = ("DARK", "LIGHT", "LOOKS", "RULES", "STYLE", "TONES", "Counts", "States", "StepPicture", "draw")
+
+
+def draw(
+    definition: PipelineDefinition,
+    states: States | None,
+    *,
+    title: str,
+    dark: bool = False,
+    counts: Counts | None = None,
+    styled: bool = True,
+) -> str:
+    """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark, and what is not `styled` is for
+    pages whose own style sheet has the `RULES`.
+
+    A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
+    and says how many are missing.
+    """
+    cells = arranged(boxes_of(definition, states, counts or {}))
+    width = max(cell.right for cell in cells) + MARGIN
+    height = max(cell.y + cell.height / 2 for cell in cells) + MARGIN
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture{" dark" * dark}" role="group"'
+        f' aria-label="{safe(title)}" {size} viewBox="0 0 {width:.0f} {height:.0f}">'
+        f"<title>{safe(title)}</title>{f'<style>{STYLE}</style>' * styled}"
+        f'<rect class="canvas" {size} rx="12"/>{"".join(drawn_edges(cells))}{"".join(map(drawn_node, cells))}</svg>'
+    )
+
+
+# Where the cells of a picture are: their layers, then the order within each, then exact heights.
+
+
+MARGIN = 26.0
+LAYER_GAP = 62.0
+ROW_GAP = 24.0  # leaves room for the tags on the upper edge of the box below
+MOST_PASSAGES = 4_000  # long edges beyond are drawn straight, behind whatever lies between
+SWEEPS = 8
+
+
+def arranged(boxes: list[Cell]) -> list[Cell]:
+    """Boxes and passages with their places, each linked to its neighbours in the next layers."""
+    cells = boxes + _passages(boxes)
+    layers: list[list[Cell]] = [[] for _ in range(1 + max(box.layer for box in boxes))]
+    for cell in cells:
+        layers[cell.layer].append(cell)
+        for earlier in cell.before:
+            earlier.after.append(cell)
+    for turn in range(SWEEPS):
+        for layer in layers if turn % 2 == 0 else reversed(layers):
+            _order(layer, by_before=turn % 2 == 0)
+    for turn in range(SWEEPS):
+        both = turn >= SWEEPS - 2
+        for layer in layers if turn % 2 == 0 else reversed(layers):
+            _settle(layer, before=both or turn % 2 == 0, after=both or turn % 2 == 1)
+    top, x = min(cell.y - cell.height / 2 for cell in cells) - MARGIN, MARGIN
+    for cell in cells:
+        cell.y -= top
+    for layer in layers:
+        steepest = max((abs(cell.y - earlier.y) for cell in layer for earlier in cell.before), default=0)
+        x += min(90, steepest / 6)  # steep edges get more room to bend
+        for cell in layer:
+            cell.x = x
+        x += WIDTH + LAYER_GAP
+    return cells
+
+
+def _passages(boxes: Iterable[Cell]) -> list[Cell]:
+    """Breaks long edges into links from layer to layer. All long edges of one box share their passages."""
+    made: list[Cell] = []
+    ways: dict[Cell, list[Cell]] = defaultdict(list)
+    for box in boxes:
+        for index, source in enumerate(box.before):
+            way, length = ways[source], box.layer - source.layer - 1
+            while len(way) < length and len(made) < MOST_PASSAGES:
+                passage = Cell(source.layer + len(way) + 1, source.tone, before=way[-1:] or [source])
+                way.append(passage)
+                made.append(passage)
+            box.before[index] = way[min(length, len(way)) - 1] if length and way else source
+    return made
+
+
+def _order(layer: list[Cell], *, by_before: bool) -> None:
+    """Sorts a layer by the mean rank of its neighbours on one side; who has none there keeps its place."""
+    for cell in layer:
+        neighbours = cell.before if by_before else cell.after
+        if neighbours:
+            cell.rank = sum(each.rank for each in neighbours) / len(neighbours)
+    layer.sort(key=lambda cell: cell.rank)
+    for place, cell in enumerate(layer):
+        cell.rank = place - (len(layer) - 1) / 2  # around the middle, so that layers of any length compare
+
+
+def _settle(layer: list[Cell], *, before: bool, after: bool) -> None:
+    """Moves each cell as near to the mean of its neighbours as order and distances allow.
+
+    Least squares: cells that want to pass each other become a block that moves to its common mean. Passages
+    weigh more, so that long edges run straight.
+    """
+    offset = 0.0
+    blocks: list[tuple[float, float, list[tuple[Cell, float]]]] = []  # sum of wishes, weight, members
+    for place, cell in enumerate(layer):
+        if place:
+            upper = layer[place - 1]
+            gap = ROW_GAP if upper.steps and cell.steps else ROW_GAP / 2
+            offset += (upper.height + cell.height) / 2 + gap
+        near = cell.before * before + cell.after * after
+        wish = sum(each.y for each in near) / len(near) if near else cell.y
+        weight = (1.0 if cell.steps else 4.0) if near else 0.01
+        total, members = (wish - offset) * weight, [(cell, offset)]
+        while blocks and blocks[-1][0] / blocks[-1][1] >= total / weight:
+            other = blocks.pop()
+            total, weight, members = total + other[0], weight + other[1], other[2] + members
+        blocks.append((total, weight, members))
+    for total, weight, members in blocks:
+        for cell, offset in members:
+            cell.y = total / weight + offset
+
+
+# Cells of a picture: a step, a stack of equal steps, or the passage of a long edge through a layer.
+
+
+STACK_ABOVE = 12  # so many equal steps side by side still fit on a screen
+WIDTH = 220.0
+
+
+@dataclass(eq=False, slots=True)
+class Cell:
+    """`x` is its left edge, `y` its middle. A passage has no steps, and the tone of the edge's source."""
+
+    layer: int
+    tone: str
+    steps: list[StepDefinition] = field(default_factory=list)
+    pictures: Sequence[StepPicture] = ()  # empty in a plan; several of one step are its branches
+    height: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    rank: float = 0.0
+    before: list[Cell] = field(default_factory=list)
+    after: list[Cell] = field(default_factory=list)
+
+    @property
+    def gated(self) -> bool:
+        return any(step.is_approval_gate or step.requires_approval for step in self.steps[:1])
+
+    @property
+    def number(self) -> int:
+        """How many steps or branches it stands for."""
+        return max(len(self.steps), len(self.pictures))
+
+    @property
+    def right(self) -> float:
+        """Where its edges leave it."""
+        return self.x + WIDTH + max(12 * self.gated, 10 * (self.number > 1))
+
+
+def boxes_of(definition: PipelineDefinition, states: States | None, counts: Counts) -> list[Cell]:
+    """The boxes in the order of the definition, each with the boxes before it."""
+    graph = Graph.of(definition)
+    layer_of = {step: layer for layer, members in enumerate(graph.layers()) for step in members}
+    alike = graph.alike({step.id: _shape(step) for step in definition.steps})
+    equals: dict[int, list[StepDefinition]] = defaultdict(list)
+    for step in definition.steps:
+        equals[alike[step.id]].append(step)
+    box_of: dict[str, Cell] = {}
+    for step in definition.steps:
+        if step.id not in box_of:
+            members = equals[alike[step.id]]
+            box = _box(layer_of[step.id], members if len(members) > STACK_ABOVE else [step], states, counts)
+            box_of.update((each.id, box) for each in box.steps)
+    boxes = list(dict.fromkeys(box_of.values()))
+    for box in boxes:
+        box.before = list(dict.fromkeys(box_of[each] for step in box.steps for each in step.depends_on))
+    return boxes
+
+
+def _shape(step: StepDefinition) -> tuple[object, ...]:
+    gates = (step.is_approval_gate, step.requires_approval)
+    return (step.template, step.agent_role, step.human_role, gates, step.when is None, step.for_each is None)
+
+
+def _box(layer: int, steps: list[StepDefinition], states: States | None, counts: Counts) -> Cell:
+    if states is None:
+        return Cell(layer, "plan", steps, height=48)
+    pictures = [states.get(step.id) or StepPicture() for step in steps]
+    if len(steps) == 1 and any((branches := counts.get(steps[0].id, {})).values()):
+        whole = replace(pictures[0], detail="")
+        pictures = [each for status, n in branches.items() for each in [replace(whole, status=status)] * n]
+    looks = {look_of(picture) for picture in pictures}
+    tone = next(tone for tone in TONES if any(look[0] == tone for look in looks))
+    return Cell(layer, tone, steps, pictures, 66 + (12 + 16 * (len(looks) > 2)) * (len(pictures) > 1))
+
+
+def look_of(picture: StepPicture) -> tuple[str, str, str]:
+    return LOOKS.get(picture.status) or ("idle", "dots", picture.status.replace("_", " ").capitalize())
+
+
+# The lines of a picture, from layer to layer.
+
+
+MOST_LINKS = 8_000  # drawn; more would be a black patch of many megabytes
+
+
+def drawn_edges(cells: Iterable[Cell]) -> Iterator[str]:
+    """Curves from layer to layer, those that tell something above the others; one arrow head for each box."""
+    weights = {"good": 1, "bad": 2}
+    links = [(earlier, cell) for cell in cells for earlier in cell.before]
+    links.sort(key=lambda link: weights.get(link[0].tone, 0))
+    for earlier, cell in links[-MOST_LINKS:]:
+        x0, y0, x1, y1 = earlier.right, earlier.y, cell.x - 7 * bool(cell.steps), cell.y
+        middle, straight = (x0 + x1) / 2, abs(y1 - y0) < 0.5
+        curve = "" if straight else f"C{middle:.1f} {y0:.1f} {middle:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+        end = x1 if cell.steps else cell.right
+        yield f'<path class="edge {earlier.tone}" d="M{x0:.1f} {y0:.1f}{curve}H{end:.1f}"/>'
+    for cell in cells:
+        if cell.steps and cell.before:
+            tone = max((each.tone for each in cell.before), key=lambda tone: weights.get(tone, 0))
+            yield f'<path class="head {tone}" d="M{cell.x - 9:.1f} {cell.y - 5:.1f}l9 5-9 5z"/>'
+    if len(links) > MOST_LINKS:
+        yield f'<text class="role" x="26" y="16">{len(links) - MOST_LINKS:,} more lines are not drawn.</text>'
+
+
+# Texts and signs of a picture, escaped and cut to fit.
+
+
+def joined(*parts: str | None) -> str:
+    return " \u00b7 ".join(filter(None, parts))
+
+
+# Characters that XML forbids, or that turn the direction of the text around them.
+UNFIT = re.compile("[^\t\n -~\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+SAFE_LINK = re.compile(r"(?:https?://|/(?!/)|[?#])[^\s\\]*")
+NARROW = frozenset("iljtfrI1.,:;'|!()[]/ -")
+
+
+def safe(text: str, most: int = 300) -> str:
+    return escape(UNFIT.sub("\ufffd", text[:most]))
+
+
+def drawn_glyph(kind: str, x: float, y: float, glyph: str) -> str:
+    return f'<path class="{kind}" transform="translate({x:g} {y:g})" d="{GLYPHS[glyph]}"/>' if glyph else ""
+
+
+def one_line(kind: str, x: float, y: float, text: str, width: float, wide: float) -> str:
+    """One line that fits. Fonts are unknown here: most letters are taken to be `wide`, which is ample."""
+    text, used = " ".join(text[:200].split()), 0.0
+    for place, letter in enumerate(text):
+        used += wide * (0.6 if letter in NARROW else 1.6 if east_asian_width(letter) in "WF" else 1.0)
+        if used > width:
+            text = text[: max(1, place - 1)].rstrip() + "\u2026"
+            break
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{safe(text)}</text>'
+
+
+# The boxes of a picture: who does a step, where it stands, and all that there is no room for in its title.
+
+
+def drawn_node(cell: Cell) -> str:
+    if not cell.steps:
+        return ""
+    step, stacked = cell.steps[0], cell.number > 1
+    sign = "person" if step.human_role else "agent" if step.agent_role else "template"
+    box = f'<rect class="box" width="{WIDTH:g}" height="{cell.height:g}" rx="{18 if step.human_role else 9}"'
+    inside = (
+        f"<title>{safe(_told(cell), 3000)}</title>",
+        f'{box} x="10" y="-10"/>{box} x="5" y="-5"/>' if stacked else "",
+        f"{box}/>",
+        one_line("name", 14, 21, _name(cell), WIDTH - 24, 9.3),
+        drawn_glyph("sign", 20, 36, sign),
+        one_line("role", 32, 40, step.human_role or step.agent_role or step.template or "", WIDTH - 48, 7.2),
+        *(_state(cell) if cell.pictures else ()),
+        *_tags(cell),
+        drawn_glyph("gate", WIDTH, cell.height / 2, "rhombus") if cell.gated else "",
+        drawn_glyph("glyph", WIDTH, cell.height / 2, "check") if cell.gated else "",
+    )
+    place = f'class="{cell.tone}" transform="translate({cell.x:.1f} {cell.y - cell.height / 2:.1f})"'
+    node = f"<g {place}>{''.join(inside)}</g>"
+    href = cell.pictures[0].href if cell.pictures and len(cell.steps) == 1 else None
+    return f'<a href="{safe(href, 2000)}">{node}</a>' if href and SAFE_LINK.fullmatch(href) else node
+
+
+def _state(cell: Cell) -> Iterator[str]:
+    looks = sorted(map(look_of, cell.pictures), key=lambda look: TONES.index(look[0]))
+    lines = [joined(looks[0][2], cell.pictures[0].detail)]
+    if len(looks) > 1:
+        counts = [f"{number:,} {words.lower()}" for (_, _, words), number in Counter(looks).items()]
+        lines = [joined(*counts[:2]), joined(*counts[2:])]
+    yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{drawn_glyph("glyph", 20, 53, looks[0][1])}'
+    for number, line in enumerate(filter(None, lines)):
+        yield one_line("more" if number else "state", 32, 57 + 16 * number, line, WIDTH - 50, 7.8)
+    x, share = 14.0, (WIDTH - 28) / len(looks)
+    for tone, number in Counter(look[0] for look in looks).items() if len(looks) > 1 else ():
+        bar = f'x="{x:.1f}" y="{cell.height - 12:g}" width="{share * number:.1f}" height="4"'
+        yield f'<rect class="part {tone}" {bar}/>'
+        x += share * number
+
+
+def _tags(cell: Cell) -> Iterator[str]:
+    """Small labels on the upper edge, from right to left."""
+    step, rounds = cell.steps[0], max((picture.round for picture in cell.pictures), default=1)
+    tags = [f"\u00d7 {cell.number:,}"] if cell.number > 1 else []
+    tags += [f"round {rounds}"] if rounds > 1 else []
+    right = WIDTH - 12
+    for tag in (*tags, *["each"] * bool(step.for_each), *["if"] * bool(step.when)):
+        width = 12 + 6.2 * len(tag)
+        yield f'<rect class="pill" x="{right - width:.1f}" y="-8" width="{width:.1f}" height="16" rx="8"/>'
+        yield f'<text class="tag" x="{right - width / 2:.1f}" y="3.5">{tag}</text>'
+        right -= width + 4
+
+
+def _name(cell: Cell) -> str:
+    """The title, or what the titles of a stack have in common."""
+    first, last = min(step.title for step in cell.steps), max(step.title for step in cell.steps)
+    same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
+    common = first if first == last else first[:same].rstrip(" -_.:#0123456789")
+    return common or f"{first} \u2026 {last}"
+
+
+def _told(cell: Cell) -> str:
+    """All that the box has no room for."""
+    step, more = cell.steps[0], len(cell.steps) - 12
+    states = [joined(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
+    if cell.number > len(cell.steps):
+        branches = Counter(look_of(picture)[2].lower() for picture in cell.pictures)
+        states = [joined(*(f"{number:,} {words}" for words, number in branches.items()))]
+    who = step.human_role or step.agent_role or step.template
+    lines = [joined(each.title, who, *states[n : n + 1]) for n, each in enumerate(cell.steps[:12])]
+    lines += [f"and {more:,} more"] * (more > 0) + ["A person approves before the next step."] * cell.gated
+    lines += [f"Only if {step.when}"] * bool(step.when)
+    lines += [f"For each of {step.for_each}"] * bool(step.for_each)
+    return "\n".join(lines)
+
+
+# Where the steps of a pipeline stand, as a picture is told.
+
+
+@dataclass(frozen=True, slots=True)
+class StepPicture:
+    """Where a step stands: the status of its activity or its own, and a word on it, such as its duration."""
+
+    status: str = "pending"
+    detail: str = ""
+    href: str | None = None
+    round: int = 1
+
+
+States = Mapping[str, StepPicture]  # by the id of the step; a step that is left out is pending
+#: Of steps that were fanned out: how many of their branches have which status, by the id of the step.
+Counts = Mapping[str, Mapping[str, int]]

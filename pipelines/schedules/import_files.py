@@ -1,0 +1,170 @@
+"""Documents that bring schedules with all that they need: agents, tables with their rows, pipelines.
+
+    agents:     [{role, name, adapter, endpoint, description?, input_schema?}]     made if the registry has no such role; never changed
+    datasets:   [{name, fields, rows?, description?}]    rows: a list, or the name of a CSV beside the document; they replace the others
+    pipelines:  [a definition, as in a pipeline file]    a changed one becomes a new version
+    schedules:  [{name, ...}]                            as the API has them; one of the same name is changed to what is said here
+
+All of a tenant's own happens in one transaction, or nothing of it. Loading a document twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+
+from agents import configuration
+from agents.models import Agent
+from pipelines import datasets, versions
+from pipelines.data_sources import Source
+from pipelines.definition import DefinitionError
+from pipelines.definition.faults import Fault, at, shown
+from pipelines.exceptions import PipelineError
+from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
+from tenants.context import tenant_scope
+
+from . import editing
+
+AGENT = ("role", "name", "description", "adapter", "endpoint", "model", "input_schema")
+DATASET = ("name", "fields", "rows", "description")
+PARTS = ("agents", "datasets", "pipelines", "schedules")
+
+
+class InvalidDocument(DefinitionError):
+    """The document cannot be loaded. `faults` names everything that is wrong with the first part that is wrong."""
+
+    code = "invalid_document"
+
+
+def check(data: Mapping[str, Any]) -> None:
+    """That a document has no other parts and each is a list of objects. Raises `InvalidDocument`."""
+    faults = [Fault(name, "is no part of a document of schedules") for name in data if name not in PARTS]
+    for part in PARTS:
+        items = data.get(part, [])
+        if not isinstance(items, list):
+            faults.append(Fault(part, f"must be a list, not {shown(items)}"))
+            continue
+        faults += [
+            Fault(at(part, index), f"must be an object, not {shown(item)}")
+            for index, item in enumerate(items)
+            if not isinstance(item, Mapping)
+        ]
+    if faults:
+        raise InvalidDocument(faults)
+
+
+def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
+    """Make the roles that the registry lacks, and tell of each. Where the caller may write the registry. Raises `InvalidDocument`."""
+    for index, item in enumerate(data.get("agents", [])):
+        place = at("agents", index)
+        _refuse_unknown(item, AGENT, place)
+        if Agent.objects.filter(role=item.get("role")).exists():
+            continue
+        agent = Agent(**item)
+        try:
+            agent.full_clean()
+        except ValidationError as error:
+            raise InvalidDocument(
+                Fault(at(place, name), " ".join(texts)) for name, texts in error.message_dict.items()
+            ) from error
+        agent.save(force_insert=True)
+        configuration.forget()
+        yield f"agent {agent.role}: made"
+
+
+def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) -> list[str]:
+    """Bring a tenant's tables, pipelines and schedules to what a document says; what became of each. Raises `InvalidDocument`."""
+    parts: tuple[tuple[str, Callable[[Any], str]], ...] = (
+        ("datasets", lambda item: _load_dataset(tenant_id, item, folder)),
+        ("pipelines", lambda item: _load_pipeline(tenant_id, item, actor)),
+        ("schedules", lambda item: _load_schedule(tenant_id, item, actor)),
+    )
+    told: list[str] = []
+    with tenant_scope(tenant_id):
+        for part, loaded in parts:
+            for index, item in enumerate(data.get(part, [])):
+                with _faults_below(at(part, index)):
+                    told.append(loaded(item))
+    return told
+
+
+def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str:
+    _refuse_unknown(item, DATASET, "")
+    rows = _rows(item.get("rows"), folder)
+    name, fields = item.get("name", ""), item.get("fields", {})
+    found = Dataset.objects.for_tenant(tenant_id).filter(name=name, source=Source.DB).first()
+    if found is None:
+        wanted = datasets.Declaration(name, fields, description=item.get("description", ""), rows=rows)
+        datasets.create(tenant_id, wanted)
+        return f"dataset {name}: made"
+    if found.fields != fields:
+        datasets.change(tenant_id, found.pk, fields=fields)
+    if rows is not None:
+        datasets.fill(tenant_id, found.pk, rows, replace=True)
+    return f"dataset {name}: filled"
+
+
+def _rows(rows: Any, folder: Path) -> datasets.Given | None:
+    """Rows as they stand in the document, or those of the CSV that it names."""
+    if rows is None:
+        return None
+    if not isinstance(rows, str):
+        return datasets.Given(rows if isinstance(rows, list) else [rows])
+    if Path(rows).name != rows:
+        raise InvalidDocument([Fault("rows", "must be the name of a file beside the document")])
+    try:
+        return datasets.read_csv((folder / rows).read_bytes())
+    except OSError as error:
+        raise InvalidDocument([Fault("rows", f"{rows} cannot be read: {error.strerror}")]) from error
+    except datasets.BadUpload as error:
+        raise InvalidDocument([Fault("rows", f"{rows}: {error}")]) from error
+
+
+def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
+    templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
+    wanted = versions.checked(dict(item), templates)
+    own = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=wanted.key).order_by("-number")
+    if own.values_list("digest", flat=True).first() == wanted.digest():
+        return f"pipeline {wanted.key}: as it was"
+    version = versions.save(tenant_id, dict(item), actor=actor)
+    return f"pipeline {wanted.key}: version {version.number}"
+
+
+def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
+    name = item.get("name")
+    found = Schedule.objects.for_tenant(tenant_id).filter(name=str(name)).first()
+    if found is None:
+        editing.create(tenant_id, item, actor=actor)
+        return f"schedule {name}: made"
+    # What the document says is the whole of it, as for a PUT; whether it is switched on may be left to people.
+    unsaid = {member: None for member in editing.MEMBERS if member != "enabled"}
+    changed = editing.change(tenant_id, found.pk, {**unsaid, **item}, actor=actor)
+    return f"schedule {name}: {'as it was' if changed.version == found.version else 'changed'}"
+
+
+def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
+    faults = [Fault(at(place, name), "is no member of this object") for name in item if name not in known]
+    if faults:
+        raise InvalidDocument(faults)
+
+
+@contextmanager
+def _faults_below(place: str) -> Iterator[None]:
+    """Name every fault by its path in the document."""
+    try:
+        yield
+    except DefinitionError as error:
+        raise InvalidDocument(
+            Fault(_joined(place, fault.path), fault.message) for fault in error.faults
+        ) from error
+    except PipelineError as error:
+        raise InvalidDocument([Fault(place, str(error))]) from error
+
+
+def _joined(place: str, path: str) -> str:
+    return f"{place}{path}" if path.startswith("[") else f"{place}.{path}" if path else place

@@ -1,0 +1,150 @@
+"""From the keys of a schedule to its `Timing`, with every fault named by its path.
+
+The keys are those of the API: repeat (once or repeating), cron, interval_ms, timezone, start_at, end_at, dst_gap,
+dst_fold and jitter_seconds. Keys of a schedule that say nothing about time are left alone.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.definition.faults import DefinitionError, Fault, Faults, at, shown
+from pipelines.definition.reading import Reader
+from pipelines.definition.values import JsonCopier
+from pipelines.timing.clock import zone_names
+from pipelines.timing.cron import LONGEST, CronError, cron_of
+from pipelines.timing.nominal import times
+
+from .nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
+
+SHORTEST_INTERVAL = 1_000  # ms; faster than that is no schedule but a loop
+LONGEST_INTERVAL = 10 * 366 * 86_400_000  # ms
+LONGEST_JITTER = 86_400  # seconds
+LONGEST_ZONE = 64  # characters; the longest name has 32
+LONGEST_MOMENT = 64  # characters
+
+
+class TimingError(DefinitionError):
+    """The timing cannot be accepted. `faults` names everything that is wrong with it."""
+
+    code = "invalid_schedule"
+
+
+def faults(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> list[Fault]:
+    """Everything that is wrong with a schedule's timing, each with its path below `path`; empty if nothing is."""
+    return _read(data, path, default_timezone)[1]
+
+
+def read(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> Timing:
+    """The timing that a schedule's keys describe. Raises `TimingError`. Times may be text or aware datetimes."""
+    timing, found = _read(data, path, default_timezone)
+    if found:
+        raise TimingError(found)
+    return timing
+
+
+def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[Fault]]:
+    collected = Faults()
+    reader = Reader(data, path, JsonCopier(collected))
+    timing = Timing(
+        repeat=_repeat(reader),
+        cron=_cron(reader),
+        interval_ms=reader.count("interval_ms", low=SHORTEST_INTERVAL, high=LONGEST_INTERVAL),
+        timezone=_timezone(reader) or default_timezone,
+        start_at=_moment(reader, "start_at"),
+        end_at=_moment(reader, "end_at"),
+        dst_gap=reader.choice("dst_gap", DstGap) or DstGap.SHIFT,
+        dst_fold=reader.choice("dst_fold", DstFold) or DstFold.FIRST,
+        jitter_seconds=reader.amount("jitter_seconds", low=0, high=LONGEST_JITTER) or 0,
+    )
+    if reader.is_object:
+        _check_kind(reader, timing.repeat)
+        _check_bounds(reader, timing)
+    if not collected.found:
+        _check_that_it_fires(reader, timing)
+    return timing, collected.found
+
+
+def _repeat(reader: Reader) -> Repeat:
+    """Once, or else whichever of cron and interval is given."""
+    said = reader.text("repeat")
+    if said == "once":
+        return Repeat.ONCE
+    if said is not None and said != "repeating":
+        reader.fault("repeat", "must be one of once, repeating")
+    return Repeat.CRON if reader.value("interval_ms") is None else Repeat.INTERVAL
+
+
+def _cron(reader: Reader) -> str | None:
+    text = reader.text("cron", limit=LONGEST)
+    if text is None:
+        return None
+    try:
+        cron_of(text)
+    except CronError as error:
+        reader.fault("cron", str(error))
+    return text
+
+
+def _timezone(reader: Reader) -> str | None:
+    name = reader.text("timezone", limit=LONGEST_ZONE)
+    if name is not None and name not in zone_names():
+        reader.faults.unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
+        return None
+    return name
+
+
+def _moment(reader: Reader, key: str) -> datetime | None:
+    value = reader.value(key)
+    if value is None:
+        return None
+    fault, moment = _moment_of(value)
+    if fault:
+        reader.fault(key, fault)
+    return moment
+
+
+def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
+    """What is wrong with a value that should be a time, or the time in UTC."""
+    try:
+        moment = (
+            datetime.fromisoformat(value)
+            if isinstance(value, str) and len(value) <= LONGEST_MOMENT
+            else value
+        )
+        if not isinstance(moment, datetime):
+            raise TypeError
+        if moment.tzinfo is None:
+            return "must say its offset from UTC, as in 2026-05-01T09:30:00Z", None
+        moment = moment.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return f"must be a time such as 2026-05-01T09:30:00Z, not {shown(value)}", None
+    if not EARLIEST <= moment <= LATEST:
+        return f"must be within the years {EARLIEST.year} to {LATEST.year}", None
+    return None, moment
+
+
+def _check_kind(reader: Reader, repeat: Repeat) -> None:
+    """That what is given belongs to the kind of repetition, and what the kind needs is given."""
+    given = {key for key in ("cron", "interval_ms", "start_at", "end_at") if reader.value(key) is not None}
+    reader.require("repeat")
+    if repeat is Repeat.ONCE:
+        reader.require("start_at")
+        for key in sorted(given & {"cron", "interval_ms", "end_at"}):
+            reader.fault(key, "is for a repeating schedule; one that fires once has start_at")
+    elif {"cron", "interval_ms"} <= given:
+        reader.fault("interval_ms", "cannot be given together with cron")
+    elif not given & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
+        reader.faults.add(reader.path, "a repeating schedule needs cron or interval_ms")
+
+
+def _check_bounds(reader: Reader, timing: Timing) -> None:
+    if timing.start_at and timing.end_at and timing.end_at < timing.start_at:
+        reader.fault("end_at", "must not come before start_at")
+
+
+def _check_that_it_fires(reader: Reader, timing: Timing) -> None:
+    """A timing whose end comes before its first time is a mistake. One that is over by now is not."""
+    if timing.end_at is not None and not any(times(timing, after=EARLIEST, limit=1)):
+        reader.fault("end_at", "comes before the first time at which this would fire")

@@ -1,0 +1,145 @@
+"""`ETag` for objects that do not count their changes: a digest of what is shown.
+
+For objects that change seldom. The change itself is made under the lock that its function takes; between the check of
+`If-Match` and that lock somebody may come in between, which is why what people fight over has a version instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django.db.models import QuerySet
+from django.http import HttpResponse, HttpResponseNotModified
+from django.utils.http import parse_etags
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from tenants.api.renderers import dumps
+from tenants.exceptions import TenantError
+
+
+class Digested:
+    """For a `TenantView` whose answers with one object are that object."""
+
+    request: Any  # the view's
+    # Members that grow by themselves, which are no change of the object.
+    passing: ClassVar[tuple[str, ...]] = ()
+
+    def refuse_changed(self, shown: Mapping[str, Any]) -> None:
+        """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
+        if "If-Match" not in self.request.headers:
+            return
+        wanted = parse_etags(self.request.headers["If-Match"])
+        if not ("*" in wanted or self._tag(shown) in wanted):
+            raise PreconditionFailed("The object has changed. Read it again and decide anew.")
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        data = getattr(response, "data", None)
+        is_object = isinstance(data, Mapping) and "results" not in data
+        if isinstance(response, Response) and response.status_code < 300 and is_object:
+            response.headers.setdefault("ETag", self._tag(data or {}))
+        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
+
+    def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of the object makes its tag."""
+        return {name: value for name, value in shown.items() if name not in self.passing}
+
+    def _tag(self, shown: Mapping[str, Any]) -> str:
+        return digest_of(self.state_of(shown))
+
+
+def digest_of(shown: Mapping[str, Any]) -> str:
+    return f'"{hashlib.sha256(dumps(shown)).hexdigest()[:32]}"'
+
+
+# `ETag` of everything that is read as one object, and `If-None-Match`: who has the present state is told so with 304 and no body.
+#
+# An object that counts its changes has its version as its tag; any other gets a digest of what is shown. Lists have none: a cursor that
+# stays valid is worth more to them.
+
+
+def answer_conditionally(request: Request, response: Any) -> Any:
+    """The answer to a GET with its tag, or 304 in its place; any other answer as it is."""
+    if request.method != "GET" or response.status_code != 200 or response.streaming:
+        return response
+    if "ETag" not in response.headers and _is_object(response):
+        response.headers["ETag"] = f'"{hashlib.sha256(response.content).hexdigest()[:32]}"'
+    tag = response.headers.get("ETag")
+    if tag is None or not _has(request.headers.get("If-None-Match"), tag):
+        return response
+    unchanged: HttpResponse = HttpResponseNotModified(headers={"ETag": tag})
+    return unchanged
+
+
+def _is_object(response: Any) -> bool:
+    data = getattr(response, "data", None)
+    return not isinstance(data, Mapping) or not {"next", "previous", "results"} <= data.keys()
+
+
+def _has(condition: str | None, tag: str) -> bool:
+    """Whether one of the caller's tags is this one. Weak and strong ones are compared alike, as RFC 9110 has it for GET."""
+    if condition is None:
+        return False
+    known = parse_etags(condition)
+    return "*" in known or tag in {each.removeprefix("W/") for each in known}
+
+
+# `ETag` and `If-Match`: nobody changes what they have not seen.
+#
+# A view with `Versioned` sends `ETag: "<version>"` with every single object, read or changed. A change with
+# `If-Match` locks the row first and is refused with 412 when the row has moved on, so between the check and the
+# change nobody comes in between.
+
+
+class PreconditionFailed(TenantError):
+    """The object is no longer, or not yet, as the caller's If-Match says."""
+
+    code = "precondition_failed"
+    status = 412
+
+
+class Versioned:
+    """For a `TenantView` whose objects count their changes, and show the number as `version_field`."""
+
+    version_field = "version"
+
+    request: Request
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset()  # type: ignore[misc]  # the view's
+        return rows.select_for_update(of=("self",)) if self._is_conditional() else rows
+
+    def get_object(self) -> Any:
+        found = super().get_object()  # type: ignore[misc]  # the view's
+        self.check_if_match(getattr(found, self.version_field))
+        return found
+
+    def check_if_match(self, version: int | None) -> None:
+        """Raise `PreconditionFailed` unless the caller's If-Match, if any, allows a change of this version.
+
+        None stands for an object that does not exist yet. `get_object` does this by itself.
+        """
+        if not self._is_conditional():
+            return
+        wanted = parse_etags(self.request.headers["If-Match"])
+        if version is None or not ("*" in wanted or etag_of(version) in wanted):
+            now = "does not exist" if version is None else f"is at version {version}"
+            raise PreconditionFailed(f"The object {now}. Read it again and decide anew.")
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        data = getattr(response, "data", None)
+        if response.status_code < 300 and isinstance(response, Response) and isinstance(data, Mapping):
+            version = data.get(self.version_field)
+            if isinstance(version, int):
+                response.headers.setdefault("ETag", etag_of(version))
+        return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
+
+    def _is_conditional(self) -> bool:
+        return self.request.method not in SAFE_METHODS and "If-Match" in self.request.headers
+
+
+def etag_of(version: int) -> str:
+    return f'"{version}"'

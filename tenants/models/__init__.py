@@ -1,0 +1,60 @@
+"""Tenants, who acts for them, and what belongs to them. Import from here; the files are an inner matter."""
+
+from tenants.models.access import ApiToken, Channel, ChannelStatus, IdempotentRequest, Membership, Role
+from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
+from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
+
+from .audit import AuditEntry, BreakGlass
+from .events import (
+    Event,
+    EventLog,
+    FreshEvent,
+    OffReason,
+    WebhookDelivery,
+    WebhookDeliveryState,
+    WebhookEndpoint,
+)
+from .retention import (
+    DepartedTenant,
+    ForgottenOutput,
+    RetentionPass,
+    RetentionPolicy,
+    RetentionTally,
+    UsageTotal,
+)
+from .saved_views import SavedView
+
+__all__ = (
+    "ApiToken",
+    "AuditEntry",
+    "BreakGlass",
+    "Budget",
+    "BudgetPeriod",
+    "BudgetUnit",
+    "BudgetWait",
+    "Channel",
+    "ChannelStatus",
+    "DepartedTenant",
+    "Event",
+    "EventLog",
+    "ForgottenOutput",
+    "FreshEvent",
+    "IdempotentRequest",
+    "Membership",
+    "OffReason",
+    "Reservation",
+    "RetentionPass",
+    "RetentionPolicy",
+    "RetentionTally",
+    "Role",
+    "SavedView",
+    "Tenant",
+    "TenantOwned",
+    "TenantPart",
+    "TenantQuerySet",
+    "UsageEntry",
+    "UsageTotal",
+    "WebhookDelivery",
+    "WebhookDeliveryState",
+    "WebhookEndpoint",
+)

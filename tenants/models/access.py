@@ -1,0 +1,148 @@
+"""Who may act for a tenant: members, tokens, connections to the outside, and answers kept for idempotency."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models.base import TenantOwned
+
+
+class Role(models.TextChoices):
+    """What a person or a token may do, each including the ones below."""
+
+    ADMIN = "admin"  # configures agents, pipelines, schedules and members
+    OPERATOR = "operator"  # submits, cancels, retries, reassigns
+    REVIEWER = "reviewer"  # decides what people are asked for
+    VIEWER = "viewer"  # reads
+
+    def includes(self, other: Role) -> bool:
+        order = list(Role)
+        return order.index(self) <= order.index(other)
+
+
+class Membership(TenantOwned):
+    """A person's role in a tenant, with the human roles whose inbox items are theirs."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.REVIEWER)
+    human_roles = models.JSONField(default=list, blank=True, help_text='For example ["editor"].')
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),
+            models.UniqueConstraint(fields=("tenant", "id"), name="membership_of_tenant"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.user} as {self.role}"
+
+
+class ApiToken(TenantOwned):
+    """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is shown once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=100)
+    # The database empties it when the account is closed.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        null=True,
+        blank=True,
+        editable=False,
+        db_constraint=False,
+        db_index=False,
+        help_text="Who stands behind it. Empty: nobody, so that it has no vote.",
+    )
+    role = models.CharField(max_length=16, choices=Role.choices)
+    prefix = models.CharField(
+        max_length=16, editable=False, help_text="First characters, to recognise the token."
+    )
+    secret_hash = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = models.JSONField(default=list, blank=True, help_text="Empty: everything the role may do.")
+    platform = models.BooleanField(
+        default=False, help_text="May also change the registry that all tenants share."
+    )
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+
+class ChannelStatus(models.TextChoices):
+    ACTIVE = "active"  # Agents may rely on it, until `expires_at` if that is set.
+    EXPIRED = "expired"  # Somebody has to sign in there again and reactivate it.
+    DISABLED = "disabled"  # Switched off on purpose.
+
+
+class Channel(TenantOwned):
+    """A connection of the tenant's to the outside that agents need, such as an account for advertisements.
+
+    The access itself is kept elsewhere; here is whether it still opens anything. `tenants.channels` is the only writer of `status`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=63, help_text="Such as google-ads.")
+    name = models.CharField(max_length=200)
+    status = models.CharField(
+        max_length=8, choices=ChannelStatus.choices, default=ChannelStatus.ACTIVE, editable=False
+    )
+    status_since = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="From then on it counts as expired. Empty: nobody knows."
+    )
+    details = models.JSONField(
+        default=dict, blank=True, help_text="For agents: account numbers and the like. No secrets."
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "kind", "name"), name="channel_named_once_per_kind"),
+        )
+        indexes = (
+            models.Index(
+                fields=("expires_at",),
+                condition=models.Q(status="active", expires_at__isnull=False),
+                name="channels_that_expire",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+
+class IdempotentRequest(TenantOwned):
+    """The answer to a POST that carried an Idempotency-Key, written in the transaction of the request's effect.
+
+    Neither the key nor the body is stored, only their digests.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    digest = models.CharField(max_length=64, help_text="Of the caller, the path and the key.")
+    request_digest = models.CharField(
+        max_length=64, help_text="Of what was asked. Another request may not reuse the key."
+    )
+    status_code = models.PositiveSmallIntegerField()
+    headers = models.JSONField(default=dict)
+    body = models.BinaryField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "digest"), name="idempotency_key_once"),)
+        indexes = (models.Index(fields=("created_at",), name="idempotent_requests_by_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.status_code} at {self.created_at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,88 @@
+"""Rows of the audit trail, and of the times at which superusers broke the glass."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models.base import Tenant, TenantQuerySet
+
+
+class AuditEntry(models.Model):
+    """Who did what to which object. Only ever added to: the database refuses the rest, to the owner of the table as well.
+
+    Entries of a tenant form a chain, those of the platform (`tenant` is empty) another: each holds the hash of the one before it.
+    `number`, `at` and both hashes are the database's.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False, null=True
+    )
+    chain = models.UUIDField(help_text="The tenant's id; zeros for the platform's own.")
+    number = models.BigIntegerField()
+    at = models.DateTimeField()
+    actor_kind = models.CharField(max_length=16, help_text="user, token, run, command or nobody")
+    actor_id = models.CharField(max_length=100, blank=True)
+    actor_name = models.CharField(max_length=200, blank=True)
+    operation = models.CharField(max_length=200)
+    outcome = models.CharField(max_length=16, default="done", help_text="done, refused or failed")
+    object_kind = models.CharField(max_length=100, blank=True)
+    object_id = models.CharField(max_length=200, blank=True)
+    changes = models.JSONField(
+        default=dict, help_text="By field: before and after, without secrets and texts."
+    )
+    detail = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=64, blank=True)
+    ip = models.CharField(max_length=45, blank=True)
+    break_glass_id = models.UUIDField(null=True)
+    previous_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+
+    objects = TenantQuerySet.as_manager()
+
+    class Meta:
+        app_label = "tenants"
+        verbose_name_plural = "audit entries"
+        constraints = (
+            models.UniqueConstraint(fields=("chain", "number"), name="audit_number_once_per_chain"),
+        )
+        indexes = (models.Index(fields=("tenant", "object_id"), name="audit_of_object"),)
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.operation}"
+
+    @property
+    def actor(self) -> dict[str, str]:
+        return {"kind": self.actor_kind, "id": self.actor_id, "name": self.actor_name}
+
+    @property
+    def about(self) -> dict[str, str]:
+        return {"kind": self.object_kind, "id": self.object_id}
+
+
+class BreakGlass(models.Model):
+    """A superuser sees rows of a tenant that they are no member of, or of all tenants, for a reason and for an hour."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    opened_for = models.UUIDField(null=True, help_text="The tenant's id. Empty: all tenants.")
+    slug = models.CharField(max_length=63, blank=True)
+    reason = models.CharField(max_length=500)
+    opened_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        app_label = "tenants"
+        verbose_name_plural = "break glass"
+        indexes = (
+            models.Index(
+                fields=("user",), condition=models.Q(ended_at__isnull=True), name="glass_that_is_broken"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.slug or 'all tenants'}: {self.reason}"

@@ -1,0 +1,77 @@
+"""Tenants, and the base of every row that belongs to one."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+from uuid import UUID
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+
+
+class Tenant(models.Model):
+    """A customer whose work, people and limits are kept apart from everybody else's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    slug = models.SlugField(max_length=63, unique=True)
+    name = models.CharField(max_length=200)
+    is_active = models.BooleanField(default=True)
+    paused = models.BooleanField(default=False, help_text="Nothing new starts; what runs ends normally.")
+    max_concurrency = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Activities that may run at once over all roles. Empty: no limit of its own.",
+    )
+    max_concurrency_per_group = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+    )
+    weight = models.PositiveIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Share of busy workers relative to other tenants: weight 3 gets three times the slot-seconds of weight 1.",
+    )
+    timezone = models.CharField(max_length=64, default="UTC")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("slug",)
+
+    def __str__(self) -> str:
+        return self.name or self.slug
+
+
+class TenantQuerySet(models.QuerySet[Any]):
+    """Every query of the application names its tenant; row-level security repeats the condition."""
+
+    def for_tenant(self, tenant: Tenant | UUID) -> Self:
+        return self.filter(tenant_id=tenant.pk if isinstance(tenant, Tenant) else tenant)
+
+
+class TenantOwned(models.Model):
+    """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
+
+    # Every table has a unique constraint or index that begins with the tenant; a further index would only cost.
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
+
+    objects = TenantQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+
+
+class TenantPart(TenantOwned):
+    """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
+
+    # Not indexed: rows are reached through their parent, and each index is paid for on every write of the hot path.
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+
+    class Meta:
+        abstract = True

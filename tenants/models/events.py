@@ -1,0 +1,195 @@
+"""Rows of the event log, and of the webhooks that carry events outside."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
+
+
+class FreshEvent(TenantPart):
+    """An event without a number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads."""
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=32)
+    at = models.DateTimeField()
+    activity_id = models.UUIDField(null=True)
+    pipeline_run_id = models.UUIDField(null=True)
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        indexes = (models.Index(fields=("tenant", "id"), name="fresh_events_in_order"),)
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+class Event(TenantPart):
+    """An event with its number: 1, 2, 3 and so on for each tenant, without a gap. Never changed, deleted by age."""
+
+    id = models.BigIntegerField(
+        primary_key=True, help_text="As in FreshEvent. Readers know the number alone."
+    )
+    number = models.BigIntegerField()
+    kind = models.CharField(max_length=32)
+    at = models.DateTimeField()
+    activity_id = models.UUIDField(null=True)
+    pipeline_run_id = models.UUIDField(null=True)
+    data = models.JSONField(default=dict, help_text="Ids and statuses. No text of agents or people.")
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "number"), name="event_numbered_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.kind}"
+
+
+class EventLog(models.Model):
+    """How far a tenant's events are numbered. Its row is the lock under which numbers are given."""
+
+    tenant = models.OneToOneField(
+        Tenant, on_delete=models.CASCADE, primary_key=True, related_name="+", db_constraint=False
+    )
+    last_number = models.BigIntegerField(default=0, db_default=0)
+    listened_until = models.DateTimeField(
+        null=True, help_text="Until then somebody follows the log, and a change rings the bell."
+    )
+
+    objects = TenantQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"log up to {self.last_number}"
+
+
+class OffReason(models.TextChoices):
+    """Why a webhook was switched off by the system. Empty when it is on, or when people switched it off."""
+
+    GONE = "gone"  # the receiver answered 410
+    FAILING = "failing"  # nothing was delivered for days
+
+
+class WebhookEndpoint(TenantOwned):
+    """Where a tenant's events are sent."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    url = models.CharField(max_length=2000)
+    description = models.CharField(max_length=200, blank=True, default="")
+    kinds = models.JSONField(default=list, blank=True, help_text="Kinds of events. Empty: all.")
+    enabled = models.BooleanField(default=True)
+    secret_sealed = models.TextField(editable=False, help_text="The secret that signs, and the one before.")
+    previous_until = models.DateTimeField(
+        null=True, editable=False, help_text="So long the secret before signs, too."
+    )
+    off_reason = models.CharField(
+        max_length=8, choices=OffReason.choices, blank=True, default="", editable=False
+    )
+    failing_since = models.DateTimeField(
+        null=True, editable=False, help_text="The first failure since a success."
+    )
+    failures = models.IntegerField(default=0, editable=False, help_text="Attempts since a success.")
+    paused_until = models.DateTimeField(
+        null=True, editable=False, help_text="Nothing is sent there before, since the last attempts failed."
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="webhook_of_tenant"),)
+        indexes = (models.Index(fields=("id",), condition=models.Q(enabled=True), name="webhooks_in_use"),)
+
+    def __str__(self) -> str:
+        return self.description or self.url
+
+
+class WebhookDeliveryState(models.TextChoices):
+    """Each is documented by how it is left."""
+
+    PENDING = "pending"  # Claimed once `next_attempt_at` has come.
+    SENDING = "sending"  # Its deliverer says what came of it. From `next_attempt_at` on it counts as dead and another one claims it.
+    DELIVERED = "delivered"  # Final, unless somebody has it sent again.
+    FAILED = "failed"  # Every attempt failed. Final, unless somebody has it sent again.
+    DROPPED = "dropped"  # The webhook was switched off first. Final, unless somebody has it sent again.
+
+
+class WebhookDelivery(TenantPart):
+    """One event on its way to one webhook. Its id is the `webhook-id` of every attempt."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    endpoint = models.ForeignKey(
+        WebhookEndpoint,
+        on_delete=models.CASCADE,
+        related_name="deliveries",
+        db_constraint=False,
+        db_index=False,
+    )
+    event_number = models.BigIntegerField(null=True, help_text="Empty: a test, which is no event.")
+    kind = models.CharField(max_length=32)
+    state = models.CharField(
+        max_length=9, choices=WebhookDeliveryState.choices, default=WebhookDeliveryState.PENDING
+    )
+    attempts = models.IntegerField(default=0, db_default=0, help_text="Since it was made, or sent again.")
+    fence = models.IntegerField(
+        default=0, db_default=0, help_text="Raised by every claim: only the latest may say what came of it."
+    )
+    next_attempt_at = models.DateTimeField(db_default=Now())
+    response_status = models.SmallIntegerField(null=True)
+    duration_ms = models.IntegerField(null=True)
+    error = models.CharField(max_length=500, blank=True, default="", db_default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "webhook deliveries"
+        constraints = (
+            models.UniqueConstraint(fields=("endpoint", "event_number"), name="event_once_per_webhook"),
+        )
+        indexes = (
+            models.Index(
+                fields=("endpoint", "next_attempt_at", "id"),
+                condition=models.Q(state__in=["pending", "sending"]),
+                name="webhook_deliveries_due",
+            ),
+            models.Index(fields=("endpoint", "-created_at", "-id"), name="webhook_deliveries_newest"),
+            models.Index(fields=("created_at",), name="webhook_deliveries_by_age"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.state}"
+
+
+# The kinds of events. `sql/record.sql` makes them; readers and webhooks choose by them, so they are stable and only ever added to.
+
+
+#: Kind and meaning, in the order of the documentation.
+MEANINGS: dict[str, str] = {
+    "activity.created": "work was submitted",
+    "activity.assigned": "a worker has claimed it",
+    "activity.started": "its agent is called, or a person has taken it up",
+    "activity.waiting": "it waits for people or for other work; `status` says for what",
+    "activity.released": "it is ready to be claimed again: woken, tried again, or given back",
+    "activity.completed": "it is done",
+    "activity.approved": "its result, or the gate, was approved",
+    "activity.rejected": "its result, or the gate, was rejected",
+    "activity.reassigned": "another activity has taken its place",
+    "activity.failed": "it failed for good",
+    "activity.needs_review": "people must look at it",
+    "activity.cancelled": "it was cancelled",
+    "approval.requested": "people are asked for a decision",
+    "approval.decided": "they have decided; `status` says how",
+    "approval.withdrawn": "nobody has to decide any more",
+    "pipeline_run.started": "a run of a pipeline began",
+    "pipeline_run.resumed": "one that had ended goes on",
+    "pipeline_run.completed": "it is completed",
+    "pipeline_run.failed": "it failed",
+    "pipeline_run.cancelled": "it was cancelled",
+    "schedule.fired": "one of its times has come",
+    "schedule.skipped": "one of its times was left out",
+    "alert.raised": "people are told of something",
+    "budget.warning": "most of a budget is spent",
+    "budget.exceeded": "work waits for a budget",
+    "dead_letter": "work that failed for good was put among the dead letters",
+}
+
+KINDS = tuple(MEANINGS)

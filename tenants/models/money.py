@@ -1,0 +1,163 @@
+"""What runs have consumed, how much they may, and what waits for a budget."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models.base import TenantOwned, TenantPart
+
+
+class BudgetUnit(models.TextChoices):
+    DOLLARS = "dollars"
+    TOKENS = "tokens"  # of input and output together
+    RUNS = "runs"
+
+
+class BudgetPeriod(models.TextChoices):
+    """How long a cap holds before it starts anew, by UTC's calendar."""
+
+    TOTAL = "total"
+    DAY = "day"
+    MONTH = "month"
+
+
+def _amount(**options: Any) -> models.DecimalField[Any, Any]:
+    """Dollars to the twelfth decimal place, as exact as agents may report them, or a count."""
+    return models.DecimalField(max_digits=36, decimal_places=12, **options)
+
+
+class UsageEntry(TenantPart):
+    """What a run has consumed since its last entry, or that it began (`runs` is 1). Only ever added to; outlives what it tells of.
+
+    The sum of a run's entries is what the run has reported.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField(db_default=Now(), editable=False)
+    day = models.DateField(help_text="Of UTC, when it was reported.")
+    agent_role = models.CharField(max_length=63)
+    deliverable_id = models.UUIDField(null=True)
+    activity_id = models.UUIDField()
+    run_id = models.UUIDField()
+    pipeline_run_id = models.UUIDField(null=True)
+    model = models.CharField(max_length=200, blank=True, default="")
+    input_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    dollars = _amount(default=0)
+    runs = models.SmallIntegerField(default=0)
+    unpriced = models.BooleanField(
+        default=False, help_text="Nobody has said what these tokens cost: no price of their model is known."
+    )
+
+    class Meta:
+        verbose_name_plural = "usage entries"
+        indexes = (models.Index(fields=("tenant", "day", "agent_role"), name="usage_by_day_and_role"),)
+
+    def __str__(self) -> str:
+        return f"{self.agent_role} on {self.day:%Y-%m-%d}"
+
+
+class Budget(TenantOwned):
+    """A cap on what runs may consume. It counts the runs that fit every scope it names; without one, all of the tenant.
+
+    `spent` and `reserved` are of the period that began on `period_start`; `tenants.money` is their only writer.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    name = models.CharField(max_length=200)
+    agent_role = models.CharField(max_length=63, null=True, blank=True, help_text="Empty: all roles.")
+    deliverable_id = models.UUIDField(null=True, blank=True, help_text="Empty: all deliverables.")
+    activity_id = models.UUIDField(null=True, blank=True, help_text="Empty: all activities.")
+    unit = models.CharField(max_length=8, choices=BudgetUnit.choices, default=BudgetUnit.DOLLARS)
+    period = models.CharField(max_length=8, choices=BudgetPeriod.choices, default=BudgetPeriod.TOTAL)
+    cap = _amount(validators=[MinValueValidator(0)])
+    warning_share = models.DecimalField(
+        max_digits=4,
+        decimal_places=3,
+        default=Decimal("0.8"),
+        validators=[MinValueValidator(0), MaxValueValidator(1)],
+        help_text="People are told once when this part of the cap is spent.",
+    )
+    estimate = _amount(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="Put aside for each run that starts.",
+    )
+    spent = _amount(default=0, editable=False)
+    reserved = _amount(default=0, editable=False)
+    overshoot = _amount(default=0, editable=False, help_text="How far it was over the cap in this period.")
+    period_start = models.DateField(editable=False)
+    warned_at = models.DateTimeField(null=True, editable=False)
+    waiting_since = models.DateTimeField(null=True, editable=False, help_text="Set while work waits for it.")
+    wanted = _amount(null=True, editable=False, help_text="The least that one of the waiting needs.")
+    recount_at = models.DateTimeField(
+        null=True, editable=False, help_text="When to count from the ledger anew."
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    deleted_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="budget_of_tenant"),)
+        indexes = (
+            models.Index(
+                fields=("id",), condition=models.Q(waiting_since__isnull=False), name="budgets_waited_for"
+            ),
+            models.Index(
+                fields=("recount_at",),
+                condition=models.Q(recount_at__isnull=False),
+                name="budgets_to_recount",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Reservation(TenantPart):
+    """What a budget keeps for a live run. It shrinks as the run reports, and goes with the run."""
+
+    id = models.BigAutoField(primary_key=True)
+    budget = models.ForeignKey(
+        Budget, on_delete=models.CASCADE, related_name="reservations", db_constraint=False, db_index=False
+    )
+    run_id = models.UUIDField()
+    activity_id = models.UUIDField()
+    amount = _amount()
+    reserved_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run_id", "budget"), name="reserved_once_per_run"),)
+        indexes = (models.Index(fields=("budget",), name="reservations_of_budget"),)
+
+    def __str__(self) -> str:
+        return f"{self.amount} for {self.run_id}"
+
+
+class BudgetWait(TenantPart):
+    """An activity that may not start before a budget has room for it."""
+
+    id = models.BigAutoField(primary_key=True)
+    budget = models.ForeignKey(
+        Budget, on_delete=models.CASCADE, related_name="waits", db_constraint=False, db_index=False
+    )
+    activity_id = models.UUIDField()
+    amount = _amount(help_text="What its run would be given.")
+    priority = models.SmallIntegerField()
+    since = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "activity_id"), name="waits_for_one_budget"),
+        )
+        indexes = (models.Index(fields=("budget", "priority", "since"), name="waits_in_order"),)
+
+    def __str__(self) -> str:
+        return f"{self.activity_id} waits for {self.budget_id}"

@@ -1,0 +1,132 @@
+"""What tenants want kept, what was deleted for it, and what is still to be deleted elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models.base import TenantOwned, TenantPart
+
+LONGEST_DAYS = 36_500
+
+
+class RetentionPolicy(TenantOwned):
+    """How long a tenant's rows of one kind are kept. Without one, the platform's default holds."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=32)
+    days = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_DAYS)],
+        help_text="Empty: rows of this kind are never deleted.",
+    )
+    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change.")
+    updated_by = models.CharField(max_length=200, blank=True, default="", editable=False)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        verbose_name_plural = "retention policies"
+        constraints = (models.UniqueConstraint(fields=("tenant", "kind"), name="one_policy_per_kind"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {'never' if self.days is None else self.days}"
+
+
+class RetentionTally(TenantPart):
+    """How much of one kind was deleted at a tenant because its time was over."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=32)
+    deleted = models.BigIntegerField(default=0)
+    last_deleted = models.IntegerField(default=0, help_text="In the last pass that found any.")
+    last_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name_plural = "retention tallies"
+        constraints = (models.UniqueConstraint(fields=("tenant", "kind"), name="one_tally_per_kind"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.deleted}"
+
+
+class RetentionPass(models.Model):
+    """The keeper's book over all tenants: when a kind is due again, and what the last pass did."""
+
+    kind = models.CharField(max_length=32, primary_key=True)
+    due_at = models.DateTimeField(db_default=Now())
+    began_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True, help_text="Empty: the pass goes on.")
+    reached = models.UUIDField(null=True, help_text="The last tenant that this pass has been to.")
+    rows = models.BigIntegerField(default=0, help_text="Deleted by the last pass.")
+    total = models.BigIntegerField(default=0, help_text="Deleted by all passes.")
+
+    class Meta:
+        verbose_name_plural = "retention passes"
+        indexes = (models.Index(fields=("due_at",), name="retention_due"),)
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+class ForgottenOutput(TenantPart):
+    """An output whose activity is gone. Written in the transaction that deletes the activity; goes when MongoDB has forgotten it, too."""
+
+    id = models.UUIDField(primary_key=True, help_text="The output's, and the document's `_id`.")
+    activity_id = models.UUIDField()
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=("tenant", "at"), name="forgotten_outputs"),)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class UsageTotal(TenantPart):
+    """What entries of the ledger that were deleted added up to, by month."""
+
+    id = models.BigAutoField(primary_key=True)
+    month = models.DateField(help_text="Its first day.")
+    agent_role = models.CharField(max_length=63)
+    deliverable_id = models.UUIDField(null=True)
+    model = models.CharField(max_length=200, blank=True, default="")
+    input_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    dollars = models.DecimalField(max_digits=36, decimal_places=12, default=0)
+    runs = models.BigIntegerField(default=0)
+    entries = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "month", "agent_role", "deliverable_id", "model"),
+                nulls_distinct=False,
+                name="one_total_per_group",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_role} in {self.month:%Y-%m}"
+
+
+class DepartedTenant(models.Model):
+    """A tenant that was off-boarded: that it was there, and how much of it was deleted. Nothing of what it was about."""
+
+    id = models.UUIDField(primary_key=True, editable=False, help_text="The tenant's id.")
+    slug = models.SlugField(max_length=63)
+    began_at = models.DateTimeField(db_default=Now(), help_text="When the deletion began.")
+    erased_at = models.DateTimeField(null=True, help_text="Empty: the deletion was begun and goes on.")
+    counts: Any = models.JSONField(
+        default=dict, help_text="Deleted rows by table, and what else was deleted."
+    )
+
+    class Meta:
+        ordering = ("-began_at",)
+
+    def __str__(self) -> str:
+        return self.slug

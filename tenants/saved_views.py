@@ -1,0 +1,182 @@
+"""Saved views are kept, renamed, shared and deleted: one's own by every member, those of the tenant by its admins.
+
+What all see stands in the tenant's audit trail when it changes; what one person keeps for themselves does not.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from tenants import audit
+from tenants.audit.recording import changes_between
+from tenants.context import APP, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Membership, Role
+from tenants.models.saved_views import LONGEST_NAME, LONGEST_QUERY, SavedView
+from tenants.principals import Principal
+
+KIND = "saved-views"
+MOST = 50  # of one person, and of a tenant for everybody
+
+
+class ViewRefused(TenantError):
+    """Base of why a saved view stays as it is."""
+
+    code = "saved_view_refused"
+    status = 400
+
+
+class ViewNotFound(ViewRefused):
+    """There is no such view that this person could change."""
+
+    code = "not_found"
+    status = 404
+
+
+class ViewForbidden(ViewRefused):
+    """Views of one's own are for members of the tenant, and those of everybody are changed by its admins."""
+
+    code = "forbidden"
+    status = 403
+
+
+class ViewNameTaken(ViewRefused):
+    """Two views of a page with one name could not be told apart."""
+
+    code = "already_exists"
+    status = 409
+
+
+class TooManyViews(ViewRefused):
+    """There are as many views as there may be. Delete one that nobody needs."""
+
+    code = "too_many_views"
+    status = 409
+
+
+def views_of(who: Principal, page: str = "") -> list[SavedView]:
+    """Those of the person and those of everybody, by name; of one page, or of all. In the caller's `tenant_scope`."""
+    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_seen_by(who))
+    return list((rows.filter(page=page) if page else rows).order_by("page", "name", "pk"))
+
+
+def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = False) -> SavedView:
+    """Keep a view under a name, for the person or for everybody. Raises `ViewRefused`."""
+    name = _named(name)
+    if len(query) > LONGEST_QUERY:
+        raise ViewRefused(f"A query of more than {LONGEST_QUERY} characters cannot be kept.")
+    with tenant_scope(who.tenant_id):
+        owner = _owner(who, shared=shared)
+        view = SavedView(tenant_id=who.tenant_id, membership=owner, page=page, name=name, query=query)
+        _make_room(view)
+        _save(view)
+        if shared:
+            audit.record_action(
+                who, "saved_view.shared", about=(KIND, view.pk), changes=changes_between(None, _shown(view))
+            )
+    return view
+
+
+def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
+    """Raises `ViewRefused`."""
+    name = _named(name)
+    with tenant_scope(who.tenant_id):
+        view = _locked(who, view_id)
+        before, view.name = _shown(view), name
+        _save(view)
+        if view.is_shared:
+            audit.record_action(
+                who,
+                "saved_view.renamed",
+                about=(KIND, view.pk),
+                changes=changes_between(before, _shown(view)),
+            )
+    return view
+
+
+def share(who: Principal, view_id: UUID) -> SavedView:
+    """Make a view of one's own everybody's. It stays when the person goes. Raises `ViewRefused`."""
+    with tenant_scope(who.tenant_id):
+        view = _locked(who, view_id)
+        if not view.is_shared:
+            view.membership = _owner(who, shared=True)
+            _make_room(view)
+            _save(view)
+            audit.record_action(
+                who, "saved_view.shared", about=(KIND, view.pk), changes=changes_between(None, _shown(view))
+            )
+    return view
+
+
+def delete(who: Principal, view_id: UUID) -> SavedView:
+    """What it was. Raises `ViewRefused`."""
+    with tenant_scope(who.tenant_id):
+        view = _locked(who, view_id)
+        if view.is_shared:
+            audit.record_action(
+                who, "saved_view.deleted", about=(KIND, view.pk), changes=changes_between(_shown(view), None)
+            )
+        SavedView.objects.for_tenant(who.tenant_id).filter(pk=view.pk).delete()
+    return view
+
+
+def _seen_by(who: Principal) -> Q:
+    return Q(membership=None) | Q(membership__user_id=who.user_id, membership__tenant_id=who.tenant_id)
+
+
+def _named(name: str) -> str:
+    name = " ".join(name.replace("\x00", "").split())
+    if not name:
+        raise ViewRefused("Give it a name.")
+    if len(name) > LONGEST_NAME:
+        raise ViewRefused(f"A name has at most {LONGEST_NAME} characters.")
+    return name
+
+
+def _owner(who: Principal, *, shared: bool) -> Membership | None:
+    """Whose a new view is. Locks those who might keep another one at the same moment, so that nobody gets more than there may be."""
+    rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(no_key=True).order_by("pk")
+    if shared:
+        _refuse_all_but_admins(who)
+        list(rows.filter(role=Role.ADMIN).values_list("pk"))
+        return None
+    own: Membership | None = rows.filter(user_id=who.user_id).first() if who.user_id else None
+    if own is None:
+        raise ViewForbidden("Only members of the tenant keep views of their own.")
+    return own
+
+
+def _refuse_all_but_admins(who: Principal) -> None:
+    if not who.role.includes(Role.ADMIN):
+        raise ViewForbidden(f"This needs the role admin; you act as {who.role.value}.")
+
+
+def _locked(who: Principal, view_id: UUID) -> SavedView:
+    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_seen_by(who), pk=view_id)
+    view: SavedView | None = rows.select_for_update(of=("self",)).first()
+    if view is None:
+        raise ViewNotFound("There is no such view any more.")
+    if view.is_shared:
+        _refuse_all_but_admins(who)
+    return view
+
+
+def _make_room(view: SavedView) -> None:
+    others = SavedView.objects.for_tenant(view.tenant_id).filter(membership=view.membership)
+    if others.count() >= MOST:
+        raise TooManyViews(f"There are {MOST} already. Delete one first.")
+
+
+def _save(view: SavedView) -> None:
+    try:
+        with transaction.atomic(using=APP):
+            view.save()
+    except IntegrityError as error:
+        raise ViewNameTaken(f"There is a view “{view.name}” of this page already.") from error
+
+
+def _shown(view: SavedView) -> dict[str, object]:
+    return {"name": view.name, "page": view.page, "query": view.query}
