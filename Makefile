@@ -50,7 +50,6 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 
 docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build it as a site into site/
 	$(RUN) manage.py draw_lifecycle
-	$(RUN) -m tests.architecture.house_plan
 	$(RUN) -m tests.fuzzing.snapshot
 	@# Not -q: it silences the warnings that --strict counts.
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

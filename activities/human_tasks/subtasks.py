@@ -63,7 +63,7 @@ def _refuse_too_much(tree: Any) -> None:
 
 
 def refuse_full_tree(tree: Any) -> None:
-    """Raise `QuotaExceeded` unless the tree, a row of `families.tree_of`, may have one more member. Its root must be locked."""
+    """Raise `QuotaExceeded` unless the tree, a row of `activity_tree.tree_of`, may have one more member. Its root must be locked."""
     most = settings.ORCHESTRATOR_ACTIVITIES_PER_TREE
     if tree.members >= most:
         raise QuotaExceeded("tree", f"A tree of subtasks may have {most} activities, not more.")

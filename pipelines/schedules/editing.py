@@ -66,7 +66,7 @@ class Checked:
 
 
 def check(tenant_id: UUID, members: Any) -> Checked:
-    """Read the members of a schedule, as `given.MEMBERS` names them. In the caller's `tenant_scope`; writes nothing, calls nobody."""
+    """Read the members of a schedule, as `editing.MEMBERS` names them. In the caller's `tenant_scope`; writes nothing, calls nobody."""
     form, work = Faults(), Faults()
     whole: Mapping[Any, Any] = members if isinstance(members, Mapping) else {}
     about = Reader({name: whole[name] for name in ABOUT_WORK if name in whole}, "", JsonCopier(work))

@@ -80,8 +80,8 @@ def record(
 ) -> None:
     """Add one entry. `about` is the kind and the id of the object; without a tenant it goes to the chain of the platform.
 
-    `changes` and `detail` must have gone through `changes.between` or `redaction`. For a tenant's entry its scope, or one that may
-    write its rows, must be open.
+    `changes` and `detail` must have gone through `changes_between` or `redacted`. For a tenant's entry its scope, or one that may write
+    its rows, must be open.
     """
     source = current_origin()
     APPEND.run(
