@@ -56,6 +56,18 @@ def open_again(*, role: str = ALL) -> None:
     _tell(lease)
 
 
+def serve(roles: Sequence[str]) -> None:
+    """Take work of these roles from now on, of which some were not known when the process started."""
+    lease = leases.current()
+    if lease.draining.is_set():
+        return
+    lease.serve(list(roles))
+    if _intake is not None:
+        _intake.take_only(lease.open_roles())
+    logger.info("Roles served", extra={"action": "roles_served", "roles": list(roles)})
+    tell_admission()
+
+
 def _tell(lease: Lease) -> None:
     """The intake first: it needs no server, and what it does not take waits for others or is taken back by the audit."""
     if _intake is not None:

@@ -90,6 +90,7 @@ class Lease:
             active=self.active,
             load=self.load,
             closed=self.closed,
+            roles=self.roles,
         )
         if not moved:
             if self.active and self.watched:
@@ -119,6 +120,11 @@ class Lease:
                 return False
             self.closed = {name: reason for name, reason in self.closed.items() if name != role}
             return True
+
+    def serve(self, roles: list[str]) -> None:
+        """Hold runs of these roles from now on. If that cannot be written down, the next beat does it."""
+        self.roles = roles
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(roles=roles)
 
     def open_roles(self) -> list[str]:
         """The roles that this process takes new work of."""

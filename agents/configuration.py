@@ -77,10 +77,19 @@ def default_timeout(platform: SchedulerSettings) -> int:
 
 def known_roles() -> frozenset[str]:
     """All roles of the registry that are not switched off."""
-    global _roles
     now = time.monotonic()
     if now - _roles[0] > KEPT_SECONDS or not _roles[1]:
-        _roles = (now, frozenset(Agent.objects.filter(enabled=True).values_list("role", flat=True)))
+        return present_roles()
+    return _roles[1]
+
+
+def present_roles() -> frozenset[str]:
+    """As `known_roles`, asked of PostgreSQL."""
+    global _roles
+    _roles = (
+        time.monotonic(),
+        frozenset(Agent.objects.filter(enabled=True).values_list("role", flat=True)),
+    )
     return _roles[1]
 
 

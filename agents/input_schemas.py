@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -23,20 +23,44 @@ logger = logging.getLogger(__name__)
 MOST_FAULTS = 50  # more help nobody
 LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
 
+#: A schema with one of these at its top may judge one parameter by another.
+_DEPENDING = {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$ref"}
+
+#: What one of these at the top of a schema refuses is refused whatever else is given.
+_LASTING = {"properties", "patternProperties", "additionalProperties", "propertyNames", "maxProperties"}
+
+Violations = list[tuple[tuple[str | int, ...], str]]
+
 #: What comes of using a JSON Schema that is none.
 _UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
 def violations(
-    tenant_id: UUID, role: str, params: Mapping[str, Any]
-) -> list[tuple[tuple[str | int, ...], str]]:
-    """Each fault with the path to it, beginning with `params`. In the caller's `tenant_scope`."""
+    tenant_id: UUID, role: str, params: Mapping[str, Any], *, unknown: Collection[str] = ()
+) -> Violations:
+    """Each fault with the path to it, beginning with `params`. In the caller's `tenant_scope`. Raises `RoleNotFound`.
+
+    `unknown` are parameters that are given as well, of which nobody knows yet what they are: nothing is said about these.
+    """
     schema = configuration.settings_for(tenant_id, role).input_schema
-    if not schema:
+    if not schema or (unknown and _DEPENDING & schema.keys()):
         return []
+    found = _errors(role, schema, {**params, **dict.fromkeys(unknown)})
+    return [
+        _told(fault) for fault in found if not fault.absolute_path or fault.absolute_path[0] not in unknown
+    ]
+
+
+def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> Violations:
+    """As `violations`, of those alone that no further parameter could mend."""
+    schema = configuration.settings_for(tenant_id, role).input_schema
+    found = _errors(role, schema, params) if schema else []
+    return [_told(fault) for fault in found if fault.absolute_schema_path[0] in _LASTING]
+
+
+def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
     try:
-        found = islice(_validator(wide_json.dumps(schema)).iter_errors(params), MOST_FAULTS)
-        return [(("params", *fault.absolute_path), fault.message[:LONGEST_MESSAGE]) for fault in found]
+        return list(islice(_validator(wide_json.dumps(schema)).iter_errors(params), MOST_FAULTS))
     except _UNUSABLE as error:
         # The mistake is the registry's, not the caller's: work must not stop for it.
         logger.warning(
@@ -44,6 +68,10 @@ def violations(
             extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
         )
         return []
+
+
+def _told(fault: Any) -> tuple[tuple[str | int, ...], str]:
+    return ("params", *fault.absolute_path), fault.message[:LONGEST_MESSAGE]
 
 
 def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:

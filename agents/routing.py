@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 PREFIX = "agent__"
@@ -42,12 +43,30 @@ def notification_queue(channel_kind: str) -> str:
     return f"{NOTIFICATIONS}{channel_kind}"
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a name that a worker was asked for stands for the queues of all roles that match it, as `agent__data-*` does."""
+    return name.startswith(PREFIX) and any(sign in name for sign in "*?[")
+
+
+def follows(asked: Iterable[str]) -> bool:
+    """Whether a worker that was asked for these serves roles that are added while it runs: without any name, or with a pattern."""
+    names = list(asked)
+    return not names or any(map(is_pattern, names))
+
+
 def consumed(asked: Iterable[str], roles: Iterable[str]) -> list[str]:
     """The queues that a worker takes from which was asked for these: every one of them if it was asked for none."""
-    names = list(asked)
+    names, queues = list(asked), [queue_of(role) for role in sorted(roles)]
     if not names:
-        return [*map(queue_of, sorted(roles)), *SYSTEM_QUEUES]
-    return [*names, *SYSTEM_QUEUES] if SYSTEM_QUEUE in names else names
+        return [*queues, *SYSTEM_QUEUES]
+    found: dict[str, None] = {}
+    for name in names:
+        found.update(
+            dict.fromkeys(queue for queue in queues if fnmatchcase(queue, name))
+            if is_pattern(name)
+            else {name: None}
+        )
+    return [*found, *SYSTEM_QUEUES] if SYSTEM_QUEUE in names else list(found)
 
 
 def roles_of(queues: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The Celery application.
 
-`celery -A orchestrator worker -Q agent__seo` serves one role, `-Q system` all queues of the system; without -Q, everything.
+`celery -A orchestrator worker -Q agent__seo` serves one role, `-Q 'agent__data-*'` all roles that match, `-Q system` all queues of the
+system; without -Q, everything. Roles that are added to the registry while a worker runs are served as well, unless it names its roles.
 """
 
 from __future__ import annotations
@@ -47,9 +48,12 @@ SYSTEM_CONCURRENCY = (
     4  # Threads of a worker without roles: errands are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
 )
 
+ROLES_SECONDS = 0.75  # between two looks at the registry: what is added there is served within 2 s
+
 # The queues that the command line names, and the roles among them or among all; forked children inherit both.
 _asked: list[str] = []
 _roles: list[str] = []
+_ending = threading.Event()
 
 
 def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
@@ -120,10 +124,11 @@ def _concurrency_of(name: str) -> int:
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
-    from agents.routing import consumed, roles_of
+    from agents.routing import consumed, is_pattern, roles_of
 
     def choose() -> None:
         queues = instance.app.amqp.queues
+        queues.deselect([name for name in _asked if is_pattern(name)])
         for name in consumed(_asked, configuration.known_roles()):
             if name not in queues.consume_from:
                 queues.select_add(name)
@@ -135,18 +140,51 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
 @signals.worker_ready.connect
 def begin_worker(sender: Any, **kwargs: Any) -> None:
     """The main process keeps things going; with threads it also runs the agents."""
+    from activities import intake as activity_intake
     from activities import maintenance
     from activities import worker as activity_worker
 
-    if not _forks(sender.controller):
+    intake = _Intake(sender)
+    if _forks(sender.controller):
+        _follow(intake.take_only)
+    else:
         _surely(
             lambda: activity_worker.begin(
-                roles=list(_roles), concurrency=sender.controller.concurrency, intake=_Intake(sender)
+                roles=list(_roles), concurrency=sender.controller.concurrency, intake=intake
             )
         )
-    if not _forks(sender.controller):
+        _follow(activity_intake.serve)
         threading.Thread(target=_end_after_cold_shutdown, name="cold shutdown", daemon=True).start()
     maintenance.begin()
+
+
+def _follow(serve: Callable[[Sequence[str]], None]) -> None:
+    """Serve the roles that are added from now on, if this worker does not name its roles. A role that goes is kept: it has no work."""
+    from agents.routing import follows
+
+    if follows(_asked):
+        threading.Thread(target=_serve_added, args=(serve,), name="roles", daemon=True).start()
+
+
+def _serve_added(serve: Callable[[Sequence[str]], None]) -> None:
+    from django.db import close_old_connections, connections
+
+    from agents import configuration
+    from agents.routing import consumed, roles_of
+    from tenants import outages
+
+    while not _ending.wait(ROLES_SECONDS):
+        try:
+            close_old_connections()
+            wanted = {*_roles, *roles_of(consumed(_asked, configuration.present_roles()))}
+            if wanted - set(_roles):
+                serve(sorted(wanted))
+                _roles[:] = sorted(wanted)
+        except Exception as error:
+            # Told and tried again: without this thread a new role would wait for a restart.
+            level = logging.WARNING if outages.may_pass(error) else logging.ERROR
+            logger.log(level, "Registry not read", exc_info=True, extra={"action": "registry_not_read"})
+    connections.close_all()
 
 
 def _end_after_cold_shutdown() -> None:
@@ -162,9 +200,11 @@ def _end_after_cold_shutdown() -> None:
 @signals.worker_process_init.connect
 def begin_child(sender: Any = None, **kwargs: Any) -> None:
     """A forked child runs agents one at a time under a lease of its own."""
+    from activities import intake as activity_intake
     from activities import worker as activity_worker
 
     _surely(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
+    _follow(activity_intake.serve)
 
 
 _before, _after = signals.task_prerun, signals.task_postrun
@@ -198,6 +238,7 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
     from activities import maintenance
     from activities import worker as activity_worker
 
+    _ending.set()
     maintenance.end()
     activity_worker.end()
 
@@ -224,6 +265,7 @@ class _Intake:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._wanted: list[str] = list(_roles)
+        self._known: set[str] = set(_roles)  # what was ever taken
 
     def take_only(self, roles: Sequence[str]) -> None:
         self._wanted = list(roles)
@@ -233,7 +275,8 @@ class _Intake:
         """Do what was said last: the order of what is to be done soon is not promised."""
         from agents.routing import queue_of
 
-        for role in _roles:
+        self._known.update(self._wanted)
+        for role in sorted(self._known):
             if role in self._wanted:
                 self._consumer.add_task_queue(queue_of(role))
             else:

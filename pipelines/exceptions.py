@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 from uuid import UUID
 
@@ -31,6 +32,17 @@ class ReservedParams(PipelineError):
 
     code = "reserved_params"
     status = 400
+
+
+class InvalidParams(PipelineError):
+    """An agent of the pipeline would not take the parameters that it is to be given. `faults` names each by its path."""
+
+    code = "invalid_params"
+    status = 400
+
+    def __init__(self, faults: Iterable[tuple[str, str]]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"{path}: {message}" for path, message in self.faults))
 
 
 class RunEnded(PipelineError):

@@ -128,7 +128,8 @@ def _error_of(activity: Any) -> dict[str, Any] | None:
     """What an activity says about its failure, for those statements that return it."""
     error = getattr(activity, "error", None)
     if error:
-        return {"code": error.get("code", "failed"), "message": error.get("message", "")}
+        told = {"code": error.get("code", "failed"), "message": error.get("message", "")}
+        return {**told, "retryable": error["retryable"]} if "retryable" in error else told
     reason = getattr(activity, "cancel_reason", None) if activity.status == Status.CANCELLED else None
     return {"code": "cancelled", "message": reason} if reason else None
 

@@ -24,6 +24,7 @@ from django.db.models.functions import Now
 from activities.exceptions import TransitionRefused
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
+from pipelines.definition import StepDefinition
 from pipelines.graph import Advance, RunOutcome, StepState
 from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
@@ -32,7 +33,7 @@ from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.sql import Statement
 
-from . import conditions, inputs, period_counts, revisions, starting, versions
+from . import conditions, inputs, parameters, period_counts, revisions, starting, versions
 
 logger = logging.getLogger(__name__)
 
@@ -157,11 +158,10 @@ def go_on(
     unsettled = run.unsettled
     while following.start or following.skip:
         unsettled -= _end(run, following.skip, StepState.SKIPPED, reason=StepReason.UPSTREAM)
-        _start(
-            run, plan, [step for step in following.start if step not in plan.conditional], left, not_before
-        )
+        certain = [step for step in following.start if step not in plan.conditional]
+        ended = _start(run, plan, certain, left, not_before)
         asked = [step for step in following.start if step in plan.conditional]
-        ended = _decide(run, plan, asked, left, known or {}, not_before) if asked else 0
+        ended += _decide(run, plan, asked, left, known or {}, not_before) if asked else 0
         unsettled -= ended
         following = plan.graph.advance(states_of(run.id)) if ended else Advance()
     if unsettled == 0:
@@ -171,9 +171,19 @@ def go_on(
 
 def _start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References | None, not_before: datetime | None
-) -> None:
-    if steps:
-        starting.start(run, plan, steps, _left_for(run, plan, steps, left), not_before)
+) -> int:
+    """Start these steps; how many have failed instead, since their agents would not take what they are given."""
+    refused = {step: _refused(run, plan.step(step), [run.params]) for step in steps}
+    taken = [step for step in steps if not refused[step]]
+    if taken:
+        starting.start(run, plan, taken, _left_for(run, plan, taken, left), not_before)
+    return sum(refused.values())
+
+
+def _refused(run: Any, step: StepDefinition, params: Sequence[Mapping[str, Any]]) -> int:
+    """Fail the step if its agent's input schema does not allow these parameters; 1 if it does not."""
+    why = parameters.refusal(run.tenant_id, step, params)
+    return fail(run, step.id, parameters.INVALID, why) if why else 0
 
 
 def _left_for(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> References:
@@ -199,7 +209,7 @@ def _decide(
     decisions = {
         step: conditions.decide(
             plan.step(step),
-            {"params": starting.params_of(run, plan.step(step)), "steps": seen.steps},
+            {"params": parameters.of_step(run.params, plan.step(step)), "steps": seen.steps},
             most=settings.ORCHESTRATOR_FAN_OUT_ITEMS,
         )
         for step in steps
@@ -208,12 +218,18 @@ def _decide(
         if decision.error is not None:
             ended += fail(run, step, "expression_error", decision.error)
         elif decision.starts and decision.items:
+            branches = [{**run.params, **starting.of_item(item)} for item in decision.items]
+            if refused := _refused(run, plan.step(step), branches):
+                ended += refused
+                continue
             given = _left_for(run, plan, [step], left)
             starting.fan_out(run, plan, step, decision.items, given, not_before)
     started = {step: decision for step, decision in decisions.items() if decision.starts}
     empty = [step for step, decision in started.items() if decision.items is not None and not decision.items]
     false = [step for step, decision in decisions.items() if not decision.starts and decision.error is None]
-    _start(run, plan, [step for step, found in started.items() if found.items is None], left, not_before)
+    ended += _start(
+        run, plan, [step for step, found in started.items() if found.items is None], left, not_before
+    )
     ended += _end(run, empty, StepState.DONE, branches=0)
     return ended + _end(run, false, StepState.SKIPPED, reason=StepReason.CONDITION)
 

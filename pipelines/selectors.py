@@ -57,6 +57,9 @@ class StepShown:
     needs: Sequence[str]
     activity_status: str | None
     branches: Sequence[BranchShown] = ()
+    agent_role: str | None = None
+    human_role: str | None = None
+    priority: int | None = None  # None: that of the run
 
     @property
     def counts(self) -> BranchCounts | None:
@@ -98,7 +101,16 @@ def steps_of(
         status = statuses.get(step.activity_id) if step.activity_id else None
         name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
         found[step.run_id].append(
-            StepShown(step, name, needs, status, shown.get((step.run_id, step.step), ()))
+            StepShown(
+                step,
+                name,
+                needs,
+                status,
+                shown.get((step.run_id, step.step), ()),
+                agent_role=plan.get("agent_role"),
+                human_role=plan.get("human_role"),
+                priority=plan.get("priority"),
+            )
         )
     return found
 

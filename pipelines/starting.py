@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 from activities import backlog
 from activities.decision_rules import DecisionRules, Later
 from activities.submission import NewActivity, newcomers, submit
-from pipelines import conditions, inputs
+from pipelines import conditions, inputs, parameters
 from pipelines.conditions import Item
 from pipelines.definition import StepDefinition
 from pipelines.graph import StepState
@@ -145,8 +145,12 @@ def _branch(
     run: Any, plan: Compiled, step: str, given: Mapping[str, Reference], number: int, item: Item
 ) -> NewActivity:
     whole = _activity(run, plan, step, given)
-    params = {**whole.params, conditions.ITEM: item.value, conditions.INDEX: item.index}
-    return replace(whole, branch=number, params=params)
+    return replace(whole, branch=number, params={**whole.params, **of_item(item)})
+
+
+def of_item(item: Item) -> dict[str, Any]:
+    """What a branch is given beside the parameters of its step."""
+    return {conditions.ITEM: item.value, conditions.INDEX: item.index}
 
 
 def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Reference]) -> NewActivity:
@@ -163,7 +167,7 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         is_approval_gate=step.is_approval_gate,
         requires_approval=step.requires_approval,
         priority=step.priority or run.priority,
-        params=params_of(run, step),
+        params=parameters.of_step(run.params, step),
         input=None if alone else edited or _input(run, given),
         input_ref=alone,
         deliverable_id=run.deliverable_id,
@@ -174,11 +178,6 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
         retry=step.retry.to_dict() if step.retry else run.retry,
     )
-
-
-def params_of(run: Any, step: StepDefinition) -> dict[str, Any]:
-    """The run's parameters, which hold the pipeline's already, and over them those of the step."""
-    return {**run.params, **step.params}
 
 
 def _input(run: Any, given: Mapping[str, Reference]) -> dict[str, Any] | None:

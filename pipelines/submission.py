@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -11,10 +11,10 @@ from uuid import UUID
 
 from activities import backlog
 from activities.submission import newcomers, submit
-from pipelines import progression, starting, versions
+from pipelines import parameters, progression, starting, versions
 from pipelines.conditions import RESERVED
-from pipelines.definition import StepDefinition
-from pipelines.exceptions import PipelineDisabled, PipelineNotFound, ReservedParams
+from pipelines.definition import Fault, StepDefinition
+from pipelines.exceptions import InvalidParams, PipelineDisabled, PipelineNotFound, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import StepReason
@@ -55,7 +55,8 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`, `BacklogFull`."""
+    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`, `InvalidParams`,
+    `BacklogFull`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
 
@@ -75,6 +76,9 @@ def start_runs(
         version = _newest(tenant_id, pipeline_key)
         plan = versions.compiled(version.pk)
         _refuse_reserved(plan, news)
+        for new in news:
+            if faults := _faults(tenant_id, plan, new.params):
+                raise InvalidParams((fault.path, fault.message) for fault in faults)
         if when_full == WhenFull.FEWER:
             news = news[: backlog.admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
         runs = PipelineRun.objects.bulk_create(
@@ -106,6 +110,24 @@ def start_runs(
         for run in runs if asked else ():
             progression.go_on(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
     return runs
+
+
+def faults_of(
+    tenant_id: UUID, pipeline_key: str, given: Iterable[Mapping[str, Any]], *, unknown: Collection[str] = ()
+) -> list[list[Fault]]:
+    """For each of these parameters, why a run with them would be refused. In the caller's `tenant_scope`. `unknown` as in `parameters`.
+
+    Raises `PipelineNotFound`, `PipelineDisabled`.
+    """
+    plan = versions.compiled(_newest(tenant_id, pipeline_key).pk)
+    return [_faults(tenant_id, plan, params, unknown) for params in given]
+
+
+def _faults(
+    tenant_id: UUID, plan: Compiled, params: Mapping[str, Any], unknown: Collection[str] = ()
+) -> list[Fault]:
+    whole = {**plan.definition.params, **params}
+    return parameters.faults_of_run(tenant_id, plan.definition.steps, whole, unknown=unknown)
 
 
 def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
@@ -162,4 +184,4 @@ def _newest(tenant_id: UUID, pipeline_key: str) -> PipelineVersion:
         raise PipelineNotFound(f"There is no pipeline {pipeline_key!r}.")
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline_key!r} is switched off.")
-    return PipelineVersion.objects.for_tenant(tenant_id).get(pipeline=pipeline, number=pipeline.latest)
+    return versions.newest(tenant_id, pipeline)

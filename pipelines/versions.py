@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Now
 
 from agents import configuration
-from pipelines import conditions
-from pipelines.definition import PipelineDefinition, parse
+from pipelines import conditions, parameters
+from pipelines.definition import DefinitionError, PipelineDefinition, parse, synonyms
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
 from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
@@ -47,7 +48,7 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     """
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-        definition = checked(data, templates)
+        definition = checked(tenant_id, data, templates)
         pipeline, _ = Pipeline.objects.get_or_create(
             tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name}
         )
@@ -65,13 +66,29 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     return version
 
 
-def checked(data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
-    """The definition with its templates resolved. Raises `definition.DefinitionError`."""
+def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
+    """The definition with its templates resolved. `data` may be in the other spelling. Raises `definition.DefinitionError`.
+
+    In the caller's `tenant_scope`.
+    """
+    spelled = synonyms.translate(data, synonyms.PIPELINE)
+    try:
+        definition = _parsed(tenant_id, spelled.data, templates)
+    except DefinitionError as error:
+        raise DefinitionError(spelled.as_written(error.faults)) from error
+    if spelled.faults:
+        raise DefinitionError(spelled.faults)
+    return definition
+
+
+def _parsed(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     roles = configuration.known_roles()
     known: dict[str, Any] = {
         "known_roles": roles,
         "known_templates": templates.keys(),
-        "check_steps": conditions.faults_of,
+        "check_steps": lambda params, steps: chain(
+            conditions.faults_of(params, steps), parameters.faults_of_constants(tenant_id, steps)
+        ),
     }
     parse(data, **known)
     return parse({**data, "steps": [_resolved(step, templates) for step in data["steps"]]}, **known)
@@ -92,6 +109,14 @@ def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]
     merged |= {key: value for key, value in step.items() if value is not None}
     merged["params"] = {**template.params, **(step.get("params") or {})}
     return merged
+
+
+def newest(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion:
+    """The version that new runs get. In the caller's `tenant_scope`."""
+    found: PipelineVersion = PipelineVersion.objects.for_tenant(tenant_id).get(
+        pipeline=pipeline, number=pipeline.latest
+    )
+    return found
 
 
 @lru_cache(maxsize=1024)

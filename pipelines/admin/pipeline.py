@@ -136,7 +136,7 @@ class PipelineForm(forms.ModelForm):
             templates = {
                 template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
             }
-            self.parsed = versions.checked(self.data_of_definition, templates)
+            self.parsed = versions.checked(tenant_id, self.data_of_definition, templates)
             taken = (
                 Pipeline.objects.for_tenant(tenant_id)
                 .filter(key=self.parsed.key)
@@ -422,7 +422,7 @@ def _check(
 ) -> None:
     templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
     answer["templates"] = sorted(templates)
-    definition = versions.checked(data, templates)
+    definition = versions.checked(tenant_id, data, templates)
     own = Pipeline.objects.for_tenant(tenant_id)
     present = own.filter(pk=pipeline_id).first() if pipeline_id else None
     if present is not None and present.key != definition.key:

@@ -121,7 +121,12 @@ class ExecutionJobs(SchedulePart):
     )
     def list(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
         execution_of(self.tenant_id, schedule_id, execution_id)
-        return self.page_of(self.get_queryset().filter(execution_id=execution_id), ScheduleJobSerializer)
+        rows = self.get_queryset().filter(execution_id=execution_id).select_related("execution")
+        page = self.paginate_queryset(self.filter_queryset(rows)) or []
+        begun = executions.begun(self.tenant_id, page)
+        return self.get_paginated_response(
+            ScheduleJobSerializer(page, many=True, context={"begun": begun}).data
+        )
 
 
 class FiringFilter(django_filters.FilterSet):

@@ -81,7 +81,7 @@ class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         """The body is the definition, as in a pipeline file. Every fault is named by its path."""
         body: Any = request.data
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
-        key = body["key"]
+        key = version.pipeline.key
         if version.number != 1:
             raise AlreadyExists(f"There is a pipeline {key!r} already; PUT makes a new version of it.")
         return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -217,6 +216,14 @@ def _link_of(execution: ScheduleExecution) -> str:
     return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
 
 
+_WORDS: dict[str, str] = {
+    JobState.WAITING: "pending",
+    JobState.DONE: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+
+
 class ScheduleJobSerializer(Shown):
     """One set of parameters of an execution, and what does it."""
 
@@ -226,11 +233,40 @@ class ScheduleJobSerializer(Shown):
     due_at = serializers.DateTimeField()
     params = serializers.DictField()
     state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
+    status = serializers.SerializerMethodField(
+        help_text="The same in the words of runs: pending, running, completed, failed or cancelled."
+    )
+    execution = serializers.UUIDField(source="execution_id")
+    schedule = serializers.SerializerMethodField()
+    agent_role = serializers.SerializerMethodField(help_text="Null for a pipeline.")
+    pipeline = serializers.SerializerMethodField(
+        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`."
+    )
+    priority = serializers.SerializerMethodField()
     activity = serializers.UUIDField(source="activity_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
-    error = serializers.DictField(allow_null=True)
+    error = serializers.DictField(
+        allow_null=True, help_text="`{code, message}`, and `retryable` where an agent has said so."
+    )
     ended_at = serializers.DateTimeField(allow_null=True)
     link = serializers.SerializerMethodField()
+
+    def get_schedule(self, job: ScheduleJob) -> str:
+        return str(job.execution.definition["schedule"])
+
+    def get_agent_role(self, job: ScheduleJob) -> str | None:
+        role: str | None = job.execution.definition["agent_role"]
+        return role
+
+    def get_pipeline(self, job: ScheduleJob) -> str | None:
+        key: str | None = job.execution.definition["pipeline"]
+        return key
+
+    def get_priority(self, job: ScheduleJob) -> int:
+        return int(job.execution.definition["priority"])
+
+    def get_status(self, job: ScheduleJob) -> str:
+        return _WORDS.get(job.state) or ("running" if job.pk in self.context["begun"] else "pending")
 
     def get_link(self, job: ScheduleJob) -> str | None:
         if job.activity_id:
@@ -325,10 +361,7 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
-        whole = request.data
-        if isinstance(whole, Mapping):
-            whole = {**{name: None for name in editing.MEMBERS if name != "enabled"}, **whole}
-        return self._changed(pk, whole)
+        return self._changed(pk, request.data, whole=True)
 
     @operation(
         "Change a schedule",
@@ -365,9 +398,9 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         shown = ExecutionSerializer(sweeps.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
-    def _changed(self, pk: UUID, members: Any) -> Response:
+    def _changed(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
         self.get_object()
-        changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor)
+        changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
         return Response(ScheduleSerializer(changed).data)
 
 

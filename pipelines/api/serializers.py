@@ -111,7 +111,9 @@ class BranchCountsSerializer(serializers.Serializer[Any]):
 
 
 class StepErrorSerializer(serializers.Serializer[Any]):
-    code = serializers.CharField(help_text="expression_error, output_missing or dependency_timeout")
+    code = serializers.CharField(
+        help_text="expression_error, output_missing, invalid_params or dependency_timeout"
+    )
     message = serializers.CharField()
 
 
@@ -120,6 +122,9 @@ class StepSerializer(serializers.Serializer[Any]):
 
     step = serializers.CharField()
     name = serializers.CharField()
+    agent_role = serializers.CharField(allow_null=True)
+    human_role = serializers.CharField(allow_null=True)
+    priority = serializers.IntegerField(help_text="Of its activities: the step's own, else the run's.")
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
     reason = serializers.CharField(
         allow_null=True,
@@ -182,17 +187,20 @@ class PipelineRunSerializer(Shown):
         return run.replay_from or None
 
     def get_steps(self, run: PipelineRun) -> list[dict[str, Any]]:
-        return [_step(step) for step in self.context["steps"].get(run.pk, ())]
+        return [_step(step, run) for step in self.context["steps"].get(run.pk, ())]
 
     def get_link(self, run: PipelineRun) -> str:
         return f"{RUNS}{run.pk}/"
 
 
-def _step(step: StepShown) -> dict[str, Any]:
+def _step(step: StepShown, whole: PipelineRun) -> dict[str, Any]:
     run, counts = step.run, step.counts
     return {
         "step": run.step,
         "name": step.name,
+        "agent_role": step.agent_role,
+        "human_role": step.human_role,
+        "priority": step.priority or whole.priority,
         "status": run.status,
         "reason": run.reason or None,
         "reason_detail": run.get_reason_display() or None,

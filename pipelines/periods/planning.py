@@ -33,7 +33,7 @@ from pipelines.models.deliverable import PeriodState
 from pipelines.months import end_of
 from pipelines.periods import plans
 from pipelines.periods.plans import Offer, Plan, PlanInvalid, PlanItem
-from pipelines.submission import NewRun, WhenFull, start_runs
+from pipelines.submission import NewRun, WhenFull, faults_of, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -153,9 +153,22 @@ def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
     by_pipeline: dict[str, list[NewRun]] = defaultdict(list)
     for place, item in enumerate(plan.items):
         by_pipeline[item.pipeline].append(_new_run(period, deliverable, place, item))
+    _refuse_params(period.tenant_id, by_pipeline)
     _update(period, status=PeriodState.ACTIVE, plan=plan.document, plan_faults=[], planned=len(plan.items))
     for key, runs in by_pipeline.items():
         start_runs(period.tenant_id, key, runs, actor=actor, when_full=WhenFull.WAIT)
+
+
+def _refuse_params(tenant_id: UUID, by_pipeline: Mapping[str, Sequence[NewRun]]) -> None:
+    """Raises `PlanInvalid` when an agent would not take what an item of the plan gives it."""
+    found = [
+        Fault(f"items[{run.plan_item}].{fault.path}", fault.message)
+        for key, runs in by_pipeline.items()
+        for run, faults in zip(runs, faults_of(tenant_id, key, [run.params for run in runs]), strict=True)
+        for fault in faults
+    ]
+    if found:
+        raise PlanInvalid(found)
 
 
 def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, item: PlanItem) -> NewRun:

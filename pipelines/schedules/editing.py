@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,10 +21,12 @@ from activities.priorities import HIGHEST, LOWEST
 from activities.states import BANDS
 from agents import configuration, input_schemas, scheduler_settings
 from agents.exceptions import RoleNotFound
-from pipelines import data_sources, tables, timing
+from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
+from pipelines.definition import synonyms
 from pipelines.definition.faults import Fault, Faults, at, shown
 from pipelines.definition.reading import Reader
+from pipelines.definition.synonyms import Translated
 from pipelines.definition.values import JsonCopier
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import AfterOnce, Overlap, Repeat
@@ -66,7 +68,21 @@ class Checked:
 
 
 def check(tenant_id: UUID, members: Any) -> Checked:
-    """Read the members of a schedule, as `editing.MEMBERS` names them. In the caller's `tenant_scope`; writes nothing, calls nobody."""
+    """Read the members of a schedule in either spelling. In the caller's `tenant_scope`; writes nothing, calls nobody."""
+    return check_translated(tenant_id, synonyms.translate(members, synonyms.SCHEDULE))
+
+
+def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
+    """As `check`, with members as `editing.MEMBERS` names them; faults are named as they were written before the translation."""
+    checked = _checked(tenant_id, spelled.data)
+    return replace(
+        checked,
+        faults=spelled.as_written(checked.faults),
+        faults_of_work=spelled.as_written(checked.faults_of_work)[len(spelled.faults) :],
+    )
+
+
+def _checked(tenant_id: UUID, members: Any) -> Checked:
     form, work = Faults(), Faults()
     whole: Mapping[Any, Any] = members if isinstance(members, Mapping) else {}
     about = Reader({name: whole[name] for name in ABOUT_WORK if name in whole}, "", JsonCopier(work))
@@ -78,7 +94,9 @@ def check(tenant_id: UUID, members: Any) -> Checked:
         reader.value(name)
     reader.refuse_other_keys()
     columns |= _words(about) | _target(tenant_id, about) | {"params": about.mapping("params")}
-    work.found += params_faults(tenant_id, columns["params"], role=columns["agent_role"])
+    work.found += params_faults(
+        tenant_id, columns["params"], role=columns["agent_role"], pipeline=columns["pipeline"]
+    )
     faults_of_work = _at_members(work.found) if members is whole else []
     return Checked(columns, when, _at_members(form.found), faults_of_work)
 
@@ -248,18 +266,25 @@ def row_of(tenant_id: UUID, checked: Checked) -> Schedule:
 
 
 PARAMS = "params"
-#: A schema with one of these at its top may judge one parameter by another, which is not there yet.
-_DEPENDING = {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$ref"}
 
 
-def params_faults(tenant_id: UUID, params: Mapping[str, Any], *, role: str | None) -> list[Fault]:
-    """Every fault with its path below `params`. In the caller's `tenant_scope`."""
+def params_faults(
+    tenant_id: UUID, params: Mapping[str, Any], *, role: str | None, pipeline: Pipeline | None
+) -> list[Fault]:
+    """Every fault with its path below `params`, or at the step whose own parameter is wrong. In the caller's `tenant_scope`."""
     try:
         read = data_sources.read_params(params)
     except ParamsError as error:
         return error.faults
     found = _of_sources(tenant_id, read)
-    return found + (_of_values(tenant_id, role, read) if role else [])
+    if role:
+        return found + _of_values(tenant_id, role, read)
+    if pipeline and pipeline.enabled:
+        (refused,) = submission.faults_of(
+            tenant_id, pipeline.key, [read.literals], unknown=read.sources.keys()
+        )
+        return found + refused
+    return found
 
 
 def _of_sources(tenant_id: UUID, read: Params) -> list[Fault]:
@@ -281,22 +306,8 @@ def _of_sources(tenant_id: UUID, read: Params) -> list[Fault]:
 
 def _of_values(tenant_id: UUID, role: str, read: Params) -> list[Fault]:
     """What the agent's schema says about the values as they are. A data source counts as given, whatever it will be."""
-    if read.sources and _judges_one_by_another(tenant_id, role):
-        return []
-    whole = {**read.literals, **dict.fromkeys(read.sources)}
-    return [
-        Fault(_path(path), message)
-        for path, message in input_schemas.violations(tenant_id, role, whole)
-        if len(path) == 1 or path[1] not in read.sources
-    ]
-
-
-def _judges_one_by_another(tenant_id: UUID, role: str) -> bool:
-    try:
-        schema = configuration.settings_for(tenant_id, role).input_schema
-    except RoleNotFound:
-        return True
-    return bool(schema and _DEPENDING & schema.keys())
+    found = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
+    return [Fault(_path(path), message) for path, message in found]
 
 
 def _path(parts: tuple[str | int, ...]) -> str:
@@ -391,20 +402,27 @@ def change(
     members: Mapping[str, Any],
     *,
     actor: str,
+    whole: bool = False,
     expected_version: int | None = None,
     now: datetime | None = None,
 ) -> Schedule:
     """Set these members; others stay as they are, and null is the default. Nothing is written when nothing changes.
 
+    With `whole` the members are all of the schedule: what is left out has its default, but for `enabled`, which stays.
+
     Raises `ScheduleNotFound`, `InvalidSchedule`, `ScheduleExists`, and `ScheduleChanged` when `expected_version` is not the present one.
     """
     with tenant_scope(tenant_id):
         schedule = _locked(tenant_id, schedule_id, expected_version)
-        if isinstance(members, Mapping) and members.keys() <= {"enabled"} and members.get("enabled") is False:
+        if not whole and isinstance(members, Mapping) and members == {"enabled": False}:
             # Switching off works even when the target has gone meanwhile.
             return _switch(schedule, False, actor, now)
-        whole = merged(members_of(schedule), members) if isinstance(members, Mapping) else members
-        checked = check(tenant_id, whole)
+        spelled = synonyms.translate(members, synonyms.SCHEDULE)
+        if isinstance(spelled.data, Mapping):
+            unsaid = {name: None for name in MEMBERS if name != "enabled"} if whole else {}
+            wanted = merged(members_of(schedule), {**unsaid, **spelled.data})
+            spelled = replace(spelled, data=wanted)
+        checked = check_translated(tenant_id, spelled)
         checked.raise_if_any()
         before = {name: getattr(schedule, name) for name in checked.columns}
         if before == dict(checked.columns):

@@ -7,6 +7,7 @@ once, and has finished when the last of its jobs has been ended; a crash in betw
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -16,6 +17,7 @@ from django.db.models.functions import Now
 
 from activities import cancellation
 from activities.exceptions import ActivityError
+from activities.models import Activity
 from pipelines import cancellation as run_cancellation
 from pipelines import jobs
 from pipelines.exceptions import PipelineError
@@ -80,6 +82,20 @@ def active(schedule: Schedule) -> QuerySet[ScheduleExecution]:
 def queued(schedule: Schedule) -> bool:
     """Whether one waits for the active one already."""
     return _of(schedule).filter(status=ExecutionStatus.QUEUED).exists()
+
+
+def begun(tenant_id: UUID, found: Sequence[ScheduleJob]) -> set[UUID]:
+    """Which of these jobs somebody has begun to work on. In the caller's `tenant_scope`."""
+    working = Activity.objects.for_tenant(tenant_id).filter(
+        pk__in=[job.activity_id for job in found if job.activity_id], started_at__isnull=False
+    )
+    activities = set(working.values_list("pk", flat=True))
+    of_runs = Activity.objects.for_tenant(tenant_id).filter(
+        pipeline_run_id__in=[job.pipeline_run_id for job in found if job.pipeline_run_id],
+        started_at__isnull=False,
+    )
+    runs = set(of_runs.values_list("pipeline_run_id", flat=True))
+    return {job.pk for job in found if job.activity_id in activities or job.pipeline_run_id in runs}
 
 
 def _of(schedule: Schedule) -> QuerySet[ScheduleExecution]:

@@ -17,7 +17,7 @@ from activities.states import WakeReason
 from activities.submission import NewActivity, newcomers, submit
 from agents import configuration, input_schemas, scheduler_settings
 from agents.exceptions import AgentError
-from pipelines import data_sources, tables
+from pipelines import data_sources, submission, tables, versions
 from pipelines.data_sources import (
     BatchGate,
     DataSource,
@@ -125,6 +125,7 @@ class Plan:
         return {
             "jobs": jobs,
             "batches": -(-jobs // size),
+            "batches_done": 0,
             "batch_size": size,
             "stagger_ms": self.pacing.stagger_ms,
             "expand": self.expand.value,
@@ -202,7 +203,7 @@ class Preview:
 
 
 def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Preview:
-    """The numbers and the first jobs of an expansion, checked against the agent's input schema. Never raises for bad parameters."""
+    """The numbers and the first jobs of an expansion, checked against the input schemas of the agents. Never raises for bad parameters."""
     try:
         planned = plan(tenant_id, definition, asked_at=asked_at)
         numbers = planned.estimate()
@@ -221,15 +222,18 @@ def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetim
 def _schema_faults(
     tenant_id: UUID, definition: Mapping[str, Any], sample: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
-    role = definition.get("agent_role")
-    if not role:
+    if not (definition.get("agent_role") or definition.get("pipeline")):
         return []
-    with tenant_scope(tenant_id):
-        return [
-            {"path": f"jobs[{index}].{fault['path']}", "message": fault["message"]}
-            for index, params in enumerate(sample)
-            for fault in input_schemas.faults(tenant_id, role, params)
-        ]
+    try:
+        with tenant_scope(tenant_id):
+            refused = refusals(tenant_id, definition, sample)
+    except (PipelineError, AgentError):  # what is wrong with the target itself is told by those who check it
+        return []
+    return [
+        {"path": f"jobs[{index}].{fault['path']}", "message": fault["message"]}
+        for index, faults in enumerate(refused)
+        for fault in faults
+    ]
 
 
 # What a schedule runs: an agent, as an activity for each job, or a pipeline, as a run for each.
@@ -280,8 +284,8 @@ def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
     if execution.definition["target_type"] == "agent":
         if valid := _valid(execution, jobs):
             submit_each([(execution, job) for job in valid])
-    elif waiting := list(jobs):
-        _start_runs(execution, waiting)
+    elif valid := _valid(execution, jobs):
+        _start_runs(execution, valid)
 
 
 def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
@@ -303,6 +307,16 @@ def _put_off(tenant_id: UUID, jobs: Iterable[ScheduleJob], role: str | None) -> 
         job.state, job.error = JobState.WAITING, {"code": backlog.BacklogFull.code, "message": message}
 
 
+def figures(execution: ScheduleExecution) -> dict[str, Any]:
+    """What an execution remembers of the pipeline that it runs: nothing for an agent. In the caller's transaction."""
+    key = execution.definition["pipeline"]
+    found = Pipeline.objects.for_tenant(execution.tenant_id).filter(key=key).first() if key else None
+    if found is None:
+        return {}
+    newest = versions.newest(execution.tenant_id, found)
+    return {"pipeline": {"key": key, "version": newest.number, "steps": len(newest.definition["steps"])}}
+
+
 def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
     """Whether an agent is there for the execution and takes these parameters. In the caller's transaction."""
     given = execution.definition
@@ -316,16 +330,31 @@ def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
 
 
 def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[ScheduleJob]:
-    role = execution.definition["agent_role"]
-    _refuse_unavailable(execution.tenant_id, role)
+    """Those that the agent, or each agent of the pipeline, would take; the others have failed."""
+    given, waiting = execution.definition, list(jobs)
+    if given["target_type"] == "agent":
+        _refuse_unavailable(execution.tenant_id, given["agent_role"])
     valid: list[ScheduleJob] = []
-    for job in jobs:
-        faults = input_schemas.faults(execution.tenant_id, role, job.params)
+    refused = refusals(execution.tenant_id, given, [job.params for job in waiting]) if waiting else []
+    for job, faults in zip(waiting, refused, strict=True):
         if faults:
             job.state, job.error, job.ended_at = JobState.FAILED, _refusal(faults), clock.now()
         else:
             valid.append(job)
     return valid
+
+
+def refusals(
+    tenant_id: UUID, definition: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]
+) -> list[list[dict[str, str]]]:
+    """For each of these parameters of jobs, what the target would not take. In the caller's `tenant_scope`.
+
+    Raises `PipelineError` when the pipeline is gone or switched off, and `RoleNotFound`.
+    """
+    if definition["target_type"] == "agent":
+        return [input_schemas.faults(tenant_id, definition["agent_role"], params) for params in jobs]
+    found = submission.faults_of(tenant_id, definition["pipeline"] or "", jobs)
+    return [[{"path": fault.path, "message": fault.message} for fault in faults] for faults in found]
 
 
 def _refuse_unavailable(tenant_id: UUID, role: str) -> None:

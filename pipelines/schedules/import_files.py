@@ -22,7 +22,7 @@ from agents import configuration
 from agents.models import Agent
 from pipelines import datasets, versions
 from pipelines.data_sources import Source
-from pipelines.definition import DefinitionError
+from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.faults import Fault, at, shown
 from pipelines.exceptions import PipelineError
 from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
@@ -62,15 +62,20 @@ def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
     """Make the roles that the registry lacks, and tell of each. Where the caller may write the registry. Raises `InvalidDocument`."""
     for index, item in enumerate(data.get("agents", [])):
         place = at("agents", index)
-        _refuse_unknown(item, AGENT, place)
-        if Agent.objects.filter(role=item.get("role")).exists():
+        spelled = synonyms.translate(item, synonyms.AGENT)
+        with _faults_below(place):
+            _refuse_unknown(spelled.data, AGENT, "")
+            if spelled.faults:
+                raise DefinitionError(spelled.faults)
+        if Agent.objects.filter(role=spelled.data.get("role")).exists():
             continue
-        agent = Agent(**item)
+        agent = Agent(**spelled.data)
         try:
             agent.full_clean()
         except ValidationError as error:
+            told = (Fault(name, " ".join(texts)) for name, texts in error.message_dict.items())
             raise InvalidDocument(
-                Fault(at(place, name), " ".join(texts)) for name, texts in error.message_dict.items()
+                Fault(_joined(place, fault.path), fault.message) for fault in spelled.as_written(told)
             ) from error
         agent.save(force_insert=True)
         configuration.forget()
@@ -127,7 +132,7 @@ def _rows(rows: Any, folder: Path) -> datasets.Given | None:
 
 def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-    wanted = versions.checked(dict(item), templates)
+    wanted = versions.checked(tenant_id, dict(item), templates)
     own = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=wanted.key).order_by("-number")
     if own.values_list("digest", flat=True).first() == wanted.digest():
         return f"pipeline {wanted.key}: as it was"
@@ -142,8 +147,7 @@ def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
         editing.create(tenant_id, item, actor=actor)
         return f"schedule {name}: made"
     # What the document says is the whole of it, as for a PUT; whether it is switched on may be left to people.
-    unsaid = {member: None for member in editing.MEMBERS if member != "enabled"}
-    changed = editing.change(tenant_id, found.pk, {**unsaid, **item}, actor=actor)
+    changed = editing.change(tenant_id, found.pk, item, actor=actor, whole=True)
     return f"schedule {name}: {'as it was' if changed.version == found.version else 'changed'}"
 
 

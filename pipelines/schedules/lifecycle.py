@@ -65,6 +65,7 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             if first is None or not _let_go(execution, _whose_turn_it_is(execution, first.batch)):
                 break
         if first is not None:
+            _note_batches(execution, first.batch)
             return None
         _end(execution)
         return _begin_queued(execution)
@@ -95,6 +96,13 @@ def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
     )
     found: ScheduleJob | None = rows.order_by("batch").first()
     return found
+
+
+def _note_batches(execution: ScheduleExecution, done: int) -> None:
+    """How many batches have ended, of an execution that has any. All before the first one with an open job."""
+    if execution.metadata.get("batches_done", done) != done:
+        execution.metadata = {**execution.metadata, "batches_done": done}
+        execution.save(update_fields=["metadata"])
 
 
 def _whose_turn_it_is(execution: ScheduleExecution, batch: int) -> list[ScheduleJob]:
@@ -139,7 +147,11 @@ def _end(execution: ScheduleExecution) -> None:
         created=Count("pk"),
         enqueued=Count("pk", filter=Q(activity_id__isnull=False) | Q(pipeline_run_id__isnull=False)),
         failed=Count("pk", filter=Q(state__in=(JobState.FAILED, JobState.CANCELLED))),
+        runs=Count("pk", filter=Q(pipeline_run_id__isnull=False)),
+        completed=Count("pk", filter=Q(pipeline_run_id__isnull=False, state=JobState.DONE)),
+        cancelled=Count("pk", filter=Q(pipeline_run_id__isnull=False, state=JobState.CANCELLED)),
     )
+    execution.metadata = _final(execution.metadata, counts)
     execution.jobs_created = counts["created"]
     execution.jobs_enqueued = counts["enqueued"]
     execution.jobs_failed = counts["failed"]
@@ -148,14 +160,28 @@ def _end(execution: ScheduleExecution) -> None:
         execution.status = _status_of(execution)
     execution.finished_at = clock.now()
     execution.save(
-        update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "errors", "status", "finished_at"]
-    )
+        update_fields=[
+            "jobs_created", "jobs_enqueued", "jobs_failed", "errors", "status", "finished_at", "metadata",
+        ]
+    )  # fmt: skip
     logger.info(
         "Schedule execution ended",
         extra={"action": "schedule_execution_ended", "execution": str(execution.pk), "status": execution.status},
     )  # fmt: skip
     if execution.status in (ExecutionStatus.FAILED, ExecutionStatus.PARTIAL):
         _tell(execution, scheduler_settings.current())
+
+
+def _final(metadata: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
+    """The figures as they stand at the end: every batch has ended, and each run of a pipeline in some way."""
+    found = dict(metadata)
+    if "batches" in found:
+        found["batches_done"] = found["batches"]
+    if "pipeline" in found:
+        failed = counts["runs"] - counts["completed"] - counts["cancelled"]
+        runs = {"completed": counts["completed"], "failed": failed, "cancelled": counts["cancelled"]}
+        found["pipeline"] = {**found["pipeline"], "runs": runs}
+    return found
 
 
 def _status_of(execution: ScheduleExecution) -> str:
@@ -458,7 +484,8 @@ def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> Sch
 
 def _expanded(execution: ScheduleExecution, plan: Plan) -> None:
     execution.expanded_at = clock.now()
-    execution.metadata = {**execution.metadata, **plan.figures(execution.jobs_created)}
+    figures = plan.figures(execution.jobs_created) | expansion.figures(execution)
+    execution.metadata = {**execution.metadata, **figures}
     execution.save(
         update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
     )  # fmt: skip

@@ -134,7 +134,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ({"params": {"a": "db:auth_user:all:password"}}, "params.a"),
         ({"retry": {"max_attempts": 0}}, "retry.max_attempts"), ({"retry": {"tries": 1}}, "retry.tries"),
         ({"retry": {"base_seconds": 9, "max_seconds": 1}}, "retry.max_seconds"), ({"timeout_seconds": 0}, "timeout_seconds"),
-        ({"priority": 0}, "priority"), ({"priority": "soon"}, "priority"), ({"priority": True}, "priority"),
+        ({"priority": -1}, "priority"), ({"priority": "soon"}, "priority"), ({"priority": True}, "priority"),
         ({"enabled": "yes"}, "enabled"), ({"catch_up": "all"}, "catch_up"), ({"catch_up": {"up_to": 0}}, "catch_up"),
         ({"overlap": "queue"}, "overlap"), ({"after_once": "keep"}, "after_once"), ({"colour": 1}, "colour"), ({"id": "x"}, "id"),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -21,9 +22,12 @@ from django.db.models.functions import Now
 from activities import background_tasks, publishing, tasks
 from activities.alerts import raise_alert
 from activities.background_tasks import Errand, Reminder
-from activities.models import AlertDelivery, NotificationChannel
+from activities.models import Activity, AlertDelivery, NotificationChannel
 from activities.notifications import delivery, targets
-from agents.routing import SYSTEM_QUEUES, consumed, notification_queue, queue_of
+from activities.submission import NewActivity, submit
+from agents import configuration
+from agents.models import Agent
+from agents.routing import SYSTEM_QUEUES, consumed, follows, notification_queue, queue_of
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
@@ -278,6 +282,11 @@ def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
         (["dead-letter"], ["dead-letter"]),
         (["agent__seo", "system"], ["agent__seo", "system", *SYSTEM_QUEUES]),
         (["system"], ["system", *SYSTEM_QUEUES]),
+        (["agent__*"], [queue_of("qa"), queue_of("seo")]),
+        (
+            ["agent__s*", "agent__seo", "agent__new", "system"],
+            ["agent__seo", "agent__new", "system", *SYSTEM_QUEUES],
+        ),
     ],
 )
 def test_a_worker_takes_from_the_queues_that_it_was_asked_for(asked: list[str], taken: list[str]) -> None:
@@ -344,6 +353,40 @@ def test_a_real_worker_takes_from_them(
     assert taken >= queues
     assert (taken == queues) is bool(arguments)
     assert threads == concurrency
+
+
+@pytest.mark.parametrize("arguments", [[], ["-Q", "agent__young-*"]])
+def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
+    process_environment: dict[str, str], tenant: Tenant, arguments: list[str]
+) -> None:
+    role = f"young-{len(arguments)}"
+    with real_worker(process_environment, f"{role}@here", *arguments) as worker:
+        before = {queue["name"] for queue in answered(worker.active_queues)}
+        agent = Agent(role=role, name="Young", adapter="inline", endpoint="tests.engine:agent")
+        agent.save(force_insert=True)
+        try:
+            configuration.forget()
+            with tenant_scope(tenant.pk):
+                (made,) = submit([NewActivity(name="first work", agent_role=role)], actor="test")
+
+            eventually(lambda: status_of(tenant, made.id) == "done", seconds=30)
+            after = {queue["name"] for queue in answered(worker.active_queues)}
+        finally:
+            Agent.objects.filter(role=role).update(enabled=False)
+            configuration.forget()
+
+    assert after - before == {queue_of(role)}
+
+
+def test_a_worker_that_names_its_roles_keeps_to_them() -> None:
+    assert [follows(asked) for asked in ([], ["agent__*"], ["system", "agent__a?"], ["agent__seo"], ["system"])] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def status_of(tenant: Tenant, activity_id: UUID) -> str:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.get(pk=activity_id).status
 
 
 def test_an_alert_leaves_by_a_worker_for_the_system_alone(

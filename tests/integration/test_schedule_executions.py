@@ -14,7 +14,7 @@ from activities.human_tasks import approvals
 from activities.models import Activity
 from agents import configuration, scheduler_settings
 from agents.contracts import AgentResult, Completed, Output
-from agents.exceptions import PermanentAgentError
+from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
 from pipelines.models import PipelineRun, Schedule
@@ -390,3 +390,87 @@ def test_batches_of_which_no_job_can_begin_make_way_at_once(engine: Engine, tena
 
     assert statuses(tenant) == ["partial"]
     assert [job.state for job in jobs(tenant)] == ["failed", "failed", "failed", "done"]
+
+
+def test_a_job_says_who_does_it_how_it_stands_and_whether_trying_again_may_help(
+    engine: Engine, tenant: Tenant, api: Any
+) -> None:
+    tickers(tenant, 3)
+    schedule = make_schedule(
+        tenant, params={"tickerId": "db:ticker:all:id"}, priority=4, retry={"max_attempts": 1}
+    )
+    answers = iter([Completed(Output(content="done")), RetryableAgentError("503", code="http_503")])
+    engine.agent.behaviour = lambda request: raised_or(next(answers))
+
+    fire(schedule, NOON + HOUR)
+    engine.deliver()
+    engine.deliver()
+
+    found = execution(tenant)
+    answer = api("viewer").get(f"/api/v1/schedules/{schedule.pk}/executions/{found.pk}/jobs/").json()
+    assert [
+        (
+            job["status"],
+            job["agent_role"],
+            job["pipeline"],
+            job["priority"],
+            job["execution"],
+            job["schedule"],
+        )
+        for job in answer["results"]
+    ] == [
+        (status, "qa", None, 4, str(found.pk), str(schedule.pk))
+        for status in ("completed", "failed", "pending")
+    ]
+    assert [(job["error"] or {}).get("retryable") for job in answer["results"]] == [None, True, None]
+
+
+def raised_or(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def test_an_execution_tells_its_batches_and_the_pipeline_with_the_ends_of_its_runs(
+    engine: Engine, tenant: Tenant, api: Any
+) -> None:
+    steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev", "priority": 2}]
+    pipeline = make_pipeline(tenant, "flow", steps)
+    tickers(tenant, 3)
+    schedule = make_schedule(
+        tenant, pipeline=pipeline, params={"tickerId": "db:ticker:all:id?batchSize=2&batch_gate=completion"}
+    )
+    engine.agent.behaviour = lambda request: raised_or(
+        PermanentAgentError("no")
+        if request.params["tickerId"] == "T00001"
+        else Completed(Output(content="x"))
+    )
+    fire(schedule, NOON + HOUR)
+    assert execution(tenant).metadata["batches_done"] == 0
+    job = (
+        api("viewer")
+        .get(f"/api/v1/schedules/{schedule.pk}/executions/{execution(tenant).pk}/jobs/")
+        .json()["results"][0]
+    )
+    run = api("viewer").get(f"/api/v1/pipeline-runs/{job['pipeline_run']}/").json()
+    assert (job["pipeline"], job["agent_role"], job["status"]) == ("flow", None, "pending")
+    assert [(step["step"], step["agent_role"], step["priority"], step["needs"]) for step in run["steps"]] == [
+        ("a", "qa", 10, []),
+        ("b", "dev", 2, ["a"]),
+    ]
+
+    engine.drain()
+    statuses(tenant)
+    assert execution(tenant).metadata["batches_done"] == 1
+    engine.make_due(tenant)
+    engine.drain()
+    statuses(tenant)
+
+    metadata = execution(tenant).metadata
+    assert (metadata["batches"], metadata["batches_done"]) == (2, 2)
+    assert metadata["pipeline"] == {
+        "key": "flow",
+        "version": 1,
+        "steps": 2,
+        "runs": {"completed": 2, "failed": 1, "cancelled": 0},
+    }

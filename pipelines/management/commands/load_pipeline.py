@@ -30,16 +30,16 @@ class Command(BaseCommand):
         text = read_text(file)
         owner = owner_of(tenant)
         try:
-            version = versions.save(owner.pk, data := load(text, filename=file.name), actor=ACTOR)
+            version = versions.save(owner.pk, load(text, filename=file.name), actor=ACTOR)
         except DefinitionError as error:
             for fault in error.faults:
                 self.stderr.write(str(fault))
             raise SystemExit(1) from error
-        about = ("pipelines", data["key"])
+        key = version.pipeline.key
         audit.record_command(
-            "load_pipeline", tenant_id=owner.pk, about=about, detail={"version": version.number}
+            "load_pipeline", tenant_id=owner.pk, about=("pipelines", key), detail={"version": version.number}
         )
-        self.stdout.write(f"pipeline {data['key']} version {version.number}")
+        self.stdout.write(f"pipeline {key} version {version.number}")
 
 
 def read_text(file: Path) -> str:

@@ -10,7 +10,9 @@ from uuid import UUID
 import pytest
 
 from activities.models import Activity, Alert
+from agents import configuration
 from agents.contracts import Completed, Output
+from agents.models import Agent
 from pipelines import deliverables, periods
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
 from pipelines.periods import planning
@@ -202,3 +204,25 @@ def test_a_pipeline_cannot_be_switched_off_between_the_look_at_the_plan_and_its_
 
     assert "lock timeout" in str(tried[0])
     assert figures(acme, may)[:2] == ("active", 2)
+
+
+def test_a_plan_that_gives_an_agent_what_it_would_not_take_is_sent_back(
+    engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
+) -> None:
+    save(acme, "strict", {"id": "only", "agent_role": "dev"})
+    deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "strict"]})
+    Agent.objects.filter(role="dev").update(input_schema={"properties": {"words": {"type": "integer"}}})
+    configuration.forget()
+    try:
+        items = [{"pipeline": "flow"}, {"pipeline": "strict", "params": {"words": "many"}}]
+        engine.agent.behaviour = answering({"items": items})
+
+        engine.deliver()
+    finally:
+        Agent.objects.filter(role="dev").update(input_schema=None)
+        configuration.forget()
+
+    assert again(acme, may).plan_faults == [
+        {"path": "items[1].params.words", "message": "step only: 'many' is not of type 'integer'"}
+    ]
+    assert runs(acme, may) == []

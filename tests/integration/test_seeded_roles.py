@@ -1,0 +1,123 @@
+"""The roles that the platform starts with: each has its queue, its name and its limit per tenant, and a worker takes from all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import current_app
+
+from activities.admission import limits
+from agents.models import Agent, AgentConfig
+from agents.routing import SYSTEM_QUEUES, consumed, queue_of, roles_of, route
+from orchestrator import celery
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+
+#: Role, name, queue, how many of a tenant's activities may run at once.
+ROLES = (
+    ("client-researcher", "Client Researcher", "agent__client-researcher", 1),
+    ("competitor-researcher", "Competitor Researcher", "agent__competitor-researcher", 1),
+    ("context-file-writer", "Context File Writer", "agent__context-file-writer", 1),
+    ("strategy-writer", "Strategy Writer", "agent__strategy-writer", 1),
+    ("deliverable-planner", "Deliverable Planner", "agent__deliverable-planner", 1),
+    ("activity-planner", "Activity Planner", "agent__activity-planner", 2),
+    ("keyword-researcher", "Keyword Researcher", "agent__keyword-researcher", 2),
+    ("content-brief-writer", "Content Brief Writer", "agent__content-brief-writer", 3),
+    ("site-auditor", "Site Auditor", "agent__site-auditor", 1),
+    ("backlink-researcher", "Backlink Researcher", "agent__backlink-researcher", 2),
+    ("backlink-outreach-writer", "Backlink Outreach Writer", "agent__backlink-outreach-writer", 3),
+    ("blog-writer", "Blog Writer", "agent__blog-writer", 3),
+    ("gbp-post-writer", "GBP Post Writer", "agent__gbp-post-writer", 4),
+    ("social-post-writer", "Social Post Writer", "agent__social-post-writer", 4),
+    ("email-writer", "Email Writer", "agent__email-writer", 3),
+    ("landing-page-writer", "Landing Page Writer", "agent__landing-page-writer", 2),
+    ("google-ads-writer", "Google Ads Writer", "agent__google-ads-writer", 3),
+    ("meta-ads-writer", "Meta Ads Writer", "agent__meta-ads-writer", 3),
+    ("social-calendar-planner", "Social Calendar Planner", "agent__social-calendar-planner", 2),
+    ("ads-analyst", "Ads Analyst", "agent__ads-analyst", 2),
+    ("report-writer", "Report Writer", "agent__report-writer", 2),
+    ("anomaly-detector", "Anomaly Detector", "agent__anomaly-detector", 4),
+    ("topic-researcher", "Topic Researcher", "agent__topic-researcher", 2),
+    ("research-note-writer", "Research Note Writer", "agent__research-note-writer", 3),
+    ("review-response-writer", "Review Response Writer", "agent__review-response-writer", 4),
+    ("chief-of-staff", "Chief of Staff", "agent__chief-of-staff", 2),
+    ("ba", "Business Analyst", "agent__ba", 5),
+    ("architect", "Architect", "agent__architect", 5),
+    ("dev", "Developer", "agent__dev", 3),
+    ("qa", "QA", "agent__qa", 5),
+    ("memory", "Memory", "agent__memory", 5),
+)
+
+
+@pytest.mark.parametrize(("role", "name", "queue", "limit"), ROLES, ids=[role for role, *_ in ROLES])
+def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
+    database: None, role: str, name: str, queue: str, limit: int
+) -> None:
+    agent = Agent.objects.get(role=role)
+
+    assert (agent.name, agent.tenant_concurrency, agent.enabled, agent.paused) == (name, limit, True, False)
+    assert route("activities.run", (), {"role": role}, {}) == {"queue": queue}
+    assert (queue_of(role), roles_of([queue])) == (queue, [role])
+    assert queue in consumed([], Agent.objects.values_list("role", flat=True))
+    assert limits.current()["caps"][f"pair:*:{role}"] == limit
+
+
+def test_a_tenants_own_limit_takes_the_place_of_the_roles(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant=tenant, agent_id="blog-writer", max_concurrency=7)
+
+    caps = limits.current()["caps"]
+
+    assert (caps[f"pair:{tenant.pk}:blog-writer"], caps["pair:*:blog-writer"]) == (7, 3)
+
+
+def test_dead_letters_have_a_queue_of_their_own_among_those_of_the_system() -> None:
+    assert "dead-letter" in SYSTEM_QUEUES
+    assert not roles_of(SYSTEM_QUEUES)
+    assert current_app.conf.task_default_queue == "system"
+
+
+@pytest.mark.parametrize(
+    ("queues", "environment", "size"),
+    [
+        ("agent__blog-writer", {"WORKER_CONCURRENCY_BLOG_WRITER": "6", "WORKER_CONCURRENCY": "9"}, 6),
+        ("agent__blog-writer", {"WORKER_CONCURRENCY": "9"}, 9),
+        ("agent__blog-writer", {}, 16),
+        ("agent__blog-writer,agent__qa", {"WORKER_CONCURRENCY_QA": "6"}, 16),
+        ("agent__*", {"WORKER_CONCURRENCY": "3"}, 3),
+        ("", {"WORKER_CONCURRENCY": "5"}, 5),
+        ("dead-letter", {"WORKER_CONCURRENCY": "5"}, 4),
+        ("system", {"WORKER_CONCURRENCY_SYSTEM": "2"}, 2),
+    ],
+)
+def test_the_environment_sets_the_size_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, queues: str, environment: dict[str, str], size: int
+) -> None:
+    for name in (
+        "WORKER_CONCURRENCY",
+        "WORKER_CONCURRENCY_QA",
+        "WORKER_CONCURRENCY_BLOG_WRITER",
+        "WORKER_CONCURRENCY_SYSTEM",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(celery, "_asked", [])
+    configured: Any = type("Configured", (), {"worker_concurrency": None})()
+
+    celery.choose_concurrency(sender="w", instance=None, conf=configured, options={"queues": queues})
+
+    assert configured.worker_concurrency == size
+
+
+def test_the_command_line_sets_the_size_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_CONCURRENCY_QA", "6")
+    monkeypatch.setattr(celery, "_asked", [])
+    configured: Any = type("Configured", (), {"worker_concurrency": 2})()
+
+    celery.choose_concurrency(
+        sender="w", instance=None, conf=configured, options={"queues": "agent__qa", "concurrency": 2}
+    )
+
+    assert configured.worker_concurrency == 2
