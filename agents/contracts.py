@@ -165,6 +165,19 @@ class Parked:
 AgentResult = Completed | Accepted | Parked
 
 
+#: What a line of a run's log is: the agent's own words, a tool that it calls, what that answered, and anything else worth knowing.
+LINE_KINDS = ("text", "tool_call", "tool_result", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of what an agent says while it works. `kind` is one of `LINE_KINDS`; without `at` it is as old as its arrival."""
+
+    kind: str
+    text: str
+    at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call of an agent to one of the five tools, as it came in. `call_id` makes a repetition recognisable."""
@@ -203,6 +216,11 @@ class RunLink(Protocol):
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """How the run goes on, for people and figures; what was noted before under other keys stays."""
+        ...  # pragma: no cover
+
+    def log(self, kind: str, text: str) -> None:
+        """Add to what people see of the run while it goes on; `kind` is one of `LINE_KINDS`, and each line of the text is one of the log.
+        Never waits, and never fails the run: what cannot be kept is counted."""
         ...  # pragma: no cover
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:

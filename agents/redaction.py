@@ -13,14 +13,19 @@ SHORTEST_SECRET = 6  # anything shorter occurs by chance, and hiding it would on
 
 def excerpt(text: bytes | str, *, secrets: Iterable[str] = (), limit: int = EXCERPT_CHARACTERS) -> str:
     """The beginning of the text as it may be shown and logged."""
-    plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    for secret in secrets:
-        if len(secret) >= SHORTEST_SECRET:
-            plain = plain.replace(secret, "[secret]")
+    plain = without_secrets(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, secrets)
     # Unprintable includes line breaks and the marks that reverse the direction of text.
     shown = "".join(character if character.isprintable() else " " for character in plain[: limit * 4])
     shown = " ".join(shown.split())
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The whole text, with these blotted out."""
+    for secret in secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, "[secret]")
+    return text
 
 
 def secrets_of(request: AgentRequest) -> Iterator[str]:

@@ -79,6 +79,11 @@ class _PatientLink:
     def progressed(self, progress: Mapping[str, Any]) -> None:
         self._asked("progressed", lambda: self.link.progressed(progress))
 
+    def log(self, kind: str, text: str) -> None:
+        """Without what nobody may see, whatever the agent echoes."""
+        shown = redaction.without_secrets(text, redaction.secrets_of(self.request))
+        self._asked("log", lambda: self.link.log(kind, shown))
+
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         try:
             return self.link.call_tool(call)

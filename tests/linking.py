@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agents.contracts import ToolAnswer, ToolCall, Usage
 
@@ -24,6 +25,7 @@ class RecordingLink:
     called: list[ToolCall] = field(default_factory=list)
     told: list[Usage] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
 
     def stop_reason(self) -> str | None:
         return self.reason
@@ -35,6 +37,12 @@ class RecordingLink:
         self.told.append(usage)
         over = self.over_budget_at is not None and usage.output_tokens >= self.over_budget_at
         return "The budget is used up." if over else None
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        pass
+
+    def log(self, kind: str, text: str) -> None:
+        self.lines.append((kind, text))
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         self.called.append(call)

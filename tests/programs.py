@@ -57,6 +57,7 @@ class Linked:
     sessions: list[str] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)
     progress: dict[str, Any] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
     stop: Callable[[], str | None] = lambda: None
     stop_spending: Callable[[Usage], str | None] = lambda usage: None
 
@@ -72,6 +73,9 @@ class Linked:
 
     def progressed(self, progress: dict[str, Any]) -> None:
         self.progress |= progress
+
+    def log(self, kind: str, text: str) -> None:
+        self.lines += [(kind, line) for line in text.split("\n")]
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         raise AssertionError("programs call tools over HTTP")

@@ -103,7 +103,11 @@ class HttpSubject(Subject):
     jobs: list[dict[str, Any]] = field(default_factory=list)
 
     name = "http"
-    cannot = {"tools": "an agent elsewhere calls tools by the callback API", "rounds": "it has one call"}
+    cannot = {
+        "tools": "an agent elsewhere calls tools by the callback API",
+        "rounds": "it has one call",
+        "log": "an agent elsewhere reports its lines by the callback API",
+    }
 
     def does(self, *steps: Step) -> AdapterSettings:
         (step,) = steps
@@ -137,7 +141,8 @@ class InlineSubject(Subject):
 
     name = "inline"
     cannot = {
-        "tools": "a function has no link to the engine",
+        "tools": "this function does not take the link to the engine",
+        "log": "this function does not take the link to the engine",
         "rounds": "it has one call",
         "cancel": "a function cannot be interrupted",
         "unreachable": "there is nothing to reach",
@@ -225,6 +230,7 @@ class BatchSubject(ModelSubject):
         "cancel": "nobody waits for the answer: the engine drops the item",
         "timeout": "nobody waits for the answer: the engine lets it leave its batch",
         "unreachable": "nothing is called before the batch goes out",
+        "log": "nobody hears what is said in a batch",
     }
 
     @property

@@ -11,23 +11,55 @@ from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import outputs, selectors, wait_reasons
+from activities import outputs, run_logs, selectors, wait_reasons
 from activities.api.serializers import MomentSerializer, OutputSerializer, RunSerializer, WhySerializer
 from activities.exceptions import ActivityNotFound
 from activities.models import Activity, ActivityRun
 from activities.selectors import Moment
+from activities.states import RunStatus
 from agents.command_line import transcripts
+from agents.contracts import LINE_KINDS
 from tenants.api.cursors import Cursor
 from tenants.api.documentation import operation
-from tenants.api.filters import refuse_unknown
-from tenants.api.pagination import CursorPagination
+from tenants.api.faults import Fault, InvalidRequest
+from tenants.api.filters import refuse_unknown, whole_number
+from tenants.api.pagination import LIMIT, CursorPagination
+from tenants.api.serializers import Shown
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
+
+AFTER = "after"
+MOST_LINES, USUAL_LINES = 1_000, 500
+
+
+class LogLineShownSerializer(Shown):
+    """One line of a run's log."""
+
+    number = serializers.IntegerField(help_text="Counts up by one from 1 within its run.")
+    at = serializers.DateTimeField()
+    kind = serializers.ChoiceField(choices=[(kind, kind) for kind in LINE_KINDS])
+    text = serializers.CharField()
+
+
+class LogPageSerializer(serializers.Serializer[Any]):
+    """Lines in their order."""
+
+    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one by now.")
+    previous = serializers.URLField(allow_null=True, help_text="Always null: a log is read forwards.")
+    results = LogLineShownSerializer(many=True)
+    cursor = serializers.IntegerField(help_text="What to give as `after` to go on, now or later.")
+    dropped = serializers.IntegerField(
+        help_text="Lines that a full log did not keep; a note at its end says so."
+    )
+    ended = serializers.BooleanField(help_text="Whether the run is over.")
 
 
 class ActivityPart(TenantView):
@@ -103,6 +135,63 @@ class RunTranscript(ActivityPart):
             "Content-Disposition": f'inline; filename="{run_id}.log"',
         }
         return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
+
+
+class RunLogLines(ActivityPart):
+    # It is read from MongoDB, which may take its time.
+    in_one_transaction = False
+    pagination_class = None
+    filter_backends = ()
+    query_parameters = (AFTER,)
+
+    @operation(
+        "What an agent says during a run, line by line",
+        answer=LogPageSerializer,
+        refusals=(400, 404, 503),
+        parameters=(
+            OpenApiParameter(
+                AFTER,
+                {"type": "integer", "minimum": 0, "default": 0},
+                description="Go on behind the line with this number: the `cursor` of the answer before.",
+            ),
+            OpenApiParameter(
+                LIMIT,
+                {"type": "integer", "minimum": 1, "default": USUAL_LINES},
+                description=f"Lines per page. More than {MOST_LINES} count as {MOST_LINES}.",
+            ),
+        ),
+    )
+    def get(self, request: Request, activity_id: UUID, run_id: UUID) -> Response:
+        """Oldest first, while it goes on and afterwards. Who follows asks again with `cursor`, when an event `run_log` says that there is
+        more, or every second or two, until `ended` is true and there is nothing new."""
+        refuse_unknown(request, self)
+        faults: list[Fault] = []
+        after = whole_number(request.query_params.get(AFTER), AFTER, faults)
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, faults)
+        if limit == 0:
+            faults.append((LIMIT, "must be at least 1"))
+        if faults:
+            raise InvalidRequest(faults)
+        with tenant_scope(self.tenant_id):
+            self.activity(activity_id)
+            runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
+            status = runs.values_list("status", flat=True).first()
+        if status is None:
+            raise NotFound("There is no such run of this activity.")
+        page = run_logs.read(
+            self.tenant_id, run_id, after=after or 0, limit=min(limit or USUAL_LINES, MOST_LINES)
+        )
+        following = replace_query_param(request.build_absolute_uri(), AFTER, page.cursor)
+        return Response(
+            {
+                "next": str(following) if page.more else None,
+                "previous": None,
+                "results": LogLineShownSerializer(page.lines, many=True).data,
+                "cursor": page.cursor,
+                "dropped": page.dropped,
+                "ended": status != RunStatus.RUNNING,
+            }
+        )
 
 
 class ActivityTimeline(ViewSetMixin, ActivityPart):

@@ -16,19 +16,18 @@ from tenants.api import event_stream
 from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
 from tenants.api.faults import Fault, InvalidRequest
-from tenants.api.filters import refuse_unknown
+from tenants.api.filters import LARGEST, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT
 from tenants.api.renderers import JSONRenderer
 from tenants.api.views import TenantView
 from tenants.events import log
 from tenants.events.log import Wanted, shown
 from tenants.events.subscribers import Bearer
-from tenants.models.events import KINDS
+from tenants.models.events import ANNOUNCED, KINDS
 
 AFTER = "after"
 LAST_SEEN = "Last-Event-ID"
 MOST_EVENTS, USUAL_EVENTS = 1_000, 100
-LARGEST = 2**63 - 1
 
 
 class EventSerializer(serializers.Serializer[Any]):
@@ -60,7 +59,13 @@ def _query(name: str, about: str, kind: Any, **more: Any) -> OpenApiParameter:
 _LIMIT = {"type": "integer", "minimum": 1, "default": USUAL_EVENTS}
 
 PARAMETERS = (
-    _query("kind", "Only these kinds; may be given several times.", OpenApiTypes.STR, enum=KINDS, many=True),
+    _query(
+        "kind",
+        f"Only these kinds; may be given several times. Streams alone have {', '.join(ANNOUNCED)}.",
+        OpenApiTypes.STR,
+        enum=(*KINDS, *ANNOUNCED),
+        many=True,
+    ),
     _query("activity", "Only of this activity.", OpenApiTypes.UUID),
     _query("pipeline_run", "Only of this run of a pipeline.", OpenApiTypes.UUID),
     _query(
@@ -100,6 +105,9 @@ class Events(TenantView):
         """A stream goes on until the client leaves, or until its token is revoked or changed. Without `after` or `Last-Event-ID` it
         begins with what happens from now on. One whose id is no longer kept gets an event `reset`, and then goes on from now.
 
+        Events `run_log` say that a run has said more, at most twice a second for each run. They have no id and are not kept: read the log
+        of the run behind the number that you have, also after every connection. A stream of one `pipeline_run` has none.
+
         A page begins with the oldest event that is kept.
         """
         wanted, after, limit = self._read(request)
@@ -128,30 +136,23 @@ class Events(TenantView):
         kinds = request.query_params.getlist("kind")
         refuse_unknown(request, self, several=set(self.several))
         faults: list[Fault] = [
-            ("kind", f"{kind[:50]!r} is not a kind of event") for kind in kinds if kind not in KINDS
+            ("kind", f"{kind[:50]!r} is not a kind of event")
+            for kind in kinds
+            if kind not in (*KINDS, *ANNOUNCED)
         ]
         ids = {
             name: _id(request.query_params.get(name), name, faults) for name in ("activity", "pipeline_run")
         }
         given = request.query_params.get(AFTER)
-        after = _number(given, AFTER, faults)
+        after = whole_number(given, AFTER, faults)
         if given is None:
-            after = _number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, faults)
-        limit = _number(request.query_params.get(LIMIT), LIMIT, faults)
+            after = whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, faults)
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, faults)
         if limit == 0:
             faults.append((LIMIT, "must be at least 1"))
         if faults:
             raise InvalidRequest(faults)
         return Wanted(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
-
-
-def _number(text: str | None, name: str, faults: list[Fault]) -> int | None:
-    if text is None:
-        return None
-    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST:
-        return int(text)
-    faults.append((name, "must be a whole number, not below 0"))
-    return None
 
 
 def _id(text: str | None, name: str, faults: list[Fault]) -> UUID | None:

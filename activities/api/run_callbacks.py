@@ -22,7 +22,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import run_tokens
+from activities import run_logs, run_tokens
 from activities.execution import agent_tools, reports
 from activities.execution import request as execution_request
 from activities.execution.reports import Receipt
@@ -32,6 +32,7 @@ from activities.run_tokens import RunToken
 from activities.schemas import KINDS
 from activities.states import WakeState
 from agents import configuration, skills, webhook_signing
+from agents.contracts import LINE_KINDS, LogLine
 from agents.exceptions import (
     AgentError,
     AgentRateLimited,
@@ -46,7 +47,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.idempotency import HEADER, key_of
 from tenants.api.serializers import Shown
-from tenants.api.strict import OPTIONAL, Flag, Json, Number, StrictSerializer, Text, read
+from tenants.api.strict import OPTIONAL, Flag, Json, Moment, Number, OneOf, StrictSerializer, Text, read
 from tenants.api.views import Handler, TenantView, tried_again
 from tenants.authentication import refuse_secret_in_address, refused
 from tenants.context import tenant_scope
@@ -240,6 +241,38 @@ class FailSerializer(StrictSerializer):
     error = ErrorSerializer()
 
 
+class LogLineSerializer(StrictSerializer):
+    at = Moment(help_text="When it was said; left out: when it arrived.", **OPTIONAL)
+    kind = OneOf(choices=[(kind, kind) for kind in LINE_KINDS])
+    text = Text(trim_whitespace=False, allow_blank=True)
+
+    def validate_text(self, text: str) -> str:
+        most = settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES
+        if len(text.encode()) > most:
+            raise serializers.ValidationError(f"must have at most {most} bytes")
+        return text
+
+
+class LogSerializer(StrictSerializer):
+    lines = LogLineSerializer(many=True, allow_empty=False)
+
+    def validate_lines(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        most = settings.ORCHESTRATOR_RUN_LOG_CALL_LINES
+        if len(lines) > most:
+            raise serializers.ValidationError(f"must have at most {most} lines")
+        return lines
+
+
+class LoggedSerializer(serializers.Serializer[Any]):
+    accepted = serializers.IntegerField(help_text="How many of the lines are kept.")
+    dropped = serializers.IntegerField(
+        help_text="How many are not: the log is full, or its store does not answer. No reason to send them again."
+    )
+    last = serializers.IntegerField(allow_null=True, help_text="The number of the last line of the log.")
+    duplicate = serializers.BooleanField(help_text="The same lines had come before, and are kept once.")
+    stop = serializers.BooleanField()
+
+
 class StopSerializer(serializers.Serializer[Any]):
     stop = serializers.BooleanField(help_text="Stop working: the result is not wanted any more.")
     reason = serializers.CharField(allow_null=True)
@@ -337,6 +370,40 @@ class RunHeartbeat(RunView):
             self.caller.token, progress=body.get("progress"), usage=usage, session_id=session_id
         )
         return Response({"stop": reason is not None, "reason": reason})
+
+
+class RunLog(RunView):
+    not_audited = "what agents say while they work, every few seconds; it is kept with the run"
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.ORCHESTRATOR_RUN_LOG_CALL_BYTES)
+
+    @operation(
+        "Lines of the live transcript",
+        request=LogSerializer,
+        answer=LoggedSerializer,
+        refusals=(400, 404, 409, 413),
+        parameters=(IDEMPOTENCY_KEY,),
+        notes={409: STOP},
+    )
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """Equal lines are kept once, unless their `at` or their `Idempotency-Key` differs. It is no sign of life, and never a reason
+        to fail: what does not fit is dropped and counted."""
+        given = read(LogSerializer, request.data)["lines"]
+        reports.refuse_if_over(self.caller.token)
+        lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in given]
+        key = request.headers.get(HEADER)
+        kept = run_logs.record(self.caller.token, lines, key="" if key is None else key_of(key))
+        return Response(
+            {
+                "accepted": kept.kept,
+                "dropped": kept.dropped,
+                "last": kept.last,
+                "duplicate": kept.duplicate,
+                "stop": False,
+            }
+        )
 
 
 class RunComplete(RunView):

@@ -33,6 +33,7 @@ router.register("webhooks", WebhookViewSet, basename="webhook")
 urlpatterns: list[URLPattern | URLResolver] = [
     path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
     path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view({"get": "list"})),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", details.RunLogLines.as_view()),
     path("activities/<uuid:activity_id>/runs/<uuid:run_id>/transcript/", details.RunTranscript.as_view()),
     path("activities/<uuid:activity_id>/timeline/", details.ActivityTimeline.as_view({"get": "list"})),
     path("activities/<uuid:activity_id>/why/", details.ActivityWhy.as_view()),
@@ -58,6 +59,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("workers/", queues.WorkerList.as_view({"get": "list"})),
     path("agent-runs/<uuid:run_id>/", run_callbacks.RunJob.as_view()),
     path("agent-runs/<uuid:run_id>/heartbeat/", run_callbacks.RunHeartbeat.as_view()),
+    path("agent-runs/<uuid:run_id>/log/", run_callbacks.RunLog.as_view()),
     path("agent-runs/<uuid:run_id>/complete/", run_callbacks.RunComplete.as_view()),
     path("agent-runs/<uuid:run_id>/fail/", run_callbacks.RunFail.as_view()),
     path("agent-runs/<uuid:run_id>/skills/<str:key>/", run_callbacks.RunSkill.as_view()),

@@ -16,6 +16,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 from django.db.models import F, QuerySet
+from django.db.models.functions import Now
 
 from activities import activity_tree, budgets, keys, outputs
 from activities.budgets import Counted
@@ -111,7 +112,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
 def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> Counted:
     if usage is not None:
         return budgets.count_usage(token, usage, beat=True, progress=progress)
-    changes: dict[str, Any] = {"beats": F("beats") + 1}
+    changes: dict[str, Any] = {"beats": F("beats") + 1, "beat_at": Now()}
     if progress is not None:
         changes["progress"] = progress
     return Counted(live=bool(_runs_of(token).filter(status=RunStatus.RUNNING).update(**changes)))

@@ -12,6 +12,7 @@ from typing import Any
 
 from rest_framework.exceptions import ValidationError
 
+from activities import run_logs
 from activities.exceptions import ActivityError
 from activities.run_tokens import RunToken
 from agents.contracts import ToolAnswer, ToolCall, Usage
@@ -42,6 +43,9 @@ class LinkOfRun:
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         reports.progressed(self.run, progress)
+
+    def log(self, kind: str, text: str) -> None:
+        run_logs.here().add(self.run, kind, text)
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         """Refusals are told to the agent, so that it can do something about them; a run that is over stops."""

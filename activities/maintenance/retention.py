@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from activities import outputs, states
+from activities import outputs, run_logs, states
 from tenants.context import SYSTEM, system_scope
 from tenants.models.retention import DepartedTenant, ForgottenOutput
 from tenants.retention.kinds import Kind, register
@@ -122,7 +122,7 @@ def _empty(tenant_id: UUID, before: datetime, most: int) -> int:
     return len(_EMPTY.run({"tenant": tenant_id, "before": before, "most": most}))
 
 
-# Forgetting outputs: deletes from MongoDB what PostgreSQL has noted as forgotten.
+# Forgetting outputs and logs of runs: deletes from MongoDB what PostgreSQL has noted as forgotten.
 #
 # A note is written in the transaction that deletes the activity, and goes only after MongoDB has confirmed, so a crash anywhere repeats
 # the
@@ -173,9 +173,10 @@ def _forget_some(rested: timedelta) -> int:
     if not notes:
         return 0
     # The activity is named, too: an output that another one made since would bear the same id by no chance, but would stay.
-    wanted = {"_id": {"$in": [str(note.pk) for note in notes]}}
-    owners = {"activity_id": {"$in": sorted({str(note.activity_id) for note in notes})}}
-    outputs.collection().delete_many({**wanted, **owners})
+    ids = [str(note.pk) for note in notes]
+    activities = sorted({str(note.activity_id) for note in notes})
+    outputs.collection().delete_many({"_id": {"$in": ids}, "activity_id": {"$in": activities}})
+    run_logs.forget(ids, activities)  # An output's id is that of its run, and there is a note for every run.
     with system_scope():
         ForgottenOutput.objects.filter(pk__in=[note.pk for note in notes]).delete()
     return len(notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
@@ -39,6 +41,9 @@ class ActivityRun(TenantPart):
         default=False, db_default=False, help_text="It waits for a batch and holds no slots meanwhile."
     )
     beats = models.IntegerField(default=0, help_text="Heartbeats of an accepted run.")
+    beat_at = models.DateTimeField(
+        null=True, help_text="When the last one came, for people. Recovery compares `beats` alone."
+    )
     agent_version = models.CharField(max_length=64, blank=True, default="")
     timeout_seconds = models.PositiveIntegerField()
     session_id = models.CharField(max_length=200, blank=True, default="")
@@ -70,6 +75,11 @@ class ActivityRun(TenantPart):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}"
+
+    @property
+    def deadline(self) -> datetime:
+        """When its time is over: counted from the acceptance where its agent has accepted the work."""
+        return (self.accepted_at or self.started_at) + timedelta(seconds=self.timeout_seconds)
 
 
 class WorkerProcess(models.Model):

@@ -36,6 +36,7 @@ WITH run AS MATERIALIZED (
         -- Without a source it is what the agent has said.
         || CASE WHEN reported IS NULL AND NOT (unpriced AND now_dollars = 0) THEN '{"cost_source": "prices"}'::jsonb ELSE '{}'::jsonb END,
         beats = CASE WHEN %(beat)s AND k.status = 'running' THEN r.beats + 1 ELSE r.beats END,
+        beat_at = CASE WHEN %(beat)s AND k.status = 'running' THEN now() ELSE r.beat_at END,
         progress = CASE WHEN k.status = 'running' THEN coalesce(%(progress)s, r.progress) ELSE r.progress END
     FROM reckoned k WHERE r.tenant_id = %(tenant)s AND r.id = k.id
 ), entry AS (

@@ -6,7 +6,7 @@ counts what came from the cache, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,14 +48,18 @@ class _Messages:
         self._system = dialogue.system_of(request, options)
         self._begun = request.begun
 
-    def say(self, told: Told) -> Said:
+    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
         if self._begun is not None:
-            return self._said_before(told)
+            said = self._said_before(told)
+            heard(said.text)
+            return said
         with plain_errors(anthropic, request=self._request, provider=self._provider, told=told):
-            message = self._streamed(told) if self._options.stream else self._whole(told)
+            message = self._streamed(told, heard) if self._options.stream else self._whole(told)
             if message.stop_reason is None:
                 raise broken_off(self._provider)
             said = _said(message)
+        if not self._options.stream:
+            heard(said.text)
         self._messages.append(
             {
                 "role": "assistant",
@@ -91,9 +95,11 @@ class _Messages:
     def characters(self) -> int:
         return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _streamed(self, told: Told) -> Any:
+    def _streamed(self, told: Told, heard: Callable[[str], None]) -> Any:
         with self._client.messages.stream(**self._body()) as stream:
             told.headers = dict(stream.response.headers)
+            for piece in stream.text_stream:
+                heard(piece)
             return stream.get_final_message()
 
     def _whole(self, told: Told) -> Any:

@@ -35,6 +35,9 @@ class Unlinked:
     def progressed(self, progress: Mapping[str, Any]) -> None:
         pass
 
+    def log(self, kind: str, text: str) -> None:
+        pass
+
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         return ToolAnswer(
             {"error": "tool_not_available", "message": "There are no tools here."}, refused=True

@@ -79,6 +79,7 @@ class _Call:
             self.request.tenant_id, self.request.run_id, secrets=redaction.secrets_of(self.request)
         )
         reader = output.reader_of(self.chosen.output, self.link, on_stop=self._told_to_stop)
+        live = output.LiveLines(self.link, "note")
         most = self.request.max_turns
 
         def hear(chunk: bytes) -> None:
@@ -89,12 +90,14 @@ class _Call:
 
         def hear_error(chunk: bytes) -> None:
             transcript.error(chunk)
+            live.feed(chunk)
             self.tail = (self.tail + chunk)[-TAIL_BYTES:]
 
         try:
             ended = processes.run(command, Watch(hear, hear_error, self._stop_reason, self._sampled))
         finally:
             transcript.close()
+            live.close()
         self._report(ended.resources)
         return self._result(ended, reader.close())
 

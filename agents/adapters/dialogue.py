@@ -9,6 +9,7 @@ that says what has happened, and begins anew.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -83,8 +84,9 @@ class Said:
 class Dialect(Protocol):
     """A conversation in one provider's protocol. Keeps what was said."""
 
-    def say(self, told: Told) -> Said:
-        """Have the model answer to what was said so far. Raises the `AgentError` that its failure stands for."""
+    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
+        """Have the model answer to what was said so far; `heard` gets its text as it comes, in pieces. Raises the `AgentError` that its
+        failure stands for."""
         ...  # pragma: no cover
 
     def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
@@ -209,10 +211,21 @@ class _Dialogue:
             with outbound.call_budget(
                 self._seconds_left(), most, lambda: self.link.stop_reason() is not None
             ):
-                said = self.dialect.say(told)
+                said = self._heard(told)
             if said.input_tokens or said.output_tokens:
                 told.input_tokens, told.output_tokens = said.limited_input, said.output_tokens
         return said
+
+    def _heard(self, told: Told) -> Said:
+        """What the model says, which people read while it is said."""
+        live = _LiveText(self.link)
+        try:
+            return self.dialect.say(told, live.hear)
+        except AgentError:
+            live.break_off()
+            raise
+        finally:
+            live.end()
 
     def _seconds_left(self) -> float:
         left = self.ends_at - time.monotonic()
@@ -234,7 +247,9 @@ class _Dialogue:
     def _tools_end_the_run(self, asked: Sequence[Asked]) -> bool:
         results = []
         for each in asked:
+            self.link.log("tool_call", f"{each.name} {_as_json(each.arguments)}")
             answer = self._tool(each)
+            self.link.log("tool_result", f"{each.name}: {_as_json(answer.body)}")
             if answer.stop:
                 self.record.answered(each, answer)
                 return True
@@ -260,8 +275,48 @@ class _Dialogue:
                 ) from error
             self.asked_again = True
             self.record.told(AGAIN.format(fault=error.message))
+            self.link.log("note", f"Asked again: the answer was not one JSON value ({error.message}).")
             self.dialect.tell(AGAIN.format(fault=error.message))
             return None
+
+
+LIVE_CHARACTERS = 240  # of text without a line break; then what is whole so far is shown
+
+
+class _LiveText:
+    """The text of one answer on its way to the log of the run, line by line; a long paragraph goes in parts, each ending between words."""
+
+    def __init__(self, link: RunLink) -> None:
+        self._link = link
+        self._rest = ""
+        self._told = False
+
+    def hear(self, piece: str) -> None:
+        *lines, self._rest = (self._rest + piece).split("\n")
+        if len(self._rest) >= LIVE_CHARACTERS and (end := self._rest.rfind(" ") + 1):
+            lines.append(self._rest[: end - 1])
+            self._rest = self._rest[end:]
+        self._tell(lines)
+
+    def break_off(self) -> None:
+        """The answer does not count, and whoever has read its beginning should know."""
+        self.end()
+        if self._told:
+            self._link.log("note", "The answer broke off.")
+
+    def end(self) -> None:
+        if self._rest:
+            self._tell([self._rest])
+        self._rest = ""
+
+    def _tell(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._told = True
+            self._link.log("text", "\n".join(lines))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _json(text: str) -> Any:

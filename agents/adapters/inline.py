@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from inspect import isfunction
+from inspect import getfullargspec, isfunction
 from typing import Any
 
 from django.conf import settings
@@ -28,12 +28,18 @@ class InlineAdapter:
     """Calls functions."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Call the function with the request and accept any of the short forms of a result."""
+        """Call the function with the request and accept any of the short forms of a result. One with a parameter `link` gets the link."""
         function = _resolve(request.settings.endpoint or "", tuple(settings.ORCHESTRATOR_INLINE_CALLABLES))
-        answer = function(request)
+        answer = function(request, link=link) if _takes_link(function) else function(request)
         if isinstance(answer, (Completed, Accepted)):
             return answer
         return _completed(answer)
+
+
+@lru_cache(maxsize=1024)
+def _takes_link(function: Callable[..., Any]) -> bool:
+    taken = getfullargspec(function)
+    return "link" in (*taken.args, *taken.kwonlyargs)
 
 
 def _completed(answer: Any) -> Completed:
@@ -53,7 +59,7 @@ def _completed(answer: Any) -> Completed:
 
 
 @lru_cache(maxsize=1024)
-def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[[AgentRequest], Any]:
+def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[..., Any]:
     """Import the function. Failures are not remembered, so a repaired configuration works at once."""
     parts = _ENDPOINT.fullmatch(endpoint)
     if parts is None:

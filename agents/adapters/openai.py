@@ -5,7 +5,7 @@ Besides OpenAI many servers speak it, among them Ollama, vLLM and llama.cpp: the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class OpenAIAdapter:
 class _Gathered:
     """One answer, put together from what came, in one piece or in many."""
 
+    heard: Callable[[str], None]
     text: list[str] = field(default_factory=list)
     refusal: bool = False
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -52,7 +53,9 @@ class _Gathered:
             self.finish = choice.finish_reason or self.finish
             if said is None:
                 continue
-            self.text.append(said.content or "")
+            if said.content:
+                self.text.append(said.content)
+                self.heard(said.content)
             self.refusal = self.refusal or bool(said.refusal)
             for number, call in enumerate(said.tool_calls or ()):
                 self._add_call(getattr(call, "index", number), call)
@@ -79,8 +82,8 @@ class _Chat:
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": request.prompt})
 
-    def say(self, told: Told) -> Said:
-        gathered = _Gathered()
+    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
+        gathered = _Gathered(heard)
         with plain_errors(openai, request=self._request, provider=self._provider, told=told):
             for piece in self._pieces(told):
                 gathered.add(piece)

@@ -10,7 +10,7 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from agents.contracts import Completed, Output, RunLink, Usage
 from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
 from tenants import strict_json
 
+LONGEST_LIVE_LINE = 16_384  # shown before it has ended
 LONGEST_LINE = 4 * 1024 * 1024  # of an event; longer ones are passed over
 _SESSION_KEYS = ("session_id", "sessionId", "thread_id", "conversation_id")
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "prompt_tokens")
@@ -57,12 +58,38 @@ def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Re
 
 
 @dataclass(slots=True)
+class LiveLines:
+    """Lines of plain text on their way to the log of the run."""
+
+    link: RunLink
+    kind: str
+    rest: bytearray = field(default_factory=bytearray)
+
+    def feed(self, chunk: bytes) -> None:
+        whole, separator, last = bytes(self.rest + chunk).rpartition(b"\n")
+        self.rest = bytearray(last)
+        if separator:
+            self.link.log(self.kind, whole.decode("utf-8", "replace"))
+        if len(self.rest) > LONGEST_LIVE_LINE:
+            self.close()
+
+    def close(self) -> None:
+        if self.rest:
+            self.link.log(self.kind, self.rest.decode("utf-8", "replace"))
+            self.rest.clear()
+
+
+@dataclass(slots=True)
 class Whole:
-    """Text, or one JSON object: known when the agent has ended."""
+    """Text, or one JSON object: known when the agent has ended. Text is shown as it comes."""
 
     link: RunLink
     as_json: bool
     kept: bytearray = field(default_factory=bytearray)
+    live: LiveLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = LiveLines(self.link, "text")
 
     @property
     def turns(self) -> int:
@@ -71,12 +98,15 @@ class Whole:
     def feed(self, chunk: bytes) -> None:
         """Raises `InvalidAnswer` as soon as it is too much."""
         self.kept += chunk
+        if not self.as_json:
+            self.live.feed(chunk)
         if len(self.kept) > settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES:
             raise InvalidAnswer(
                 ("output", f"is larger than {settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES} bytes")
             )
 
     def close(self) -> Said:
+        self.live.close()
         if not self.as_json:
             return Said(Completed(Output(content=_plain(bytes(self.kept)).strip())))
         try:
@@ -147,6 +177,7 @@ class Events:
         if not isinstance(event, Mapping):
             return
         self._hear_session(event)
+        self._show(event)
         self._hear_usage(event)
         match event.get("type"):
             case "assistant":
@@ -161,6 +192,11 @@ class Events:
                 fault = event.get("error")
                 message = fault.get("message") if isinstance(fault, Mapping) else event.get("message")
                 self.said = Said(error=_text(message) or "no reason given", kind="error")
+
+    def _show(self, event: Mapping[str, Any]) -> None:
+        """Add what people understand of it to the log of the run."""
+        for kind, text in live_lines(event):
+            self.link.log(kind, text)
 
     def _hear_session(self, event: Mapping[str, Any]) -> None:
         given = next((event[key] for key in _SESSION_KEYS if event.get(key)), None)
@@ -207,6 +243,79 @@ class Events:
 
     def _completed(self, output: Output) -> Completed:
         return Completed(output, self.usage if self.usage != Usage() else None, self.session)
+
+
+def live_lines(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Kind and text of what an event tells: words of the model, tools that it calls, and what these answered."""
+    name, message, item = event.get("type"), event.get("message"), event.get("item")
+    if name in ("assistant", "user") and isinstance(message, Mapping):
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else []
+        if isinstance(content, str) and name == "assistant":
+            yield "text", content
+        yield from (line for block in blocks if isinstance(block, Mapping) for line in _of_block(block))
+    elif name == "item.completed" and isinstance(item, Mapping):
+        yield from _of_item(item)
+    elif name in ("error", "turn.failed"):
+        fault = event.get("error")
+        told = fault.get("message") if isinstance(fault, Mapping) else message
+        yield "note", f"Error: {_text(told) or 'no reason given'}"
+    elif name == "tool_use":
+        yield (
+            "tool_call",
+            f"{event.get('tool_name') or event.get('name')} {_shown(event.get('parameters') or event.get('input'))}",
+        )
+    elif name == "tool_result":
+        yield "tool_result", _shown(event.get("output") or event.get("content"))
+    elif name == "message" and event.get("role") == "assistant" and isinstance(event.get("content"), str):
+        yield "text", event["content"]
+
+
+def _of_block(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    match block.get("type"):
+        case "text" if isinstance(block.get("text"), str) and block["text"].strip():
+            yield "text", block["text"]
+        case "thinking" if isinstance(block.get("thinking"), str) and block["thinking"].strip():
+            yield "note", block["thinking"]
+        case "tool_use":
+            yield "tool_call", f"{block.get('name')} {_shown(block.get('input'))}"
+        case "tool_result":
+            yield "tool_result", _shown(block.get("content"))
+
+
+def _of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    match item.get("type"):
+        case "agent_message":
+            yield "text", _text(item.get("text")) or ""
+        case "reasoning":
+            yield "note", _text(item.get("text")) or ""
+        case "command_execution":
+            yield "tool_call", f"$ {item.get('command')}"
+            yield (
+                "tool_result",
+                f"{_shown(item.get('aggregated_output'))}\nexit code {item.get('exit_code')}".lstrip("\n"),
+            )
+        case "mcp_tool_call":
+            yield "tool_call", f"{item.get('server')}.{item.get('tool')} {_shown(item.get('arguments'))}"
+            yield "tool_result", _shown(item.get("result") or item.get("error"))
+        case "file_change" | "web_search" | "todo_list" as kind:
+            yield (
+                "note",
+                f"{kind.replace('_', ' ')}: {_shown({key: item[key] for key in item if key not in ('id', 'type')})}",
+            )
+
+
+def _shown(value: Any) -> str:
+    """Text as it is, a list of texts joined, and anything else as JSON."""
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in value)
+    ):
+        return "\n".join(part["text"] for part in value)
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value, default=str).decode()
 
 
 def _usage_of(event: Mapping[str, Any], usage: Any) -> Usage:

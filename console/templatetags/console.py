@@ -45,7 +45,7 @@ def once() -> SafeString:
 @register.simple_tag
 def event_kinds() -> str:
     """What a page can listen to."""
-    return " ".join(events.KINDS)
+    return " ".join((*events.KINDS, *events.ANNOUNCED))
 
 
 @register.inclusion_tag("console/menu.html", takes_context=True)

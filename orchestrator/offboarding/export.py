@@ -15,7 +15,7 @@ import orjson
 from django.db import connections, transaction
 from psycopg import sql
 
-from activities import outputs
+from activities import outputs, run_logs
 from agents.command_line import transcripts
 from tenants import clock
 from tenants.context import APP, set_tenant
@@ -25,7 +25,7 @@ from . import archive, catalogue
 
 FORMAT = "orchestrator-export/1"
 PAGE = 2_000  # rows fetched at once
-OUTPUTS = "outputs.jsonl"
+OUTPUTS, LOGS = "outputs.jsonl", "run_logs.jsonl"
 
 Tell = Callable[[str], object]
 
@@ -45,6 +45,7 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
                 count = made.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
                 tell(f"{number:>3}/{len(held)}  {table}: {count}")
         tell(f"outputs: {made.write(OUTPUTS, _outputs(tenant.pk))}")
+        tell(f"logs of runs: {made.write(LOGS, _logs(tenant.pk))}")
         for file in transcripts.older(tenant.pk, float("inf")):
             made.write(f"transcripts/{file.name}", transcripts.pieces(tenant.pk, UUID(file.stem)) or ())
         made.close(
@@ -83,6 +84,11 @@ def _rows(tenant_id: UUID, table: str, columns: list[str]) -> Iterator[bytes]:
 
 def _outputs(tenant_id: UUID) -> Iterator[bytes]:
     for document in outputs.collection().find({"tenant_id": str(tenant_id)}, batch_size=PAGE):
+        yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _logs(tenant_id: UUID) -> Iterator[bytes]:
+    for document in run_logs.every_document_of(tenant_id, at_once=PAGE):
         yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 

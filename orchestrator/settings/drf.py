@@ -35,5 +35,8 @@ SPECTACULAR_SETTINGS = {
         "tenants.api.schema.add_what_all_have",
     ],
     # Members of the same name with other values: the schema needs a name for each.
-    "ENUM_NAME_OVERRIDES": {"SkillKindEnum": "agents.models.SkillKind"},
+    "ENUM_NAME_OVERRIDES": {
+        "LogLineKindEnum": "agents.contracts.LINE_KINDS",
+        "SkillKindEnum": "agents.models.SkillKind",
+    },
 }

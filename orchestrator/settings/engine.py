@@ -137,6 +137,18 @@ ORCHESTRATOR_API_CALLER_BURST = _env.float("ORCHESTRATOR_API_CALLER_BURST", defa
 ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
 ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024
 
+# The log of a run: what one line may hold, one call, and the whole of it. Too small: people see half of what an agent does. Too large: a
+# talkative agent fills MongoDB.
+ORCHESTRATOR_RUN_LOG_LINE_BYTES = _env.int("ORCHESTRATOR_RUN_LOG_LINE_BYTES", default=16 * 1024)
+ORCHESTRATOR_RUN_LOG_CALL_LINES = _env.int("ORCHESTRATOR_RUN_LOG_CALL_LINES", default=500)
+ORCHESTRATOR_RUN_LOG_CALL_BYTES = _env.int("ORCHESTRATOR_RUN_LOG_CALL_BYTES", default=256 * 1024)
+ORCHESTRATOR_RUN_LOG_LINES = _env.int("ORCHESTRATOR_RUN_LOG_LINES", default=10_000)
+ORCHESTRATOR_RUN_LOG_BYTES = _env.int("ORCHESTRATOR_RUN_LOG_BYTES", default=1_000_000)
+# How often a worker writes what its agents have said, and how much of it may wait in one process while MongoDB is away. Smaller seconds:
+# more documents. Larger: people see it later, and more is lost with the process. Smaller bytes: more is lost. Larger: memory.
+ORCHESTRATOR_RUN_LOG_SECONDS = _env.float("ORCHESTRATOR_RUN_LOG_SECONDS", default=0.5)
+ORCHESTRATOR_RUN_LOG_BUFFER_BYTES = _env.int("ORCHESTRATOR_RUN_LOG_BUFFER_BYTES", default=4_000_000)
+
 # Wakes without progress within the window, then people are asked. Too small: a lively discussion is cut off. Too large: a loop costs more.
 ORCHESTRATOR_WAKE_BUDGET = _env.int("ORCHESTRATOR_WAKE_BUDGET", default=10)
 ORCHESTRATOR_WAKE_BUDGET_SECONDS = 600.0

@@ -25,6 +25,7 @@ from tenants.api.pagination import CURSOR, LIMIT
 
 SEARCH = "search"
 FORMAT = "format"
+LARGEST = 2**63 - 1
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here
 
 
@@ -81,6 +82,16 @@ def refuse_unknown(
         single.add(ordering.PARAMETER)
     if found := list(_faults(request, single, repeatable)):
         raise InvalidRequest(found)
+
+
+def whole_number(text: str | None, name: str, faults: list[Fault]) -> int | None:
+    """A parameter that is a number from 0; what is none is added to `faults`."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST:
+        return int(text)
+    faults.append((name, "must be a whole number, not below 0"))
+    return None
 
 
 def _faults(request: Request, single: set[str], several: set[str]) -> Iterable[Fault]:

@@ -23,6 +23,7 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import connection_limits, log, subscribers
+from tenants.events.announcements import Announcement, Ear
 from tenants.events.listener import PROOF_SECONDS, Bell
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset
 
@@ -35,6 +36,7 @@ HOLD_SECONDS = (
     2.0  # between renewals of seats, and so the longest that one which was taken away elsewhere is used
 )
 FOLLOW_SECONDS = 10.0
+TELL_SECONDS = 0.5  # between two announcements about the same; the last one tells all
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class Hub:
         self._displaced: set[str] = set()
         self._open: dict[UUID, set[Stream]] = defaultdict(set)
         self._due: dict[UUID, float] = {}
+        self._announced: dict[UUID, dict[Any, Announcement]] = defaultdict(dict)
+        self._told: dict[UUID, float] = {}
         self._hurry: socket.socket | None = None
 
     def adopt(self, stream: Stream) -> None:
@@ -73,7 +77,8 @@ class Hub:
             return len(self._new) + sum(map(len, self._open.values()))
 
     def _run(self, hurried: socket.socket) -> None:
-        bell, selector = Bell(), selectors.DefaultSelector()
+        bell, ear, selector = Bell(), Ear(), selectors.DefaultSelector()
+        hearing: socket.socket | None = None
         selector.register(hurried, selectors.EVENT_READ)
         checks = {
             self._look: LOOK_SECONDS,
@@ -85,7 +90,9 @@ class Hub:
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
             ringing = _listened(selector, bell)
+            hearing = _listening(selector, hearing, ear.listen(self._open))
             self._hear(selector, bell)
+            _tried(self._note, ear)
             now = time.monotonic()
             for check, seconds in checks.items():
                 if now >= due[check]:
@@ -95,9 +102,11 @@ class Hub:
                 _tried(self._carry, tenant_id)
             if ringing is not None and not bell.rings:
                 selector.unregister(ringing)  # before another connection gets the same number
+            self._tell(now)
             self._keep_alive(now)
             self._flush(selector)
         bell.close()
+        ear.close()
         selector.close()
         hurried.close()
         connections.close_all()
@@ -118,7 +127,8 @@ class Hub:
             return self._hurry is not None
 
     def _hear(self, selector: selectors.BaseSelector, bell: Bell) -> None:
-        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in self._due.values())])
+        told = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
+        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *told))])
         for key, mask in selector.select(max(patience, 0.0)):
             if isinstance(key.fileobj, socket.socket) and key.data is None:
                 key.fileobj.recv(4096)
@@ -139,6 +149,22 @@ class Hub:
         ready = [stream for stream in self._open.get(tenant_id, ()) if not stream.is_full]
         if ready and carry(tenant_id, ready):
             self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
+
+    def _note(self, ear: Ear) -> None:
+        for announcement in ear.heard():
+            self._announced[announcement.tenant_id][announcement.subject] = announcement
+
+    def _tell(self, now: float) -> None:
+        """Pass on what was announced. A client that takes nothing misses it."""
+        for tenant_id in [
+            tenant for tenant in self._announced if now - self._told.get(tenant, 0.0) >= TELL_SECONDS
+        ]:
+            self._told[tenant_id] = now
+            for announcement in self._announced.pop(tenant_id).values():
+                frame = announcement.frame()
+                for stream in self._open.get(tenant_id, ()):
+                    if not stream.is_full and announcement.is_for(stream.wanted):
+                        stream.say(frame)
 
     def _check_welcome(self) -> None:
         welcome = subscribers.still_welcome(stream.bearer for stream in self._streams())
@@ -186,6 +212,7 @@ class Hub:
             self._open[tenant_id].discard(stream)
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
+                self._told.pop(tenant_id, None)
         connection_limits.leave(stream.bearer.principal, stream.seat)
 
     def _streams(self) -> Iterable[Stream]:
@@ -198,6 +225,18 @@ def _listened(selector: selectors.BaseSelector, bell: Bell) -> int | None:
     if ringing is not None and ringing not in selector.get_map():
         selector.register(ringing, selectors.EVENT_READ)
     return ringing
+
+
+def _listening(
+    selector: selectors.BaseSelector, before: socket.socket | None, now: socket.socket | None
+) -> socket.socket | None:
+    """The connection on which announcements come, looked after by the selector."""
+    if now is not before:
+        if before is not None:
+            selector.unregister(before)
+        if now is not None:
+            selector.register(now, selectors.EVENT_READ, "announcements")
+    return now
 
 
 def _tried(action: Callable[..., Any], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""The only place that builds the keys of streams in Redis."""
+"""The only place that builds the keys and channels of streams in Redis."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def of_tenant(tenant_id: UUID) -> str:
 def of_caller(principal: Principal) -> str:
     """The seats of one token or person."""
     return f"{of_tenant(principal.tenant_id)}:{principal.credential}"
+
+
+def of_announcements(tenant_id: UUID) -> str:
+    """The channel on which the followers of a tenant are told what nobody keeps."""
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}announcements:{tenant_id}"
 
 
 def of_displaced(tenant_id: UUID) -> str:

@@ -193,3 +193,8 @@ MEANINGS: dict[str, str] = {
 }
 
 KINDS = tuple(MEANINGS)
+
+#: What streams carry beside the log: announced as it happens, kept by nobody, without a number, and never sent to webhooks.
+ANNOUNCED: dict[str, str] = {
+    "run_log": "a run has said more: `data` has its id `run` and `last`, the number of its last line"
+}

@@ -47,13 +47,14 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         {
             "tenants.outages",
             "activities.outputs",
+            "activities.run_logs",
             "activities.maintenance",
             "orchestrator.embedded",
             RECOVER,
             "orchestrator.management.commands.export_tenant",
             "orchestrator.management.commands.offboard_tenant",
         },
-        "One module reads and writes outputs. The others name its errors or ask whether the server runs.",
+        "One module reads and writes outputs, one the logs of runs. The others name its errors or ask whether the server runs.",
     ),
     "cryptography": ({"agents.credentials"}, "Secrets are sealed in one place."),
 }

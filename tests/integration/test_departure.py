@@ -19,10 +19,11 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.utils import timezone
 
-from activities import outputs
+from activities import outputs, run_logs
 from activities.models import Activity, NotificationChannel
+from activities.run_tokens import RunToken
 from agents.command_line import transcripts
-from agents.contracts import Completed, Output
+from agents.contracts import Completed, LogLine, Output
 from agents.models import AgentConfig
 from orchestrator.offboarding import catalogue, erasure
 from orchestrator.offboarding import export as offboarding_export
@@ -46,6 +47,11 @@ def populate(engine: Engine, tenant: Tenant, word: str) -> UUID:
     engine.submit(tenant, description=word)
     engine.drain()
     outputs.copy_waiting()
+    done = engine.agent.calls[-1]
+    run_logs.record(
+        RunToken(tenant.pk, done.activity_id, done.run_id, 1),
+        [LogLine("text", f"{word} said while it worked")],
+    )
     engine.submit(tenant, description=word)
     engine.drain()
     later = timezone.now() + timedelta(days=1)
@@ -104,7 +110,9 @@ def keys_with(*texts: str) -> set[bytes]:
 @pytest.fixture(autouse=True)
 def no_outputs_of_other_tests(database: None) -> None:
     """Outputs stay in MongoDB until somebody deletes them, and tests that ran before have not."""
-    outputs.collection().delete_many({})
+    database = outputs.collection().database
+    for name in database.list_collection_names():
+        database[name].delete_many({})
 
 
 def documents_with(text: str) -> int:
@@ -157,6 +165,7 @@ def test_an_export_holds_everything_but_secrets(
     }
     assert f"{CANARY} printed" in everything
     assert f"{CANARY} output" in members["outputs.jsonl"].decode()
+    assert f"{CANARY} said while it worked" in members["run_logs.jsonl"].decode()
     for hidden in (SECRET, token, tokens.hash_of(token), "globex", str(other_tenant.pk)):
         assert hidden not in everything
     assert manifest["columns_left_out"]["agents_agentconfig"] == ["auth_sealed", "signing_sealed"]

@@ -23,6 +23,7 @@ from django.utils import timezone
 
 from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
+from agents.contracts import Accepted
 from orchestrator.processes.specs import standard_processes
 from tenants import break_glass, members, redis, tokens
 from tenants.context import OWNER, system_scope, tenant_scope
@@ -36,6 +37,7 @@ from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.glass import browser_of, seeing_all
+from tests.integration.agent_runs.accepted_work import accepted
 from tests.streaming import Follower, read
 
 
@@ -78,6 +80,7 @@ def answers(port: int) -> bool:
 
 
 EVENTS = "/api/v1/events/"
+NOTHING = '{"kind": "nothing", "activity": "00000000-0000-0000-0000-000000000000", "data": {}}'
 
 
 def happens(tenant: Tenant, count: int = 1) -> None:
@@ -116,6 +119,54 @@ def test_a_stream_carries_what_happens_and_goes_on_where_it_was(
     assert [one.id for one in told] == [3, 4, 5, 6]
     assert {UUID(one.data["activity"]) for one in told} == {activity}
     assert [(one.id, one.event) for one in again] == [(n, "alert.raised") for n in (7, 8, 9)]
+
+
+def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
+    follow: Callable[..., Follower], engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    _, secret = token(tenant)
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    activity_id, agent = accepted(engine, tenant)
+    _, other = accepted(engine, tenant)
+    everything, this, kind, of_a_pipeline, theirs = (
+        follow(secret),
+        follow(secret, f"?activity={activity_id}"),
+        follow(secret, "?kind=run_log&kind=alert.raised"),
+        follow(secret, f"?pipeline_run={activity_id}&kind=run_log"),
+        follow(token(other_tenant)[1]),
+    )
+    for stream in (everything, this, kind, of_a_pipeline, theirs):
+        next(stream.blocks())  # it is followed from now on
+    eventually(lambda: redis.client().publish(keys.of_announcements(tenant.pk), NOTHING) > 0)
+
+    for number in range(5):
+        agent.post("log", {"lines": [{"kind": "text", "text": f"line {number}"}]})
+    other.post("log", {"lines": [{"kind": "text", "text": "of another run"}]})
+
+    def logs(stream: Follower, *wanted: tuple[UUID, int]) -> list[Any]:
+        """What the stream says of logs, until it has told of all of these."""
+        found: list[Any] = []
+        while not {*wanted} <= {(UUID(one.data["data"]["run"]), one.data["data"]["last"]) for one in found}:
+            found += [one for one in stream.told(1) if one.event == "run_log"]
+        return found
+
+    everywhere = logs(everything, (agent.run_id, 5), (other.run_id, 1))
+    assert len(everywhere) < 6, "several lines are told of at once"
+    assert {one.id for one in everywhere} == {None}
+    assert everywhere[0].data | {"data": None} == {
+        "kind": "run_log", "activity": str(activity_id), "pipeline_run": None, "data": None,
+    }  # fmt: skip
+    assert {one.data["activity"] for one in logs(this, (agent.run_id, 5))} == {str(activity_id)}
+    logs(kind, (agent.run_id, 5), (other.run_id, 1))
+    happens(other_tenant)
+    assert [one.event for one in theirs.told(1)] == ["alert.raised"]
+    assert next(of_a_pipeline.blocks()).startswith(b":"), "it only says that it is still there"
+    page = httpx2.get(
+        f"http://127.0.0.1:{everything.port}{EVENTS}?kind=run_log",
+        headers={"Authorization": f"Bearer {secret}", "Accept": "application/json"},
+    )
+    assert page.json()["results"] == []
 
 
 def test_a_filtered_stream_and_one_that_is_too_late(

@@ -18,6 +18,7 @@ EXAMPLES = [command for block in BLOCKS for command in re.split(r"\n(?=curl )", 
 
 def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant) -> None:
     client, known, found = api(), {"HOST": ""}, []
+    engine.serve(tenant, "seo")
 
     for command in EXAMPLES:
         method, address, headers, body = asked(command, known)
@@ -33,9 +34,13 @@ def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant)
         elif answer.status_code == 202:
             known["JOB"] = answer.json()["id"]
             bulk_jobs.work()
+            (watched,) = engine.submit(tenant, "seo")
+            engine.drain()
+            known |= {"ID": str(watched), "RUN": str(engine.runs(tenant, watched)[0].pk)}
 
-    assert [status for status, _ in found] == [200, 200, 201, 200, 200, 202, 200, 200]
+    assert [status for status, _ in found] == [200, 200, 201, 200, 200, 202, 200, 200, 200, 200]
     assert found[3][1]["cancel_reason"] == "Ordered twice."
     assert found[4][1]["count"] == 1
     assert (found[6][1]["status"], found[6][1]["done"]) == ("completed", 1)
     assert found[7][1]["results"] == []
+    assert found[8][1]["results"] == found[9][1]["results"] == []

@@ -18,7 +18,7 @@ import pytest
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
 
-from activities import run_tokens
+from activities import run_logs, run_tokens
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted
 from tenants.models import Tenant
@@ -71,6 +71,32 @@ def preface() -> str:
 
 def test_every_tool_has_its_example() -> None:
     assert SECTIONS.keys() == FOLLOWS.keys()
+
+
+def test_the_example_of_a_log_is_kept(engine: Engine, tenant: Tenant, listening: str) -> None:
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    run_id = engine.agent.calls[0].run_id
+    callback = run_tokens.issue(
+        RunToken(tenant.pk, activity_id, run_id, engine.get(tenant, activity_id).fence)
+    )
+    url = listening + callback.url[callback.url.index("/api/") :]
+    (section,) = re.findall(r"^## The log\n(.*?)(?=^## )", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+    done = subprocess.run(
+        [sys.executable, "-c", block(section, "python")],
+        env={**os.environ, "CALLBACK_URL": url, "CALLBACK_TOKEN": callback.token},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout)["accepted"] == 2
+    assert [line.kind for line in run_logs.read(tenant.pk, run_id).lines] == ["text", "tool_call"]
 
 
 @pytest.mark.parametrize("language", ["python", "sh"])

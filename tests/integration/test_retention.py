@@ -12,11 +12,12 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections
 from django.utils import timezone
 
-from activities import outputs
+from activities import outputs, run_logs
 from activities.maintenance import retention
 from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityEvent, OutputSpool
-from agents.contracts import Completed, Output
+from activities.run_tokens import RunToken
+from agents.contracts import Completed, LogLine, Output
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
 from tenants.models.retention import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
@@ -131,6 +132,9 @@ def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: 
     engine.agent.behaviour = lambda request: Completed(Output("a text of theirs"))
     old, new = (done(engine, acme)[0] for _ in range(2))
     references = {each: engine.get(acme, each).output_ref for each in (old, new)}
+    for each, run_id in references.items():
+        log = RunToken(acme.pk, each, run_id, 1)
+        run_logs.record(log, [LogLine("text", "a word of theirs")])
     outputs.copy_waiting()
     age_work([old])
     purge(acme, "activities")
@@ -143,6 +147,7 @@ def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: 
     assert retention.forget_outputs(rested=timedelta(0)) == 1
     assert outputs.read(acme.pk, references[old]) is None
     assert outputs.read(acme.pk, references[new]) is not None
+    assert [len(run_logs.read(acme.pk, references[each]).lines) for each in (old, new)] == [0, 1]
     assert retention.forget_outputs(rested=timedelta(0)) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from activities import cancellation
+from activities import cancellation, run_logs
 from activities.execution import agent_tools
 from activities.models import Activity, ActivityRun
 from activities.schemas import arguments_of
@@ -190,3 +191,48 @@ def test_the_conversation_and_what_was_spent_are_on_record_before_the_run_ends(
     linked(work)
 
     assert seen == [("s-1", {"input_tokens": 10, "output_tokens": 20, "cost_usd": "0.25", "model": "small"})]
+
+
+def test_what_an_agent_in_a_worker_says_is_read_like_that_of_any_other(
+    linked: Callable[[Work], Activity], tenant: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES = 200
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        link.log("text", "I begin.\r\n\x1b[1mThen\x1b[0m I\x00 go on.")
+        link.log("shout", "x" * 500)
+        return done()
+
+    run = run_of(linked(work))
+    assert run_logs.here().flush()
+
+    found = run_logs.read(tenant.pk, run.pk).lines
+    assert [(line.number, line.kind, line.text) for line in found[:2]] == [
+        (1, "text", "I begin."),
+        (2, "text", "Then I go on."),
+    ]
+    assert (found[2].kind, len(found[2].text) < 200) == ("note", True)
+    assert found[2].text.endswith("more characters)")
+
+
+def test_while_mongodb_is_away_lines_of_a_worker_wait_as_many_as_have_room(
+    linked: Callable[[Work], Activity], tenant: Tenant, settings: Any
+) -> None:
+    there, settings.MONGODB_URI = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=link-away"
+    settings.ORCHESTRATOR_RUN_LOG_BUFFER_BYTES = 360
+    settings.ORCHESTRATOR_RUN_LOG_CALL_LINES = 2
+    began = time.monotonic()
+
+    def work(request: AgentRequest, link: RunLink) -> AgentResult:
+        link.log("text", "one\ntwo\nthree\nfour\nfive")
+        return done()
+
+    activity = linked(work)
+    assert (activity.status, time.monotonic() - began < 2) == ("done", True)
+    assert not run_logs.here().flush()
+
+    settings.MONGODB_URI = there
+    assert run_logs.here().flush()
+    assert [line.text for line in run_logs.read(tenant.pk, run_of(activity).pk).lines] == [
+        "one", "two", "three", "2 lines were not kept: the store of logs did not answer.",
+    ]  # fmt: skip

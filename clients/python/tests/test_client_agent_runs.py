@@ -47,6 +47,18 @@ def test_an_agent_reports_and_gives_its_result(run: oc.AgentRun, job: Job, clien
     assert client.activities.output(job.job_id).content == "done"
 
 
+def test_what_an_agent_says_is_read_while_it_works(run: oc.AgentRun, job: Job, client: oc.Client) -> None:
+    kept = run.log(lines=[{"kind": "text", "text": "I begin."}, {"kind": "tool_call", "text": "search"}])
+    run.log(lines=[{"kind": "text", "text": "I begin."}])
+
+    assert (kept.accepted, kept.dropped, kept.last) == (2, 0, 2)
+    (attempt,) = client.activities.runs(job.job_id)
+    first = client.activities.log(job.job_id, attempt.id, limit=2)
+    rest = client.activities.log(job.job_id, attempt.id, after=first.cursor)
+    assert [line.text for line in (*first.results, *rest.results)] == ["I begin.", "search", "I begin."]
+    assert (rest.cursor, rest.ended) == (3, False)
+
+
 def test_a_failure_is_told(run: oc.AgentRun, job: Job, client: oc.Client) -> None:
     assert run.fail("cannot read it", retryable=False, code="unreadable").accepted is True
 

@@ -12,8 +12,10 @@ import pytest
 
 from agents.contracts import (
     AdapterSettings,
+    AgentRequest,
     Completed,
     Output,
+    RunLink,
     Usage,
 )
 from agents.exceptions import (
@@ -27,6 +29,7 @@ from tests.integration.adapter_contract.answering_agents import (
     a_request,
     place_function,
 )
+from tests.linking import RecordingLink
 
 
 def test_the_samples_run() -> None:
@@ -34,6 +37,20 @@ def test_the_samples_run() -> None:
     assert run_agent(a_request(AdapterSettings("inline", "agents.samples:echo"))) == Completed(
         Output("Write a title.", {"keyword": "tea"})
     )
+
+
+def test_a_function_that_takes_the_link_is_given_it(settings: Any) -> None:
+    settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
+    link = RecordingLink()
+
+    def talkative(request: AgentRequest, link: RunLink) -> str:
+        link.log("text", "I begin.")
+        return link.stop_reason() or "done"
+
+    result = run_agent(a_request(AdapterSettings("inline", place_function(talkative))), link=link)
+
+    assert result == Completed(Output("done"))
+    assert link.lines == [("text", "I begin.")]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from agents.contracts import Completed, Output, ToolAnswer, ToolCall
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
 from agents.runner import run_agent
 from tests.linking import RecordingLink
-from tests.subjects import Calls, Fails, Hangs, Says, Subject, a_request, usage
+from tests.subjects import TOKEN, Calls, Fails, Hangs, Says, Subject, a_request, usage
 
 
 def needs(subject: Subject, ability: str) -> None:
@@ -53,6 +54,39 @@ def test_an_agent_calls_a_tool_and_goes_on_with_its_answer(subject: Subject) -> 
     assert result.output.content == "Done."
     assert result.usage == usage(12, 5)
     assert [each.output_tokens for each in link.told] == [2, 5]
+
+
+def test_people_read_what_an_agent_says_and_does_while_it_works(subject: Subject) -> None:
+    needs(subject, "log")
+    beside = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
+    seen_at_the_call: list[tuple[str, str]] = []
+
+    def answering(call: ToolCall) -> ToolAnswer:
+        seen_at_the_call.extend(link.lines)
+        return ToolAnswer({"id": "0190"})
+
+    link = RecordingLink(answering)
+    subject.run(Calls("create_subtask", beside), Says("Done.\nAll of it."), link=link)
+
+    told = [(kind, line) for kind, text in link.lines for line in text.split("\n")]
+    call = ("tool_call", f"create_subtask {json.dumps(beside)}")
+    assert seen_at_the_call == [("text", "I need this."), call]
+    assert told == [
+        ("text", "I need this."),
+        call,
+        ("tool_result", 'create_subtask: {"id": "0190"}'),
+        ("text", "Done."),
+        ("text", "All of it."),
+    ]
+
+
+def test_nobody_reads_the_token_of_a_run_in_its_log(subject: Subject) -> None:
+    needs(subject, "log")
+    link = RecordingLink()
+
+    subject.run(Says(f"It is {TOKEN}!"), link=link)
+
+    assert [text for _, text in link.lines] == ["It is [secret]!"]
 
 
 @pytest.mark.parametrize(

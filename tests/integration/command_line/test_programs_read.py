@@ -54,6 +54,43 @@ def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
     assert link.sessions == ["t-1"]
 
 
+def test_people_read_what_a_program_tells_while_it_works(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        def message(role, *blocks):
+            say(type=role, message={"id": "m1", "content": list(blocks)})
+        message("assistant", {"type": "thinking", "thinking": "Bees?"}, {"type": "text", "text": "I look.\\nThere."})
+        message("assistant", {"type": "tool_use", "name": "Bash", "input": {"command": "ls"}})
+        message("user", {"type": "tool_result", "content": [{"type": "text", "text": "a.txt"}]})
+        print("careful, " + os.environ["ORCHESTRATOR_CALLBACK_TOKEN"], file=sys.stderr, flush=True)
+        say(type="item.completed", item={"type": "command_execution", "command": "pytest", "aggregated_output": "ok", "exit_code": 0})
+        say(type="result", result="Done.")
+    """
+    link = Linked()
+
+    run(program(tmp_path, code), link, **STREAM)
+
+    assert ("note", "careful, [secret]") in link.lines
+    assert [line for line in link.lines if not line[1].startswith("careful")] == [
+        ("note", "Bees?"),
+        ("text", "I look."),
+        ("text", "There."),
+        ("tool_call", 'Bash {"command":"ls"}'),
+        ("tool_result", "a.txt"),
+        ("tool_call", "$ pytest"),
+        ("tool_result", "ok"),
+        ("tool_result", "exit code 0"),
+    ]
+
+
+def test_what_a_program_prints_as_text_is_read_line_by_line(tmp_path: Path) -> None:
+    link = Linked()
+
+    run(program(tmp_path, "print('one'); print('two', end='')"), link)
+
+    assert link.lines == [("text", "one"), ("text", "two")]
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
     text = '{"type": "system", "session_id": "s-1"}\n{"type": "result", "result": "Grüße", "structured_output": [1]}'.encode()

@@ -20,7 +20,7 @@ from orchestrator_client import webhooks
 from orchestrator_client.calls import GET, POST, D, Resource
 from orchestrator_client.doors import AsyncDoor, SyncDoor, headers_of
 from orchestrator_client.errors import InvalidSignature
-from orchestrator_client.objects import Heartbeat, Job, Receipt, Record, ToolAnswer
+from orchestrator_client.objects import Heartbeat, Job, Logged, Receipt, Record, ToolAnswer
 from orchestrator_client.retrying import RetryPolicy
 
 
@@ -61,6 +61,13 @@ class Callbacks(Resource[D]):
         **more: Any,
     ) -> None:
         """Say that the agent lives. `usage` is the total of the run so far."""
+
+    @POST("/log/", Logged)
+    def log(self, /, *, lines: Sequence[Mapping[str, Any]], **more: Any) -> None:
+        """Let people read what the agent does while it does it: `{kind, text, at?}`, of the kinds text, tool_call, tool_result and note.
+
+        Send several lines at once, about once a second. Lines that are not kept (`dropped`) are no reason to stop or to repeat the call.
+        """
 
     @POST("/complete/", Receipt)
     def complete(

@@ -187,6 +187,25 @@ class Heartbeat(Record):
     reason: str | None
 
 
+class Logged(Record):
+    """How many lines of a log are kept, how many are not, and the number of its last one."""
+
+    accepted: int
+    dropped: int
+    last: int | None
+    duplicate: bool
+    stop: bool
+
+
+class LogPage(Record):
+    """Lines of a run's log, `{number, at, kind, text}`. Ask again with `after=page.cursor` until `ended` is true and `results` is empty."""
+
+    results: list[Record]
+    cursor: int
+    dropped: int
+    ended: bool
+
+
 class Receipt(Record):
     """Whether a report counted, and whether it had been made before."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator_client.calls import GET, LIST, POST, D, Resource
-from orchestrator_client.objects import Activity, Output, Record, Run, SubmittedActivity, Why
+from orchestrator_client.objects import Activity, LogPage, Output, Record, Run, SubmittedActivity, Why
 
 
 class Activities(Resource[D]):
@@ -82,6 +82,19 @@ class Activities(Resource[D]):
     @LIST("/activities/{activity_id}/runs/", Run)
     def runs(self, /, activity_id: str, *, limit: int | None = None, **options: Any) -> None:
         """Every attempt at it."""
+
+    @GET("/activities/{activity_id}/runs/{run_id}/log/", LogPage)
+    def log(
+        self,
+        /,
+        activity_id: str,
+        run_id: str,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        **options: Any,
+    ) -> None:
+        """What an agent says during a run, line by line, behind the line with the number `after`."""
 
     @GET("/activities/{activity_id}/runs/{run_id}/transcript/", str)
     def transcript(self, /, activity_id: str, run_id: str, **options: Any) -> None:

@@ -1,0 +1,138 @@
+"""Announcements: what followers are told of at once and nobody keeps, such as that a run has said more.
+
+They go through Redis from process to process, cost no row, and have no number: who was not there, or comes back, does not get them, and
+reads what they are about where it is kept. While Redis is away there are none.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
+from uuid import UUID
+
+import orjson
+import redis
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tenants import redis as connections
+from tenants.api.renderers import dumps
+from tenants.events import keys
+from tenants.events.log import Wanted
+
+PATIENCE_SECONDS = 0.5  # with Redis
+RETRY_SECONDS = 5.0
+PROOF_SECONDS = 10  # between two questions whether the server is there
+UNPROVEN = 2  # questions without an answer; then the connection counts as lost
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Of later ones about the same `subject` only the last is worth telling."""
+
+    tenant_id: UUID
+    kind: str
+    activity: UUID
+    data: Mapping[str, Any]
+
+    @property
+    def subject(self) -> tuple[str, UUID, Any]:
+        return self.kind, self.activity, self.data.get("run")
+
+    def is_for(self, wanted: Wanted) -> bool:
+        """Who follows one run of a pipeline is told of its activities alone."""
+        if wanted.pipeline_run is not None or wanted.activity not in (None, self.activity):
+            return False
+        return not wanted.kinds or self.kind in wanted.kinds
+
+    def frame(self) -> bytes:
+        """As text/event-stream. Without an id, so that clients go on where they were."""
+        shown = {"kind": self.kind, "activity": self.activity, "pipeline_run": None, "data": self.data}
+        return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), dumps(shown))
+
+
+def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
+    """Tell whoever follows right now."""
+    told = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
+    try:
+        connections.client(timeout_seconds=PATIENCE_SECONDS).publish(keys.of_announcements(tenant_id), told)
+    except redis.RedisError:
+        return  # who follows sees it with the next one, or where it is kept
+
+
+class Ear:
+    """Hears what is announced to the tenants that are followed here, by a connection of its own. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._client: redis.Redis | None = None
+        self._heard: Any = None
+        self._channels: dict[str, UUID] = {}
+        self._tried = -1e9
+
+    def listen(self, tenants: Collection[UUID]) -> socket | None:
+        """Listen to these and to nobody else; what becomes readable when there is something, None while there is no connection."""
+        wanted = {keys.of_announcements(tenant_id): tenant_id for tenant_id in tenants}
+        try:
+            if self._heard is None:
+                if not wanted or time.monotonic() - self._tried < RETRY_SECONDS:
+                    return None
+                self._open()
+            if new := wanted.keys() - self._channels.keys():
+                self._heard.subscribe(*new)
+            if gone := self._channels.keys() - wanted.keys():
+                self._heard.unsubscribe(*gone)
+            self._channels = wanted
+            connected: socket = self._heard.connection._sock
+            return connected
+        except (redis.RedisError, OSError, AttributeError) as error:
+            self._lost(error)
+            return None
+
+    def heard(self) -> Iterator[Announcement]:
+        """What has been announced since the last time. Does not wait."""
+        while self._heard is not None and self._channels:
+            try:
+                message = self._heard.get_message(ignore_subscribe_messages=True, timeout=0)
+                if self._heard.health_check_response_counter > UNPROVEN:
+                    raise redis.ConnectionError("the server is silent")
+            except (redis.RedisError, OSError) as error:
+                self._lost(error)
+                return
+            if message is None:
+                if self._heard.connection is None or not self._heard.connection.can_read(timeout=0):
+                    return
+                continue  # it was the answer to a subscription
+            tenant_id = self._channels.get(message["channel"].decode())
+            if tenant_id is not None:
+                told = orjson.loads(message["data"])
+                yield Announcement(tenant_id, told["kind"], UUID(told["activity"]), told["data"])
+
+    def close(self) -> None:
+        heard, client, self._heard, self._client, self._channels = self._heard, self._client, None, None, {}
+        if heard is not None:
+            heard.close()
+        if client is not None:
+            client.close()
+
+    def _open(self) -> None:
+        self._tried = time.monotonic()
+        self._client = redis.Redis.from_url(
+            settings.REDIS_URL, protocol=2, driver_info=None, socket_timeout=PATIENCE_SECONDS, socket_connect_timeout=PATIENCE_SECONDS,
+            health_check_interval=PROOF_SECONDS, retry=Retry(NoBackoff(), 0),
+        )  # fmt: skip
+        self._heard = self._client.pubsub()
+
+    def _lost(self, error: Exception) -> None:
+        try:
+            self.close()
+        except (redis.RedisError, OSError):
+            self._heard = self._client = None
+        facts = {"action": "announcements_lost", "reason": type(error).__name__}
+        logger.warning("Nothing is announced to followers while Redis is away", extra=facts)
