@@ -197,7 +197,7 @@ class Wake(TenantPart):
     due_at = models.DateTimeField(null=True, help_text="Not offered before. The promoter clears it.")
     merged = models.PositiveIntegerField(default=0, help_text="Equal wakes that joined this one.")
     provenance = models.JSONField(
-        null=True, editable=False, help_text="The request that set it going, see tenants.request_context."
+        null=True, editable=False, help_text="The request that set it going, see tenants.provenance."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
