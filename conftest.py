@@ -8,6 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -18,6 +19,7 @@ from django.conf import settings
 from tests import servers
 
 SETTINGS = "orchestrator.settings.test"
+MONTHLY_JOB = "pipelines.monthly_job"  # by which its receiver is known
 
 if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
     raise pytest.UsageError(
@@ -38,6 +40,7 @@ from rest_framework.test import APIClient  # noqa: E402
 
 from activities import selectors  # noqa: E402
 from activities.execution import agent_tools  # noqa: E402
+from pipelines import receivers  # noqa: E402
 from tenants import (  # noqa: E402
     clock,
     login_throttle,
@@ -48,6 +51,7 @@ from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import OWNER, tenant_scope  # noqa: E402
 from tenants.events import connection_limits  # noqa: E402
 from tenants.models import Membership, Tenant  # noqa: E402
+from tenants.signals import tenant_changed  # noqa: E402
 from tests import cleaning  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
@@ -126,12 +130,22 @@ def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def make_tenant(database: None) -> Callable[..., Tenant]:
-    """`make_tenant(slug, **fields)`: one more tenant, with a slug of its own unless one is given."""
+def monthly_jobs() -> None:
+    """A test that wants this has tenants with a monthly job, as every installation has."""
+
+
+@pytest.fixture
+def make_tenant(request: pytest.FixtureRequest, database: None) -> Callable[..., Tenant]:
+    """`make_tenant(slug, **fields)`: one more tenant, with a slug of its own unless one is given.
+
+    It gets its monthly job where the test wants `monthly_jobs`: making that takes four times as long as making the tenant.
+    """
     numbers = count(1)
+    on_change = nullcontext if "monthly_jobs" in request.fixturenames else _without_monthly_job
 
     def made(slug: str = "", **fields: Any) -> Tenant:
-        tenant = registration.register(slug or f"tenant-{next(numbers)}", fields.pop("name", ""))
+        with on_change():
+            tenant = registration.register(slug or f"tenant-{next(numbers)}", fields.pop("name", ""))
         if fields:
             with tenant_scope(tenant.pk):
                 Tenant.objects.filter(pk=tenant.pk).update(**fields)
@@ -139,6 +153,15 @@ def make_tenant(database: None) -> Callable[..., Tenant]:
         return tenant
 
     return made
+
+
+@contextmanager
+def _without_monthly_job() -> Iterator[None]:
+    tenant_changed.disconnect(dispatch_uid=MONTHLY_JOB)
+    try:
+        yield
+    finally:
+        tenant_changed.connect(receivers.keep_monthly_job, dispatch_uid=MONTHLY_JOB)
 
 
 @pytest.fixture

@@ -101,6 +101,7 @@ class Engine:
         AGENT.calls.clear()
         AGENT.behaviour = _answer
         self.agent, self.roles = AGENT, roles
+        self.patience = 5.0  # seconds, until what was handed over for admission must be through
         configuration.forget()
         self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
         rebuilding.rebuild()
@@ -135,12 +136,12 @@ class Engine:
         return [item.id for item in submitted]
 
     def messages(self) -> int:
-        relay.flush()
+        relay.flush(self.patience)
         return sum(client().llen(queue_of(role)) for role in self.roles)
 
     def take(self) -> dict[str, str] | None:
         """The arguments of the next message, taken off its queue."""
-        relay.flush()
+        relay.flush(self.patience)
         for role in self.roles:
             raw = client().rpop(queue_of(role))
             if raw is not None:

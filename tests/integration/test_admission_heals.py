@@ -68,6 +68,7 @@ def senseless(key: bytes) -> None:
 @pytest.fixture(autouse=True)
 def _settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(relay, "RETRY_SECONDS", 0.01)
     settings.ORCHESTRATOR_AGEING_SECONDS = 0.0
     settings.ORCHESTRATOR_MAX_CONCURRENCY = 5
 
@@ -92,13 +93,13 @@ def damaged(family: str, damage: Callable[[bytes], None]) -> int:
 
 def all_is_done(engine: Engine) -> bool:
     """After some rounds of what the leader does for admission; each is at most five seconds of an installation."""
+    engine.patience = 1.0  # while admission is closed nothing gets through, however long one waits
     term = Undisputed(epoch=1)
     for _ in range(ROUNDS):
         for job in OF_ADMISSION:
             with suppress(Closed):
                 if job.when(term):
                     job.work(term)
-        relay.flush()
         engine.drain()
         with system_scope():
             if not Activity.objects.exclude(status="done").exists():

@@ -32,7 +32,7 @@ from tests.integration.admin.conftest import root
 __all__ = ("root",)
 
 # The planners' work is offered to admission, so there is one.
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = pytest.mark.usefixtures("engine", "monthly_jobs")
 
 THIS_MONTH = Month.of(datetime.now(UTC).date())
 

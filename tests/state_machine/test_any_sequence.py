@@ -26,7 +26,7 @@ EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
 STEPS = int(os.environ.get("STATE_MACHINE_STEPS", "40"))
 LIMITS = Limits()
 
-AS_ALWAYS = settings(max_examples=12, derandomize=True, database=None, phases=(Phase.generate,))
+AS_ALWAYS = settings(max_examples=8, derandomize=True, database=None, phases=(Phase.generate,))
 SEARCH = settings(max_examples=EXAMPLES or 1, print_blob=True)
 COMMON = {
     "stateful_step_count": STEPS,

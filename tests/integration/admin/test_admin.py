@@ -66,11 +66,11 @@ def _all_rows() -> list[tuple[type, Any]]:
 
 def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Client, tenant: Tenant) -> None:
     tokens.create(tenant, "viewer", "reader")
-    opened = 0
+    opened, request = 0, root.get("/admin/").wsgi_request
 
     for model, row in _all_rows():
         pages = [list_of(model)]
-        if admin.site._registry[model].has_add_permission(root.get("/admin/").wsgi_request):
+        if admin.site._registry[model].has_add_permission(request):
             pages.append(f"{list_of(model)}add/")
         if row is not None:
             pages += [page_of(row), f"{list_of(model)}{row.pk}/history/"]

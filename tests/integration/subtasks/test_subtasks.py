@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from activities.states import LinkKind
-from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
@@ -21,7 +20,6 @@ from tests.toolbox import (
     caller_of,
     calls_of,
     child,
-    children,
     count_of,
     not_woken,
     woken,
@@ -139,29 +137,3 @@ def test_a_full_tree_takes_no_more_members(
     refused = problem(Caller(engine.agent.calls[-1]).use(more[0], **more[1]), 429, "quota_exceeded")
 
     assert (refused["quota"], count_of(acme)) == ("tree", 3)
-
-
-def test_a_bomb_of_agents_that_ask_for_agents_leaves_a_hundred_activities(
-    engine: Engine, acme: Tenant, settings: Any
-) -> None:
-    """Each asks for as much as it can get, and then hands its work on, as long as it is let."""
-    settings.ORCHESTRATOR_SUBTASK_DEPTH = 100
-    roles = ("qa", "dev", "seo")
-
-    def greedy(request: AgentRequest) -> AgentResult:
-        agent = Caller(request)
-        for number in range(6):
-            role = roles[number % 3]
-            agent.use("create_subtask", name=f"more {number}", agent_role=role, blocking=False)
-        agent.use(
-            "reassign_task", agent_role=roles[(roles.index(request.agent_role) + 1) % 3], reason="go on"
-        )
-        return Completed(Output("boom"))
-
-    engine.agent.behaviour = greedy
-    (root,) = engine.submit(acme)
-    engine.drain()
-
-    assert count_of(acme) == 100
-    assert engine.status(acme, root) in ("done", "reassigned")
-    assert len(children(acme, root, LinkKind.SUBTASK)) == 5
