@@ -57,6 +57,7 @@ class Reference:
     pools: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, Waiter] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
+    again: dict[str, Waiter] = field(default_factory=dict)
     times: dict[tuple[str, str, int], float] = field(default_factory=lambda: defaultdict(float))
     floors: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     durations: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -115,6 +116,8 @@ class Reference:
             self.times[key] = float(f"{self.times[key] + seconds / self.weights.get(tenant, 1):.6f}")
 
     def offer(self, waiter: Waiter) -> None:
+        if waiter.id in self.slots and self.slots[waiter.id].started:
+            self.again[waiter.id] = waiter  # its run has ended, and its slot is about to come back
         if waiter.id in self.waiting or waiter.id in self.slots:
             return
         of_band = [other for other in self.waiting.values() if other.band == waiter.band]
@@ -140,8 +143,11 @@ class Reference:
             self.durations[pair] = float(f"{self.durations.get(pair, actual) * 0.8 + actual * 0.2:.4f}")
         if was_held_back:
             self.raise_time(waiter)
+        if id in self.again:
+            self.offer(self.again.pop(id))
 
     def withdraw(self, id: str) -> None:
+        self.again.pop(id, None)
         if id in self.waiting:
             del self.waiting[id]
         elif id in self.slots and not self.slots[id].started:

@@ -17,6 +17,7 @@ layout counts as none: after an upgrade that changes what follows, admission is 
     waiting, backlog      hash  "role|band", "tenant|role|band" -> how many wait
     slots, used, held     hash  activity -> slot, scope -> count, role -> count
     unstarted     zset    activity by the ms of its grant
+    again         hash    activity whose slot is still to be released -> what it was offered with meanwhile, as JSON
     caps, weights, pools, digest  limits in force
     tokens, holds         hash  "tenant|role" -> "tokens|at ms"; "tenant|role|urgent or rest" -> "until ms|code|holder"
     starts:<scope>        zset  grant by the ms of its start, of the last minute

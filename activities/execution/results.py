@@ -73,11 +73,11 @@ def completed(
             content_type=result.output.content_type,
         )  # fmt: skip
         sessions.used(run, moved, result.session_id)
+        _give_back(moved)
         if moved.status == "awaiting_approval":
             approvals.open_gate(moved)
         elif moved.again:
             outbox.go_on(moved)
-        _give_back(moved)
         budgets.ended(run, moved, result.usage)
     return moved
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from urllib.parse import SplitResult, urlsplit
 
 import pytest
 from django.conf import settings as django_settings
@@ -28,6 +29,7 @@ from tenants.redis import client
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.forking import Forks, forks
 from tests.integration.recovery.losses import Died
+from tests.network import proxy_to
 from tests.upkeep import leading
 
 LEASE = 1.0
@@ -91,6 +93,51 @@ def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
     after = lease()
     assert after is not None
     assert (after.pid, after.epoch) == (found.pid, before)
+
+
+def test_a_leader_whose_network_swallows_everything_is_followed_within_ten_seconds_and_comes_back(
+    engine: Engine, tenant: Tenant, process_environment: dict[str, str]
+) -> None:
+    """Nothing is closed, in neither direction, and what it had sent arrives at last: by then it is of an earlier epoch."""
+    engine.serve(tenant)
+    server = urlsplit(process_environment["DATABASE_URL"])
+    environment = process_environment | {"LOG_LEVEL": "ERROR"}
+    with (
+        proxy_to(server.hostname or "127.0.0.1", server.port or 5432) as network,
+        forks("lead", environment | {"DATABASE_URL": _at(server, network.port)}) as swallowed,
+        forks("lead", environment) as others,
+    ):
+        first = swallowed.start()
+        assert leader_of(first) == first
+        before = lease()
+        second = others.start()
+
+        network.fall_silent()
+        engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
+        eventually(lambda: (now := lease()) is not None and now.pid == second, 10)
+        eventually(lambda: engine.messages() == 1, 10)
+
+        network.go_on()
+        for _ in range(3):
+            now = lease()
+            assert before is not None
+            assert now is not None
+            assert (now.pid, now.epoch) == (second, before.epoch + 1)
+            eventually(
+                lambda until=now.expires_at: (found := lease()) is not None and found.expires_at > until
+            )  # type: ignore[misc]
+        with pytest.raises(LeadLost), transaction.atomic(using=SYSTEM):
+            maintenance.confirm(before.epoch)
+
+        others.kill(second)
+        assert leader_of(first) == first
+        last = lease()
+        assert last is not None
+        assert last.epoch == before.epoch + 2
+
+
+def _at(server: SplitResult, port: int) -> str:
+    return server._replace(netloc=server.netloc.replace(f":{server.port}", f":{port}")).geturl()
 
 
 def test_the_runs_of_a_killed_worker_are_taken_over_though_the_leader_is_frozen(

@@ -194,6 +194,39 @@ def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
     assert [grant.activity_id for grant in desk.grants()] == [stays.activity_id]
 
 
+def test_an_offer_that_overtakes_the_release_of_the_run_before_waits_from_then_on(desk: Desk) -> None:
+    once = offer()
+    (grant,) = desk.grants(once)
+    admission.start(grant.activity_id, grant.grant)
+
+    assert desk.grants(once, once) == []
+    (again,) = desk.grants(release=[grant])
+
+    assert again.activity_id == once.activity_id
+    assert again.grant != grant.grant
+    assert desk.grants(release=[again]) == []
+
+
+def test_an_offer_of_what_was_granted_and_not_started_leads_to_one_run(desk: Desk) -> None:
+    once = offer()
+    (grant,) = desk.grants(once)
+
+    desk.grants(once)
+
+    assert desk.grants(release=[grant]) == []
+
+
+def test_what_is_withdrawn_before_its_slot_came_back_does_not_wait(desk: Desk) -> None:
+    once = offer()
+    (grant,) = desk.grants(once)
+    admission.start(grant.activity_id, grant.grant)
+    desk.grants(once)
+
+    exchange(Exchange(withdrawals=[once.activity_id]))
+
+    assert desk.grants(release=[grant]) == []
+
+
 def test_urgent_work_of_any_tenant_goes_before_normal_work_of_every_tenant(desk: Desk) -> None:
     desk.put(seat__qa=0)
     desk.grants(*offers(5, A, waited=20), *offers(2, B, priority=1))

@@ -81,6 +81,7 @@ class Admission(RuleBasedStateMachine):
         client().delete(*client().keys(f"{keys.pointer()}*") or ["none"])
         self.model = Reference(BEGINS, AGEING_SECONDS * 1000, SHARE)
         self.held: dict[str, Grant] = {}
+        self.offers: dict[str, Offer] = {}
         self.ids = 0
         self.tell_time()
         self.put(given, keys.new_generation("g1"))
@@ -114,13 +115,17 @@ class Admission(RuleBasedStateMachine):
         work=works,
         released=st.lists(st.integers(0, 9), max_size=4),
         withdrawn=st.lists(st.integers(0, 99), max_size=1),
+        overtaking=st.lists(st.integers(0, 9), max_size=2),
     )
-    def exchange(self, work: list[tuple[Any, ...]], released: list[int], withdrawn: list[int]) -> None:
-        offers = []
+    def exchange(
+        self, work: list[tuple[Any, ...]], released: list[int], withdrawn: list[int], overtaking: list[int]
+    ) -> None:
+        offers = [self.offers[id] for number in overtaking if (id := self.one_of(list(self.held), number))]
         for tenant, role, priority, group, age in work:
             self.ids += 1
             since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
             offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group))
+        self.offers |= {str(offer.activity_id): offer for offer in offers}
         self.trade(
             Exchange(
                 offers=offers,

@@ -21,6 +21,7 @@ for _, item in ipairs(request.release) do
     release(item[1], item[2], item[3] == 1)
 end
 for _, id in ipairs(request.withdraw) do
+    redis.call("HDEL", key("again"), id)
     if redis.call("HEXISTS", key("entries"), id) == 1 then
         dequeue(id)
     else

@@ -658,9 +658,17 @@ end
 -- Waiting -----------------------------------------------------------------------------------------------------------
 -- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
 
--- Adds a waiter. Nothing happens when it waits or holds a slot already.
+-- Adds a waiter. Nothing happens when it waits already, or holds a slot that nobody has started yet. What holds one that was started is
+-- offered because its run has ended: the offer has overtaken the release, and is kept until that comes.
 local function enqueue(id, tenant, role, band, score, group, since, files)
-    if redis.call("HEXISTS", key("slots"), id) == 1 or redis.call("HEXISTS", key("entries"), id) == 1 then
+    if redis.call("HEXISTS", key("entries"), id) == 1 then
+        return
+    end
+    local slot = redis.call("HGET", key("slots"), id)
+    if slot then
+        if split(slot, "|", 3)[2] ~= "0" then
+            redis.call("HSET", key("again"), id, cjson.encode({ tenant, role, band, score, group, since, files }))
+        end
         return
     end
     band = tonumber(band)
@@ -820,6 +828,11 @@ local function release(id, grant, unused)
         -- What its own limit kept it from is no credit either.
         raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
         own_limit_moved(parts.tenant, parts.role)
+    end
+    local again = redis.call("HGET", key("again"), id)
+    if again then
+        redis.call("HDEL", key("again"), id)
+        enqueue(id, unpack(cjson.decode(again), 1, 7))
     end
     return true
 end

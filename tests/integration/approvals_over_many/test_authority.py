@@ -21,7 +21,6 @@ from rest_framework.test import APIClient
 from activities import cancellation
 from activities.exceptions import TransitionRefused
 from activities.human_tasks import deadlines
-from activities.maintenance import recovery
 from activities.models import Activity, Deadline, Vote
 from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
@@ -203,7 +202,7 @@ class World:
         self.engine.agent.calls.clear()
         for name in ("running", "blocked", "in review"):
             self.works[name] = self.submitted("robot", name)
-        self.come_to_rest(dict.fromkeys(self.works, 1))
+        self.come_to_rest()
         tools = {name: caller_of(self.engine, work) for name, work in self.works.items()}
         blocker = tools["blocked"].used("report_blocker", type="api_outage", message="It is down.")
         review = tools["in review"].used("request_human_review", question="May I?", human_role="legal")
@@ -288,12 +287,9 @@ class World:
             with suppress(TransitionRefused):
                 cancellation.cancel(self.tenant.pk, work, actor="test")
 
-    def come_to_rest(self, expected: dict[str, int]) -> dict[str, int]:
-        """How often each agent has been called when everything that may run has run; an offer that Redis was too slow for is made again."""
+    def come_to_rest(self) -> dict[str, int]:
+        """How often each agent has been called when everything that may run has run."""
         self.engine.drain()
-        if self.runs() != expected:
-            recovery.offer_forgotten()
-            self.engine.drain()
         return self.runs()
 
     def runs(self) -> dict[str, int]:
@@ -305,7 +301,6 @@ def clients(api: Any, acme: Tenant, settings: Any, monkeypatch: pytest.MonkeyPat
     """Everybody of `WHO`, with their session or a token."""
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 10_000
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = 10_000
-    monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 10_000
     roles = {"ann": "admin", "bob": "operator", "cleo": "reviewer", "dan": "reviewer", "eve": "viewer"}
     for person, role in roles.items():
@@ -341,10 +336,10 @@ def test_only_who_may_answer_a_question_changes_it_and_work_starts_with_the_last
             expected = [(one.status, {users[voter] for voter in one.votes}) for one in world.questions]
             assert world.seen() == expected, (name, question, decision, door)
             runs = {work: runs_of(work, world.questions) for work in world.works}
-            assert world.come_to_rest(runs) == runs, (name, question, decision, door)
+            assert world.come_to_rest() == runs, (name, question, decision, door)
         caller_of(engine, world.works["running"]).post("complete", OUTPUT)
         runs = {work: runs_of(work, world.questions, is_over=True) for work in world.works}
-        assert world.come_to_rest(runs) == runs
+        assert world.come_to_rest() == runs
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
     @given(asked=QUESTIONS, steps=st.lists(STEP, min_size=4, max_size=12))

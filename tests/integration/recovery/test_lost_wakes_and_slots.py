@@ -23,6 +23,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine, at_once
 from tests.integration.recovery.losses import lose
+from tests.toolbox import at_work, calls_of
 from tests.upkeep import tick
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -244,3 +245,28 @@ def test_a_full_pass_of_the_keeper_mends_everything_at_once(
 def live_runs() -> list[ActivityRun]:
     with system_scope():
         return list(ActivityRun.objects.filter(status="running"))
+
+
+def test_what_is_woken_before_its_slot_came_back_runs_as_soon_as_it_has(
+    api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wakes it may be another process than the one that gives the slot back, and be faster."""
+    engine.agent.behaviour = lambda request: Accepted()
+    activity_id, agent = at_work(engine, acme)
+    put, late = relay._relay.put, list[Exchange]()
+    with monkeypatch.context() as slow:
+        slow.setattr(relay._relay, "put", lambda what: late.append(what) if what.releases else put(what))
+        review = agent.used("request_human_review", question="May I?", human_role="legal")
+        answer = api("operator").post(
+            f"/api/v1/activities/{review}/review/", {"approved": True, "feedback": "Yes."}, format="json"
+        )
+        assert answer.status_code == 200, answer.json()
+        engine.drain()
+        assert late
+        assert len(calls_of(engine, activity_id)) == 1
+
+    for what in late:
+        relay.hand_over(what)
+    engine.drain()
+
+    assert [call.wake_reason for call in calls_of(engine, activity_id)] == ["new_task", "review_approved"]
