@@ -51,6 +51,7 @@ lint: $(VENV)/.dev ## Check style, types, import rules and migrations
 docs: $(VENV)/.dev ## Renew the generated parts of the documentation and build it as a site into site/
 	$(RUN) manage.py draw_lifecycle
 	$(RUN) -m tests.fuzzing.snapshot
+	$(RUN) -m tests.requirements
 	@# Not -q: it silences the warnings that --strict counts.
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "Open site/index.html in a browser; it can be searched when it is served: make docs-serve."

@@ -1,0 +1,45 @@
+"""Every demand names tests that there are, or a reason; the page of requirements says the same."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+import pytest
+
+from tests import requirements
+
+DEMANDS = requirements.demands()
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    tree = ast.parse((requirements.ROOT / file).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("number", DEMANDS)
+def test_a_demand_is_held_by_tests_that_exist_or_says_why_not(number: str) -> None:
+    demand = DEMANDS[number]
+
+    assert demand.keys() <= requirements.MEMBERS
+    assert demand["demand"].strip()
+    for test in demand.get("tests", ()):
+        file, _, name = test.partition("::")
+        assert name.startswith("test_"), test
+        assert name in names_in(file), f"{number} is held by {test}, which is gone"
+    for reason in ("instead", "open"):
+        assert demand.get(reason, "A sentence.").endswith("."), f"{number}: {reason} is no sentence"
+
+
+def test_no_demand_is_left_out() -> None:
+    numbers = [number.split("-") for number in DEMANDS]
+    last = {"000": 233, "001": 98, "002": 122, "003": 71, "004": 39}
+
+    assert numbers == [[part, f"{number:03}"] for part, most in last.items() for number in range(1, most + 1)]
+
+
+def test_the_page_of_requirements_is_as_written() -> None:
+    assert requirements.DOCUMENT.read_text(encoding="utf-8") == requirements.written(), (
+        "run: python -m tests.requirements"
+    )
