@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 PREFIX = "agent__"
+OTHER_PREFIX = "queue:"  # of the names that `canonical` understands as well
 RUN_TASK = "activities.run"
 
 SYSTEM_QUEUE = "system"  # tasks without a queue of their own; `-Q system` stands for all of the next
@@ -36,6 +37,19 @@ SYSTEM_QUEUES = (
 def queue_of(role: str) -> str:
     """`agent__<role>`, the name that `celery -A orchestrator worker -Q` takes."""
     return f"{PREFIX}{role}"
+
+
+def canonical(name: str) -> str:
+    """A queue by its own name: `queue:chief_of_staff` is another one of `agent__chief-of-staff`, `queue:digest` of `digest`."""
+    if not name.startswith(OTHER_PREFIX):
+        return name
+    slug = role_named(name.removeprefix(OTHER_PREFIX))
+    return slug if slug in SYSTEM_QUEUES else queue_of(slug)
+
+
+def role_named(slug: str) -> str:
+    """A role by its own name, which has hyphens where others write underscores."""
+    return slug.replace("_", "-")
 
 
 def notification_queue(channel_kind: str) -> str:

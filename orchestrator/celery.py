@@ -101,10 +101,10 @@ def take_no_orders(**kwargs: Any) -> None:
 @signals.celeryd_init.connect
 def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str, Any], **kwargs: Any) -> None:
     """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE>, unless the command line sets it."""
-    from agents.routing import SYSTEM_QUEUE, roles_of
+    from agents.routing import SYSTEM_QUEUE, canonical, roles_of
 
     queues = options.get("queues") or []
-    _asked[:] = queues.split(",") if isinstance(queues, str) else queues
+    _asked[:] = map(canonical, queues.split(",") if isinstance(queues, str) else queues)
     if options.get("concurrency"):
         return
     roles = roles_of(_asked)
@@ -124,11 +124,12 @@ def _concurrency_of(name: str) -> int:
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
-    from agents.routing import consumed, is_pattern, roles_of
+    from agents.routing import canonical, consumed, is_pattern, roles_of
 
     def choose() -> None:
         queues = instance.app.amqp.queues
-        queues.deselect([name for name in _asked if is_pattern(name)])
+        # What Celery has taken from the command line as it stands there is no queue.
+        queues.deselect([name for name in queues.consume_from if is_pattern(name) or canonical(name) != name])
         for name in consumed(_asked, configuration.known_roles()):
             if name not in queues.consume_from:
                 queues.select_add(name)

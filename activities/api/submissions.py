@@ -14,6 +14,7 @@ from activities.priorities import SCALES, PriorityField, priority_of
 from activities.schemas import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
+from agents.routing import role_named
 from tenants import clock
 from tenants.api.strict import (
     OPTIONAL,
@@ -109,6 +110,8 @@ class NewActivitySerializer(RulesSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
+        if "agent_role" in attrs:
+            attrs["agent_role"] = role_named(attrs["agent_role"])
         faults: dict[str, Any] = (
             _faults_of_assignee(attrs) | _faults_of_times(attrs) | _faults_of_asking(attrs)
         )

@@ -340,6 +340,7 @@ def answered(ask: Callable[[], Any]) -> Any:
     ("arguments", "concurrency", "queues"),
     [
         (["-Q", "dead-letter"], 4, {"dead-letter"}),
+        (["-Q", "queue:chief_of_staff,queue:digest"], 16, {"agent__chief-of-staff", "digest"}),
         ([], 16, {*SYSTEM_QUEUES, "agent__seo", "agent__qa"}),
     ],
 )

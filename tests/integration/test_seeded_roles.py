@@ -9,10 +9,11 @@ from celery import current_app
 
 from activities.admission import limits
 from agents.models import Agent, AgentConfig
-from agents.routing import SYSTEM_QUEUES, consumed, queue_of, roles_of, route
+from agents.routing import SYSTEM_QUEUES, canonical, consumed, queue_of, roles_of, route
 from orchestrator import celery
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.engine import Engine
 
 #: Role, name, queue, how many of a tenant's activities may run at once.
 ROLES = (
@@ -63,6 +64,34 @@ def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
     assert limits.current()["caps"][f"pair:*:{role}"] == limit
 
 
+@pytest.mark.parametrize(
+    ("other", "queue"),
+    [
+        ("queue:chief_of_staff", "agent__chief-of-staff"),
+        ("queue:ba", "agent__ba"),
+        ("queue:architect", "agent__architect"),
+        ("queue:dev", "agent__dev"),
+        ("queue:qa", "agent__qa"),
+        ("queue:memory", "agent__memory"),
+        ("queue:webhook-outbound", "webhook-outbound"),
+        ("queue:digest", "digest"),
+        ("agent__dev", "agent__dev"),
+    ],
+)
+def test_a_queue_is_known_by_another_name_as_well(other: str, queue: str) -> None:
+    assert canonical(other) == queue
+
+
+def test_a_role_may_be_written_with_underscores(engine: Engine, tenant: Tenant, api: Any) -> None:
+    body = {"name": "Plan", "description": "Plan it.", "agent_role": "chief_of_staff"}
+
+    answer = api("operator").post("/api/v1/activities/", body)
+
+    assert (answer.status_code, answer.json()["agent_role"]) == (201, "chief-of-staff")
+    unknown = api("operator").post("/api/v1/activities/", {**body, "agent_role": "chief_of_nothing"})
+    assert [fault["path"] for fault in unknown.json()["errors"]] == ["agent_role"]
+
+
 def test_a_tenants_own_limit_takes_the_place_of_the_roles(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="blog-writer", max_concurrency=7)
@@ -86,6 +115,7 @@ def test_dead_letters_have_a_queue_of_their_own_among_those_of_the_system() -> N
         ("agent__blog-writer", {}, 16),
         ("agent__blog-writer,agent__qa", {"WORKER_CONCURRENCY_QA": "6"}, 16),
         ("agent__*", {"WORKER_CONCURRENCY": "3"}, 3),
+        ("queue:chief_of_staff", {"WORKER_CONCURRENCY_CHIEF_OF_STAFF": "2"}, 2),
         ("", {"WORKER_CONCURRENCY": "5"}, 5),
         ("dead-letter", {"WORKER_CONCURRENCY": "5"}, 4),
         ("system", {"WORKER_CONCURRENCY_SYSTEM": "2"}, 2),
@@ -95,6 +125,7 @@ def test_the_environment_sets_the_size_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, queues: str, environment: dict[str, str], size: int
 ) -> None:
     for name in (
+        "WORKER_CONCURRENCY_CHIEF_OF_STAFF",
         "WORKER_CONCURRENCY",
         "WORKER_CONCURRENCY_QA",
         "WORKER_CONCURRENCY_BLOG_WRITER",
