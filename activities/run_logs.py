@@ -374,11 +374,16 @@ def _lines(text: str) -> Iterator[str]:
     """The lines of a text as they can be kept; a longer one is cut, and says so."""
     most = settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES
     for line in text.replace("\r\n", "\n").split("\n"):
-        plain = _UNSHOWN.sub("", _TERMINAL.sub("", line))
-        if len(raw := plain.encode()) > most:
+        shown = plain(line)
+        if len(raw := shown.encode()) > most:
             kept = raw[: most - 64].decode(errors="ignore")
-            plain = f"{kept}… ({len(plain) - len(kept)} more characters)"
-        yield plain
+            shown = f"{kept}… ({len(shown) - len(kept)} more characters)"
+        yield shown
+
+
+def plain(line: str) -> str:
+    """Without colours and other commands to a terminal, and without characters that cannot be shown."""
+    return _UNSHOWN.sub("", _TERMINAL.sub("", line))
 
 
 def _away(count: int, at: datetime) -> LogLine:

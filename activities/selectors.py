@@ -69,12 +69,13 @@ def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One entry of a timeline. `order` sorts what happened at the same time."""
+    """One entry of a timeline. `order` sorts what happened at the same time; `row` is that of a run, for whoever shows more of it."""
 
     at: datetime
     order: str
     kind: str
     facts: dict[str, Any]
+    row: Any = None
 
 
 def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
@@ -125,7 +126,7 @@ def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
             "error": run.error,
         }
         more = {"wake_reason": run.wake_reason, "usage": run.usage, "agent_version": run.agent_version}
-        yield Moment(run.started_at, f"3:{run.pk}", "run", facts | more)
+        yield Moment(run.started_at, f"3:{run.pk}", "run", facts | more, row=run)
 
 
 def _tool_calls(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:

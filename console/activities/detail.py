@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,11 +12,13 @@ from uuid import UUID
 from django.http import Http404
 from django.utils.safestring import SafeString
 
-from activities import selectors, wait_reasons
+from activities import run_logs, selectors, wait_reasons
 from activities.api.serializers import allowed_actions
-from activities.models import Activity
+from activities.exceptions import OutputUnavailable
+from activities.models import Activity, ActivityRun, WorkerProcess
+from activities.run_logs import NumberedLine
 from activities.selectors import Moment
-from activities.states import LinkKind
+from activities.states import LinkKind, RunStatus
 from console.activities import chart
 from console.activities.segments import Segment, segments
 from console.labels import band, cost_in, did, named
@@ -27,6 +29,10 @@ from tenants.principals import Principal
 
 MOST_CHILDREN = 50
 MOST_MARKS = 200
+MOST_MEMBERS = 6  # of what progress says besides
+TAIL_LINES = 200  # of a log on the page of its activity
+PAGE_LINES = 500
+LONG_LINE = 600  # characters
 OPERATIONS = ("cancel", "retry", "reassign")
 
 
@@ -66,6 +72,89 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """The newest run of its agent, for people who watch it. `alive_at`: the last sign of life, its agent's own or that of the worker."""
+
+    run: ActivityRun
+    wanted_model: str
+    alive_at: datetime | None
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self.run.status == RunStatus.RUNNING)
+
+    @property
+    def percent(self) -> int | None:
+        """Of what the agent says that it has done, if it says so in a way that is understood."""
+        said = self._progress.get("percent")
+        if isinstance(said, bool) or not isinstance(said, int | float):
+            return None
+        return min(100, max(0, int(said)))
+
+    @property
+    def message(self) -> str:
+        if isinstance(self.run.progress, str):
+            return run_logs.plain(self.run.progress)
+        said = next((self._progress[name] for name in ("message", "stage") if name in self._progress), "")
+        return run_logs.plain(str(said)) if isinstance(said, str | int | float) else ""
+
+    @property
+    def more(self) -> list[tuple[str, str]]:
+        """Whatever else its progress says, as far as it is short."""
+        others = {k: v for k, v in self._progress.items() if k not in ("percent", "message", "stage")}
+        plain = {k: v for k, v in others.items() if isinstance(v, str | int | float)}
+        return [(run_logs.plain(k), run_logs.plain(str(v))) for k, v in list(plain.items())[:MOST_MEMBERS]]
+
+    @property
+    def _progress(self) -> Mapping[str, Any]:
+        return self.run.progress if isinstance(self.run.progress, Mapping) else {}
+
+    @property
+    def model(self) -> str:
+        return str((self.run.usage or {}).get("model") or self.wanted_model)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Read and written so far."""
+        usage = self.run.usage or {}
+        return int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
+
+    @property
+    def cost(self) -> Decimal:
+        return cost_in(self.run.usage)
+
+    @property
+    def lasted(self) -> Any:
+        return (self.run.ended_at or clock.now()) - self.run.started_at
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """One line of a log as a page shows it; a long one is folded behind its beginning."""
+
+    line: NumberedLine
+
+    @property
+    def text(self) -> str:
+        return run_logs.plain(self.line.text)
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.text) > LONG_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLog:
+    """A part of a run's log. `before`: how many lines stand above it; `following`: where to go on, if there is more."""
+
+    run: ActivityRun
+    lines: Sequence[ShownLine]
+    before: int = 0
+    following: int | None = None
+    away: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Detail:
     """What the page shows."""
 
@@ -74,6 +163,7 @@ class Detail:
     moments: Sequence[Moment]
     children: Sequence[Activity]
     deeds: Sequence[str]
+    watched: Watched | None
 
     @property
     def is_for_people(self) -> bool:
@@ -134,13 +224,61 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         if activity is None:
             raise Http404
         children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
+        moments = selectors.timeline(who.tenant_id, activity_id)
+        runs = [moment.row for moment in moments if moment.kind == "run"]
         return Detail(
             activity=activity,
             reason=wait_reasons.briefly(who.tenant_id, [activity])[activity_id],
-            moments=selectors.timeline(who.tenant_id, activity_id),
+            moments=moments,
             children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
             deeds=_deeds(who, activity),
+            watched=_watched(runs[-1] if runs else None, activity),
         )
+
+
+def watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, Watched | None]:
+    """The activity and its newest run. Raises `Http404`."""
+    with tenant_scope(tenant_id):
+        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+        if activity is None:
+            raise Http404
+        runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
+        return activity, _watched(runs.order_by("-started_at", "-pk").first(), activity)
+
+
+def tail_of(tenant_id: UUID, run: ActivityRun) -> ShownLog:
+    """The end of a run's log. Not inside a transaction."""
+    try:
+        page = run_logs.tail(tenant_id, run.pk, TAIL_LINES)
+    except OutputUnavailable:
+        return ShownLog(run, (), away=True)
+    before = page.lines[0].number - 1 if page.lines else 0
+    return ShownLog(run, [ShownLine(line) for line in page.lines], before=before)
+
+
+def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tuple[Activity, ShownLog]:
+    """A page of a run's log. Raises `Http404`. Not inside a transaction."""
+    with tenant_scope(tenant_id):
+        runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk=run_id, activity_id=activity_id)
+        run = runs.select_related("activity").first()
+        if run is None:
+            raise Http404
+    try:
+        page = run_logs.read(tenant_id, run_id, after=after, limit=PAGE_LINES)
+    except OutputUnavailable:
+        return run.activity, ShownLog(run, (), away=True)
+    lines = [ShownLine(line) for line in page.lines]
+    return run.activity, ShownLog(run, lines, before=after, following=page.cursor if page.more else None)
+
+
+def _watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
+    if run is None:
+        return None
+    alive_at = run.beat_at
+    if run.status == RunStatus.RUNNING and alive_at is None and run.worker_id is not None:
+        worker = WorkerProcess.objects.filter(pk=run.worker_id)
+        alive_at = worker.values_list("beat_at", flat=True).first()
+    return Watched(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
 
 
 def _deeds(who: Principal, activity: Activity) -> list[str]:

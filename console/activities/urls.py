@@ -12,5 +12,6 @@ urlpatterns = [
     path("bulk/<uuid:job_id>/", views.job, name="activities_bulk_job"),
     path("bulk/<uuid:job_id>/stop/", views.stop_job, name="activities_bulk_stop"),
     path("<uuid:activity_id>/", views.one, name="activity"),
+    path("<uuid:activity_id>/runs/<uuid:run_id>/log/", views.whole_log, name="activity_log"),
     path("<uuid:activity_id>/texts/", views.both_texts, name="activity_texts"),
 ]

@@ -13,17 +13,20 @@ from django.utils.http import urlencode
 
 from activities.exceptions import ActivityError
 from console import flash_messages
-from console.activities.detail import detail
+from console.activities.detail import detail, log_of, tail_of, watched
 from console.activities.listing import listing
 from console.activities.query_language import QueryFault
 from console.activities.texts import texts
 from console.inbox.items import Refused
+from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
 from console.page import ACTING, LOOKING, Desk, page, shown
 from tenants.models import Role
 
 from . import actions, bulk
 from .bulk import NotAsked
+
+LONGEST_NUMBER = 18  # digits
 
 
 @page("activities")
@@ -45,9 +48,14 @@ def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
             refusal = refused
         else:
             return flash_messages.done(request, desk, reverse("console:activity", args=[changed]), words)
+    parts = parts_wanted(request) or frozenset()
+    if request.method != "POST" and parts and parts <= {"running", "log"}:
+        return _run_alone(request, desk, activity_id, with_log="log" in parts)
     found = detail(desk.who, activity_id)
     context = {
         "detail": found,
+        "watched": found.watched,
+        "log": tail_of(desk.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
         "activity": found.activity,
         "refusal": refusal,
         "roles": actions.roles() if "reassign" in found.deeds else (),
@@ -55,6 +63,23 @@ def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
     return shown(
         request, desk, "console/activities/one.html", context, status=refusal.status if refusal else 200
     )
+
+
+def _run_alone(request: HttpRequest, desk: Desk, activity_id: UUID, *, with_log: bool) -> HttpResponse:
+    """What changes all the time while an agent works, without the rest of the page."""
+    activity, run = watched(desk.tenant_id, activity_id)
+    log = tail_of(desk.tenant_id, run.run) if with_log and run is not None else None
+    context = {"activity": activity, "watched": run, "log": log}
+    return shown(request, desk, "console/activities/running.html", context)
+
+
+@page("activities")
+def whole_log(request: HttpRequest, desk: Desk, activity_id: UUID, run_id: UUID) -> HttpResponse:
+    """Everything that an agent said during a run, page by page."""
+    after = request.GET.get("after", "")
+    number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
+    activity, log = log_of(desk.tenant_id, activity_id, run_id, number)
+    return shown(request, desk, "console/activities/log.html", {"activity": activity, "log": log})
 
 
 @page("activities")

@@ -10,10 +10,11 @@ import pytest
 from activities import bulk_jobs, relay
 from activities.models import Activity
 from activities.submission import NewActivity, submit
-from agents.contracts import Completed, Output
+from agents.contracts import Accepted, Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tests import pages
+from tests.integration.agent_runs.accepted_work import Agent
 from tests.questions import ARTICLE, Questions
 from tests.visiting import Person
 
@@ -220,3 +221,56 @@ def test_the_menu_opens_on_a_phone_by_keyboard_too(screen: Any) -> None:
     pages.press(screen, "Escape")
 
     assert not screen.is_visible(".places")
+
+
+def at_work(asked: Questions) -> tuple[Any, Agent]:
+    asked.engine.agent.behaviour = lambda request: Accepted()
+    work(asked, "Bees")
+    asked.engine.drain()
+    with tenant_scope(asked.tenant.pk):
+        return Activity.objects.get(), Agent(asked.engine.agent.calls[-1])
+
+
+def says(agent: Agent, *lines: tuple[str, str]) -> None:
+    answer = agent.post("log", {"lines": [{"kind": kind, "text": text} for kind, text in lines]})
+    assert answer.json()["accepted"] == len(lines)
+
+
+def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
+    asked: Questions, screen: Any
+) -> None:
+    activity, agent = at_work(asked)
+    says(agent, ("text", "I look for bees."))
+    agent.post("heartbeat", {"progress": {"percent": 40, "message": "reading <b>page</b> 3"}})
+    with screen.expect_response(lambda answer: "/live/" in answer.url):
+        screen.goto(f"/activities/{activity.pk}/")
+    screen.wait_for_selector("#log >> text=I look for bees.")
+    assert screen.locator("progress").get_attribute("value") == "40"
+    assert screen.is_visible("text=reading <b>page</b> 3")
+    screen.wait_for_selector("body[data-following=open]")
+
+    hostile = "<img src=x onerror=alert(1)>\u202e<script>alert(2)</script>"
+    says(agent, ("tool_call", 'search {"q": "bees"}'), ("tool_result", hostile), ("note", "x" * 2_000))
+    screen.wait_for_selector("#log >> text=search", timeout=2 * SECOND)
+    assert screen.locator("#log li").count() == 4
+    assert screen.locator("#log img, #log script").count() == 0
+    assert "<img src=x" in screen.inner_text("#log")
+    screen.click("#log summary")
+    says(agent, *(("text", f"line {number}") for number in range(300)))
+    screen.wait_for_selector("#log >> text=line 299", timeout=2 * SECOND)
+    assert screen.locator("#log li").count() == 201
+    at_the_end = "box => Math.abs(box.scrollTop) < 2 && box.scrollHeight > box.clientHeight"
+    assert screen.eval_on_selector(".log-box", at_the_end)
+
+    agent.post(
+        "heartbeat",
+        {"progress": {"percent": 90}, "usage": {"input_tokens": 1200, "output_tokens": 30, "model": "m-1"}},
+    )
+    screen.wait_for_selector("#running >> text=1200 in, 30 out", timeout=6_000)
+    assert screen.locator("progress").get_attribute("value") == "90"
+    agent.post("complete", {"output": {"content": "Done."}})
+
+    screen.wait_for_selector("#running >> text=Last attempt", timeout=2 * SECOND)
+    screen.click("text=104 earlier lines")
+    screen.wait_for_selector("h1 >> text=Transcript")
+    assert screen.locator(".log li").count() == 304
