@@ -32,6 +32,8 @@ from tests.integration.recovery.losses import Died
 from tests.network import proxy_to
 from tests.upkeep import leading
 
+pytestmark = pytest.mark.long
+
 LEASE = 1.0
 
 

@@ -17,6 +17,8 @@ from activities import leases
 from activities.models import WorkerProcess
 from tenants.context import SYSTEM, system_scope
 
+pytestmark = pytest.mark.long
+
 SHORT = {
     "ORCHESTRATOR_HEARTBEAT_SECONDS": "0.2",
     "ORCHESTRATOR_WATCHDOG_SECONDS": "1.5",

@@ -21,7 +21,7 @@ from tenants.redis import client
 from tests.engine import Engine
 from tests.upkeep import leading
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
 ROUNDS = 4  # one finds what is wrong, the next one builds anew
 OF_ADMISSION = [

@@ -23,6 +23,8 @@ from activities.admission.exchange import Offer, Release
 from tenants.redis import client
 from tests.admission_reference import Reference, Waiter
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = int(os.environ.get("ADMISSION_EXAMPLES", "0"))
 TENANTS = [str(UUID(int=number)) for number in (1, 2, 3)]
 ROLES = ["dev", "qa", "seo"]

@@ -22,6 +22,8 @@ from tests.fuzzing.world import Known, known_of
 from tests.glass import browser_of, seeing_all
 from tests.integration.test_api_openapi import schema
 
+pytestmark = pytest.mark.long
+
 #: What no policy of a page leaves open, whatever else it says.
 CLOSED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
 #: Written by reading: when a token was last used; that somebody asked for what is not theirs; the one row of settings, which comes into

@@ -28,6 +28,8 @@ from tests.engine import Engine
 from tests.flows import BROKEN, Flow, step
 from tests.scheduling import make_schedule
 
+pytestmark = pytest.mark.long
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 NAMES = ("queues", "why", "inbox", "replay", "schedules", "tenants")
 ACTIVITY, RUN = "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90", "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a91"

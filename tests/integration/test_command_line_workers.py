@@ -33,6 +33,8 @@ from tests.integration.test_api_door import problem
 from tests.programs import NOTE_KEEPER, ROOT, processes_of, program
 from tests.toolbox import child
 
+pytestmark = pytest.mark.long
+
 STREAM = {"output": "stream-json"}
 SAMPLE = {
     "command": NOTE_KEEPER,

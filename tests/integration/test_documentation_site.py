@@ -16,6 +16,8 @@ import pytest
 from documentation import repository, state_picture
 from tests.architecture import tree
 
+pytestmark = pytest.mark.long
+
 #: Attributes with which a page fetches something by itself. A link that a reader follows is none of them.
 FETCHING = {"src", "srcset", "poster", "data", "xlink:href"}
 #: What the theme's own program could fetch and nothing asks it for: a drawer of diagrams (ours are drawn at build), figures of a

@@ -35,6 +35,8 @@ from tests.engine import eventually
 from tests.receivers import http_receiver
 from tests.upkeep import leading
 
+pytestmark = pytest.mark.long
+
 QUEUE = "digest"
 
 

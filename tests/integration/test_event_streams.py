@@ -40,6 +40,8 @@ from tests.glass import browser_of, seeing_all
 from tests.integration.agent_runs.accepted_work import accepted
 from tests.streaming import Follower, read
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def port(django_db_setup: None) -> Iterator[int]:

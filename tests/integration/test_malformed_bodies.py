@@ -23,6 +23,8 @@ from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.one_of_each import World
 from tests.tickers import body as schedule
 
+pytestmark = pytest.mark.long
+
 REFUSED = {400, 404, 409, 411, 413, 415, 422}
 JSON = "application/json"
 WITH_BODY = [(method, address) for method, address, _ in operations() if method in ("post", "put", "patch")]

@@ -19,7 +19,7 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.toolbox import Caller, count_of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
 CALLS = 2_000
 ROLES = ("qa", "dev", "seo")

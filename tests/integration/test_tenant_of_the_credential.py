@@ -13,6 +13,8 @@ from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.one_of_each import World
 from tests.snapshots import changed, snapshot
 
+pytestmark = pytest.mark.long
+
 NAMES = (
     "tenant",
     "tenant_id",

@@ -22,6 +22,8 @@ from tests.integration.test_costs import counted
 from tests.receivers import HttpReceiver, http_receiver
 from tests.tracing import Collected, collected, linked, traceparent
 
+pytestmark = pytest.mark.long
+
 OURS = "run qa"
 SUBMISSION = "POST api/v1/activities/"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -22,6 +22,8 @@ from tests.architecture import tree
 from tests.installed import Installation, free_port, installed
 from tests.reading import Block, Reader, blocks, reader
 
+pytestmark = pytest.mark.long
+
 DOCS = tree.ROOT / "docs"
 HOW_TO = sorted(path.name for path in (DOCS / "how-to").glob("*.md") if path.name != "index.md")
 #: Done before the test begins: what needs an address to clone from, and what starts the installation that the tests have.

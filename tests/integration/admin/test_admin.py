@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
@@ -16,6 +17,8 @@ from tenants import tokens
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import list_of, page_of
+
+pytestmark = pytest.mark.long
 
 OURS = {"tenants", "agents", "activities", "pipelines"}
 

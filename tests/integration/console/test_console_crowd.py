@@ -17,6 +17,8 @@ from tenants.models import Membership, Tenant
 from tests.engine import Engine
 from tests.plans import asked_of, read_from_end_to_end
 
+pytestmark = pytest.mark.long
+
 EACH = 5_000
 READ_AT_MOST = 4_000  # rows, one after the other
 STATEMENTS = 12

@@ -26,6 +26,7 @@ from tenants.context import APP, set_tenant, tenant_scope
 from tenants.models import Tenant
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.usefixtures("database"),
     pytest.mark.urls("tests.integration.isolation.test_connections"),
 ]
