@@ -1,5 +1,4 @@
-"""The Django project: settings, the Celery application, URLs and the commands that run it all."""
+"""The Django project: settings, the Celery application, URLs and the commands that run it all.
 
-from orchestrator.celery import app as celery_app
-
-__all__ = ("celery_app",)
+Nothing is imported here: some of its commands (`orchestrator.mcp`, `orchestrator.embedded`) need neither Django nor Celery.
+"""

@@ -1,5 +1,8 @@
 from django.apps import AppConfig
 
+# Wherever Django is set up the Celery application is made, or tasks would be sent by an application without settings.
+from orchestrator import celery  # noqa: F401
+
 
 class OrchestratorConfig(AppConfig):
     name = "orchestrator"

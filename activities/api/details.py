@@ -20,8 +20,15 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, run_logs, selectors, wait_reasons
-from activities.api.serializers import MomentSerializer, OutputSerializer, RunSerializer, WhySerializer
+from activities.api.serializers import (
+    MomentSerializer,
+    OutputSerializer,
+    RunSerializer,
+    WhySerializer,
+    WorkedOnSerializer,
+)
 from activities.exceptions import ActivityNotFound
+from activities.execution import request as execution_request
 from activities.models import Activity, ActivityRun
 from activities.selectors import Moment
 from activities.states import RunStatus
@@ -68,11 +75,11 @@ class ActivityPart(TenantView):
     queryset: Any = Activity.objects
     scope = "activities"
 
-    def activity(self, activity_id: UUID) -> Activity:
-        """Raises `ActivityNotFound`."""
+    def activity(self, activity_id: UUID, *fields: str) -> Activity:
+        """With these fields, or `output_ref`. Raises `ActivityNotFound`."""
         found: Activity | None = (
             Activity.objects.for_tenant(self.tenant_id)
-            .only("id", "output_ref")
+            .only("id", *(fields or ("output_ref",)))
             .filter(pk=activity_id)
             .first()
         )
@@ -95,6 +102,23 @@ class ActivityOutput(ActivityPart):
             raise NotFound(code="no_output")
         # An output never changes, so its id is tag enough.
         return Response(OutputSerializer(found).data, headers={"ETag": f'"{found.id}"'})
+
+
+class ActivityInput(ActivityPart):
+    # As for outputs.
+    in_one_transaction = False
+    pagination_class = None
+
+    @operation("What an activity works on", answer=WorkedOnSerializer, refusals=(404, 503))
+    def get(self, request: Request, activity_id: UUID) -> Response:
+        """What its agent is given as `input`, or a person to judge: what it was submitted with, the output that it is about, and those of
+        the steps before it. 404 with the code `no_input` when it works on nothing but its description and parameters."""
+        with tenant_scope(self.tenant_id):
+            found = self.activity(activity_id, "tenant_id", "input", "input_ref")
+        given = execution_request.fetch(found, ()).input
+        if given is None:
+            raise NotFound(code="no_input")
+        return Response(given)
 
 
 class ActivityRuns(ViewSetMixin, ActivityPart):

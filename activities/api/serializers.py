@@ -204,6 +204,17 @@ class OutputSerializer(Shown):
     created_at = serializers.DateTimeField()
 
 
+class WorkedOnSerializer(serializers.Serializer[Any]):
+    """What an activity works on. Where a step was fanned out, `content` and `data` are lists."""
+
+    ref = serializers.UUIDField(allow_null=True, help_text="The output that it is, if it is one.")
+    content = serializers.CharField(allow_null=True)
+    data = Json(allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
+    steps = serializers.DictField(
+        required=False, help_text="Of the steps before it: `{step: {ref, content, data}}`."
+    )
+
+
 class WhySerializer(Shown):
     """Why an activity does not run right now; `code` is null when it runs or has ended."""
 

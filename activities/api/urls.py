@@ -31,6 +31,7 @@ router.register("subagents", SubagentViewSet, basename="subagent")
 router.register("webhooks", WebhookViewSet, basename="webhook")
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("activities/<uuid:activity_id>/input/", details.ActivityInput.as_view()),
     path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
     path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view({"get": "list"})),
     path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", details.RunLogLines.as_view()),

@@ -38,8 +38,8 @@ OWNERS: dict[str, tuple[set[str], str]] = {
     ),
     "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
     "httpx2": (
-        {"agents.outbound", "orchestrator.demo"},
-        "One guarded client calls addresses that others may choose. The demo calls our own API.",
+        {"agents.outbound", "orchestrator.demo", "orchestrator.mcp"},
+        "One guarded client calls addresses that others may choose. The demo and the MCP server call our own API.",
     ),
     "jinja2": ({"activities.execution.prompt"}, "Prompt templates are ours alone, and sandboxed."),
     "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),

@@ -5,51 +5,22 @@ The fixtures `tenant`, `engine` and so on come from the repository's own conftes
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
-from django.core.wsgi import get_wsgi_application
-from django.db import connections
 from tenants import tokens
 from tests.engine import Engine
+from tests.live import live
 
 from orchestrator_client import Client
-
-
-class Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Threaded(ThreadingMixIn, WSGIServer):
-    """Answers several at once; its threads are waited for when it closes."""
-
-    daemon_threads = False
-
-
-def answer_and_let_go(environ: Any, start_response: Any) -> list[bytes]:
-    """The application, for threads that keep no connection to the database behind the test's back."""
-    try:
-        return [b"".join(get_wsgi_application()(environ, start_response))]
-    finally:
-        connections.close_all()
 
 
 @pytest.fixture
 def server(database: None) -> Iterator[str]:
     """The address of the real application, on a port of its own."""
-    with make_server(
-        "127.0.0.1", 0, answer_and_let_go, server_class=Threaded, handler_class=Quiet
-    ) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}"
-        listening.shutdown()
-        thread.join()
+    with live() as address:
+        yield address
 
 
 @pytest.fixture

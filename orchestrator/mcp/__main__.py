@@ -1,0 +1,110 @@
+"""Command line: `python -m orchestrator.mcp [--http PORT]`. Standard input and output unless a port is given."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from orchestrator.mcp import access
+
+try:
+    from orchestrator.mcp import http
+    from orchestrator.mcp.server import serve_stdio
+except ModuleNotFoundError as error:
+    if error.name not in ("mcp", "mcp_types"):
+        raise
+    sys.exit("The MCP server needs the SDK: pip install orchestrator[mcp]")
+
+EPILOG = """environment:
+  ORCHESTRATOR_URL       address of the orchestrator, such as https://host
+  ORCHESTRATOR_TOKEN     a personal token (not with --http: there everybody brings their own)
+  ORCHESTRATOR_CALLBACK_URL, ORCHESTRATOR_CALLBACK_TOKEN
+                         of an agent's run, instead of the two above; command-line agents have them
+"""
+WRONGLY_CALLED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    # Standard output belongs to the protocol.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="orchestrator.mcp: %(message)s")
+    try:
+        if options.http is None:
+            _serve_stdio(options)
+        else:
+            _serve_http(options)
+    except (access.Unusable, OSError) as error:
+        return _failed(str(error))
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _serve_stdio(options: argparse.Namespace) -> None:
+    asked_by = access.from_environment(os.environ)
+    asyncio.run(serve_stdio(asked_by, only=options.tools))
+
+
+def _serve_http(options: argparse.Namespace) -> None:
+    address = os.environ.get(access.URL)
+    if not address:
+        raise access.Unusable(
+            f"{access.URL} must be set: the address of the orchestrator, such as https://host."
+        )
+    site = access.site_of(address)
+    if os.environ.get(access.TOKEN) or os.environ.get(access.CALLBACK_TOKEN):
+        logging.getLogger(__name__).warning(
+            "The token in the environment is not used with --http: every client brings its own."
+        )
+    if options.host not in http.LOOPBACK and not options.allow_host:
+        raise access.Unusable(
+            f"--host {options.host} can be reached from elsewhere: name with --allow-host how clients address it, "
+            "such as mcp.example.com:443."
+        )
+    place = http.Place(options.host, options.http, options.allow_host, options.allow_origin)
+    http.serve(site, place, only=options.tools)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.mcp",
+        description="MCP server of the Orchestrator, for agents with the token of a run and for people with a personal token.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--http", type=_port, metavar="PORT", help="serve streamable HTTP; 0 takes a free port"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at with --http (127.0.0.1)")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME:PORT",
+        help="a Host header under which clients may ask, beside 127.0.0.1, localhost and [::1]; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="a page (https://host) whose scripts may ask; none if left out; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tools", type=lambda text: text.split(","), default=[], metavar="NAME,...",
+        help="offer only these tools",
+    )  # fmt: skip
+    return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65_536):
+        raise argparse.ArgumentTypeError("must be a port from 0 to 65535")
+    return int(text)
+
+
+def _failed(message: str) -> int:
+    print(message, file=sys.stderr)
+    return WRONGLY_CALLED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Tools of agents, with the token of one run: its job, how it goes, its end, and the five with which an agent asks people and others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents.tools import DEFINITIONS, ToolDefinition
+from orchestrator.mcp.api import Answer, Api
+from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole
+
+INSTRUCTIONS = (
+    "You do one piece of work for the Orchestrator. get_job tells it again. With the other tools you report how it goes, and ask people or "
+    "other agents for what you cannot do yourself. When an answer says stop: true, your run is over: end at once, and do nothing more. "
+    "People decide; you ask."
+)
+
+LINE_KINDS = ("text", "tool_call", "tool_result", "note")
+_USAGE = takes(
+    (),
+    input_tokens=whole("Tokens read, in the whole run so far.", 0, 10**12),
+    output_tokens=whole("Tokens written, in the whole run so far.", 0, 10**12),
+    cost_usd={
+        "type": ["number", "string"],
+        "description": "Cost of the whole run so far; a decimal as text is exact.",
+    },
+    model=text("The model that was used.", 200),
+)
+
+
+async def _job(api: Api, given: dict[str, Any]) -> Answer:
+    job = await api.get("")
+    # It holds the token, which must not get into a conversation that is kept somewhere.
+    job.pop("callback", None)
+    return job
+
+
+async def _skill(api: Api, given: dict[str, Any]) -> Answer:
+    return await api.get(f"skills/{given['key']}/")
+
+
+async def _progress(api: Api, given: dict[str, Any]) -> Answer:
+    body = dict(given)
+    progress = {name: body.pop(name) for name in ("message", "percent") if name in body}
+    return await api.post("heartbeat/", {**body, **({"progress": progress} if progress else {})})
+
+
+async def _log(api: Api, given: dict[str, Any]) -> Answer:
+    return await api.post("log/", given)
+
+
+async def _complete(api: Api, given: dict[str, Any]) -> Answer:
+    body = dict(given)
+    output = {name: body.pop(name) for name in ("content", "data", "content_type") if name in body}
+    return await api.post("complete/", {"output": output, **body})
+
+
+async def _fail(api: Api, given: dict[str, Any]) -> Answer:
+    return await api.post("fail/", {"error": given})
+
+
+def _asking(definition: ToolDefinition) -> Tool:
+    async def call(api: Api, given: dict[str, Any]) -> Answer:
+        return await api.post(f"tools/{definition.name}/", given)
+
+    # Equal calls within a run are one call.
+    return Tool(
+        definition.name,
+        definition.description,
+        _with_assignee_type(definition.input_schema)
+        if definition.name == "reassign_task"
+        else definition.input_schema,
+        call,
+        changes=True,
+        repeatable=True,
+    )
+
+
+def _with_assignee_type(schema: Schema) -> Schema:
+    """The protocol of agents lets them say the kind of the assignee beside its role."""
+    kind = one_of("Which of the two roles is given; may be left out.", "agent", "human")
+    return {**schema, "properties": {**schema["properties"], "assignee_type": kind}}
+
+
+#: They end the run. An agent whose own end is its result, as that of a command-line agent is, is not offered them.
+ENDING = ("complete", "fail")
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        "get_job",
+        "Read your job again: the prompt, the input, the parameters, and why you were started (wake_reason and wakes, with what people "
+        "answered). Changes nothing.",
+        takes(),
+        _job,
+    ),
+    Tool(
+        "read_skill",
+        "Read a skill of your job's manifest in full. Changes nothing.",
+        takes(("key",), key=key("Key of the skill in the manifest.")),
+        _skill,
+    ),
+    Tool(
+        "report_progress",
+        "Tell the people who wait how far the work is, and what it has used. stop: true in the answer means that nobody wants the work any "
+        "more. The server then goes on to say every 20 seconds that you are alive, as long as it is connected to you on standard input; "
+        "over HTTP report at least every 60 seconds from then on, or you are taken for dead.",
+        takes(
+            (),
+            message=text("What you are doing, in one line.", 500),
+            percent={"type": "number", "minimum": 0, "maximum": 100, "description": "How much is done."},
+            usage=_USAGE,
+            session_id=text("Your own id of this conversation, with which it can be continued.", 200),
+        ),
+        _progress,
+        changes=True,
+        repeatable=True,
+    ),
+    Tool(
+        "log",
+        "Write lines into the transcript of this run, which people read while you work.",
+        takes(
+            ("lines",),
+            lines={
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 100,
+                "items": takes(
+                    ("kind", "text"),
+                    at=text("When it happened, as an ISO 8601 time with a zone. Left out: now.", 40),
+                    kind=one_of("What the line is.", *LINE_KINDS),
+                    text=text("The line.", 20_000),
+                ),
+                "description": "The lines, oldest first.",
+            },
+        ),
+        _log,
+        changes=True,
+    ),
+    *map(_asking, DEFINITIONS),
+    Tool(
+        "complete",
+        "Hand in the result and end this run. Give content, data or both.",
+        takes(
+            (),
+            content={"type": "string", "description": "The result as text."},
+            data=anything("The result as JSON."),
+            content_type=text("Media type of the content; text/markdown if left out.", 100),
+            session_id=text("Your own id of this conversation, with which it can be continued.", 200),
+            usage=_USAGE,
+        ),
+        _complete,
+        changes=True,
+        repeatable=True,
+    ),
+    Tool(
+        "fail",
+        "Say that the work cannot be done, and end this run. For what a person could put right use report_blocker.",
+        takes(
+            ("message",),
+            message=text("What went wrong.", 2_000),
+            code=text("A short name of the kind of failure, such as rate_limited.", 100),
+            retryable=flag("Whether another attempt could go better."),
+            retry_after={
+                "type": "number",
+                "minimum": 0,
+                "maximum": 86_400,
+                "description": "Seconds until the next attempt, at least.",
+            },
+        ),
+        _fail,
+        changes=True,
+        repeatable=True,
+    ),
+)

@@ -1,0 +1,162 @@
+"""Calls of the HTTP API: JSON in, JSON out, and one exception for everything that does not go well.
+
+Redirects are not followed, so a token goes to the address that was configured and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+
+from orchestrator.mcp.access import Access
+
+SECONDS = 60.0  # for one call; the API itself gives up on its servers within ten
+MOST_BYTES = 16 * 1024 * 1024  # of an answer: three times the largest output that the API takes, with room
+LONGEST_DETAIL = 2_000
+
+Answer = dict[str, Any]
+
+
+class Refusal(Exception):
+    """The API refused, or could not be asked. `str()` is for whoever called the tool; it holds no secret."""
+
+    def __init__(
+        self, code: str, detail: str, *, status: int | None = None, problem: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.code, self.status, self.detail = code, status, detail[:LONGEST_DETAIL]
+        self.problem = dict(problem or {})
+
+    @property
+    def faults(self) -> list[tuple[str, str]]:
+        """What was wrong with the request: path ("" is all of it) and message."""
+        given = self.problem.get("errors")
+        rows = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+        return [(str(each.get("path", "")), str(each.get("message", ""))) for each in rows]
+
+    def __str__(self) -> str:
+        status = f"{self.status} " if self.status else ""
+        lines = [f"Refused ({status}{self.code}): {self.detail}"]
+        lines += [f"- {path}: {message}" if path else f"- {message}" for path, message in self.faults]
+        for name in ("required_role", "required_scope", "quota", "decision", "decided_by", "decided_at"):
+            if self.problem.get(name):
+                lines.append(f"{name.replace('_', ' ')}: {self.problem[name]}")
+        if self.problem.get("retry_after"):
+            lines.append(f"Try again after {self.problem['retry_after']} s.")
+        if self.problem.get("stop") is True:
+            lines.append("This run is over. Stop working on it: nothing that you send counts any more.")
+        if self.problem.get("request_id"):
+            lines.append(f"request id: {self.problem['request_id']}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The API as one caller sees it. Paths are relative to the root of `access`."""
+
+    client: httpx2.AsyncClient
+    access: Access
+
+    async def get(self, path: str, **query: Any) -> Answer:
+        """Raises `Refusal`. What is None is left out of the query."""
+        return await self._call("GET", path, query=query)
+
+    async def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None
+    ) -> Answer:
+        """Raises `Refusal`. With a `key` the request takes effect once, however often it is repeated."""
+        return await self._call("POST", path, body=body or {}, key=key)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Answer:
+        headers = {"Authorization": f"Bearer {self.access.token}", "Accept": "application/json"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = _encoded(body)
+        try:
+            async with self.client.stream(
+                method, self.access.root + path, params=_query(query or {}), content=content, headers=headers
+            ) as response:
+                text = await _read(response)
+        except httpx2.HTTPError as error:
+            raise Refusal(
+                "unreachable",
+                f"The orchestrator does not answer ({type(error).__name__}). "
+                + ("Whether the request was carried out is not known." if method == "POST" else ""),
+            ) from error
+        return _answer(response, text)
+
+
+def client() -> httpx2.AsyncClient:
+    """What calls are made with; to be closed by whoever asks for it."""
+    return httpx2.AsyncClient(
+        follow_redirects=False, timeout=SECONDS, headers={"User-Agent": "orchestrator-mcp"}
+    )
+
+
+def cursor_in(answer: Mapping[str, Any]) -> str | None:
+    """The cursor of the next page of a list, out of the address that the API names."""
+    following = answer.get("next")
+    found = parse_qs(urlsplit(following).query).get("cursor") if isinstance(following, str) else None
+    return found[0] if found else None
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise Refusal("invalid_arguments", "The arguments hold numbers that JSON does not have.") from error
+
+
+def _query(given: Mapping[str, Any]) -> dict[str, str]:
+    texts = {True: "true", False: "false"}
+    return {
+        name: texts[value] if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    found = bytearray()
+    async for chunk in response.aiter_bytes():
+        found += chunk
+        if len(found) > MOST_BYTES:
+            raise Refusal("too_large", "The answer of the orchestrator is too large.")
+    return bytes(found)
+
+
+def _answer(response: httpx2.Response, text: bytes) -> Answer:
+    try:
+        told = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        told = None
+    if response.is_success and isinstance(told, dict):
+        return told
+    if not isinstance(told, dict) or "code" not in told:
+        # Not our API, or something in front of it. What it says may be anything, so it is not passed on.
+        detail = (
+            f"The address answers with status {response.status_code} and not as the orchestrator's API does."
+        )
+        raise Refusal("unexpected_answer", detail, status=response.status_code)
+    problem = dict(told)
+    if (wait := response.headers.get("Retry-After", "")).isdigit():
+        problem["retry_after"] = int(wait)
+    raise Refusal(
+        str(told["code"]), str(told.get("detail") or ""), status=response.status_code, problem=problem
+    )

@@ -1,0 +1,238 @@
+"""`python -m orchestrator.mcp` as a host of assistants starts it: by its environment, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+
+from orchestrator.mcp import access
+from orchestrator.mcp import server as serving
+from orchestrator.mcp.access import Unusable, from_environment
+from tenants.models import Tenant
+from tests.engine import Engine, elsewhere
+from tests.integration.mcp_server.assistants import Asker
+from tests.questions import Questions
+
+RUN = "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90"
+MODULE = ["-I", "-m", "orchestrator.mcp"]
+
+
+def on_stdio(environment: dict[str, str], action: Callable[[Client], Any], *options: str) -> Any:
+    started = StdioServerParameters(command=sys.executable, args=[*MODULE, *options], env=environment)
+
+    async def connected() -> Any:
+        async with Client(started) as client:
+            return await action(client)
+
+    return asyncio.run(connected())
+
+
+def run(environment: dict[str, str], *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    plain = {"PATH": os.environ["PATH"], **environment}
+    command = [sys.executable, *MODULE, *options]
+    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+def test_a_person_decides_over_standard_input_and_output(
+    site: str, token_of: Callable[..., str], questions: Questions
+) -> None:
+    gate = questions.gate()
+    wanted = {"id": str(gate.pk), "decision": "approve"}
+
+    async def decided(client: Client) -> Any:
+        shown = await client.call_tool("show_decision", wanted)
+        confirmation = shown.structured_content["confirmation"]
+        return await client.call_tool("confirm_decision", {**wanted, "confirmation": confirmation})
+
+    made = on_stdio({"ORCHESTRATOR_URL": site, "ORCHESTRATOR_TOKEN": token_of("reviewer")}, decided)
+
+    assert made.structured_content["status"] == "approved"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ORCHESTRATOR_CALLBACK_URL", "ORCHESTRATOR_CALLBACK_TOKEN"),
+        ("ORCHESTRATOR_URL", "ORCHESTRATOR_TOKEN"),
+    ],
+)
+def test_an_agent_is_known_by_its_callback_url(
+    site: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, acme: Tenant, names: tuple[str, str]
+) -> None:
+    activity_id, _ = at_work()
+    request = engine.agent.calls[-1]
+    address = f"{site}/api/v1/agent-runs/{request.run_id}/"
+
+    async def completed(client: Client) -> Any:
+        return await client.call_tool("complete", {"content": "# Bees"})
+
+    done = on_stdio(dict(zip(names, (address, request.callback.token), strict=True)), completed)
+
+    assert done.structured_content["accepted"] is True
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_only_the_tools_that_are_named_are_offered() -> None:
+    environment = {
+        "ORCHESTRATOR_URL": f"http://127.0.0.1:9/api/v1/agent-runs/{RUN}/",
+        "ORCHESTRATOR_TOKEN": "t",
+    }
+
+    async def listed(client: Client) -> Any:
+        return [tool.name for tool in (await client.list_tools()).tools]
+
+    assert on_stdio(environment, listed, "--tools", "get_job,report_blocker") == ["get_job", "report_blocker"]
+
+
+def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
+    code = (
+        "import sys, orchestrator.mcp.__main__, orchestrator.mcp.http; "
+        "print(sorted({'django', 'celery', 'redis', 'psycopg'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "told"),
+    [
+        ({}, [], "ORCHESTRATOR_URL and ORCHESTRATOR_TOKEN must be set"),
+        ({"ORCHESTRATOR_URL": "https://host"}, [], "ORCHESTRATOR_TOKEN must be set"),
+        ({"ORCHESTRATOR_URL": "ftp://host", "ORCHESTRATOR_TOKEN": "t"}, [], "must be an address"),
+        ({"ORCHESTRATOR_TOKEN": "t"}, ["--http", "0"], "ORCHESTRATOR_URL must be set"),
+        (
+            {"ORCHESTRATOR_URL": f"https://host/api/v1/agent-runs/{RUN}/"},
+            ["--http", "0"],
+            "callback URL of one run",
+        ),
+        ({"ORCHESTRATOR_URL": "https://host"}, ["--http", "0", "--host", "0.0.0.0"], "--allow-host"),
+    ],
+)
+def test_what_is_missing_is_told_on_standard_error_and_nothing_else(
+    environment: dict[str, str], options: list[str], told: str
+) -> None:
+    done = run(environment, *options)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_files_of_the_folder_that_it_is_started_in_are_not_run(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator").mkdir()
+    for name in ("mcp.py", "orchestrator/__init__.py", "json.py"):
+        (tmp_path / name).write_text("raise SystemExit('hostile code')")
+
+    done = run({}, cwd=tmp_path)
+
+    assert "must be set" in done.stderr
+
+
+def test_it_serves_over_http_until_it_is_told_to_end(site: str, token_of: Callable[..., str]) -> None:
+    environment = {"PATH": os.environ["PATH"], "ORCHESTRATOR_URL": site, "ORCHESTRATOR_TOKEN": token_of()}
+    process = subprocess.Popen(
+        [sys.executable, *MODULE, "--http", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("mcp: ").strip()
+
+        without = httpx2.post(address, json={}, timeout=30)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+
+    assert (address.startswith("http://127.0.0.1:"), without.status_code) == (True, 401)
+    assert "not used with --http" in errors
+
+
+def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
+    site: str,
+    at_work: Callable[..., tuple[Any, Asker]],
+    engine: Engine,
+    acme: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    activity_id, agent = at_work()
+    monkeypatch.setattr(serving, "BEAT_SECONDS", 0.05)
+
+    def beats() -> int:
+        return int(engine.runs(acme, activity_id)[-1].beats)
+
+    async def thinking() -> None:
+        async with anyio.create_task_group() as tasks:
+            heart = serving._Heart(tasks.start_soon)
+            of_agent = serving.server(lambda _: agent.access, instructions="", on_progress=heart.begin)
+            async with Client(of_agent) as client:
+                await client.call_tool("report_progress", {"message": "Thinking"})
+                deadline = time.monotonic() + 20
+                while await asyncio.to_thread(elsewhere, beats) < 4:
+                    assert time.monotonic() < deadline
+                await client.call_tool("complete", {"content": "# Bees"})
+                # The end of the run ends the beating: only then is the group left.
+
+    asyncio.run(thinking())
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "host", "https://", "https://user:secret@host", "https://host/?a=1", "https://host/#a", "https://host:0", "https://ho\nst",
+        "https://host:99999", "https://[::1",
+    ],
+)  # fmt: skip
+def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> None:
+    with pytest.raises(Unusable) as caught:
+        from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "orc_secret"})
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\nX-Evil: 1", "ä", "x" * 9_000])
+def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
+    with pytest.raises(Unusable):
+        from_environment({"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": token})
+
+
+@pytest.mark.parametrize(
+    "address", ["https://host", "https://host/", "https://host/api/v1", "https://host/api/v1/"]
+)
+def test_the_address_may_have_the_path_of_the_api(address: str) -> None:
+    found = from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "t"})
+
+    assert found == access.Access("https://host/api/v1/", "t")
+    assert "t'" not in repr(found)
+
+
+def test_of_a_runs_token_and_a_persons_the_one_that_opens_less_is_used() -> None:
+    callback = f"https://host/api/v1/agent-runs/{RUN}/"
+    both = {
+        "ORCHESTRATOR_URL": "https://host",
+        "ORCHESTRATOR_TOKEN": "person",
+        "ORCHESTRATOR_CALLBACK_URL": callback,
+    }
+
+    found = from_environment({**both, "ORCHESTRATOR_CALLBACK_TOKEN": "run"})
+
+    assert found == access.Access(callback, "run", of_run=True)

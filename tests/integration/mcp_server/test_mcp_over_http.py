@@ -1,0 +1,205 @@
+"""Over HTTP every client brings a token of its own, and neither pages in a browser nor the server's own environment open anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
+
+from orchestrator.mcp import http
+from orchestrator.mcp.http import Place
+from tenants import tokens
+from tenants.context import tenant_scope
+from tenants.models import ApiToken, Tenant
+from tests.engine import Engine
+from tests.integration.mcp_server.assistants import Asker, asked, text_of
+from tests.questions import Questions
+
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+MISCALLED = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 7}}
+HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+@pytest.fixture
+def address(site: str) -> Iterator[str]:
+    """Where the MCP server answers, in a thread of the test's process."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    served = uvicorn.Server(
+        uvicorn.Config(http.application(site, Place("127.0.0.1", port)), log_level="warning", lifespan="on")
+    )
+    thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not served.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}/mcp"
+    served.should_exit = True
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def call(address: str, headers: dict[str, str], tool: str, /, **arguments: Any) -> CallToolResult:
+    """A call of the SDK's own client with these headers."""
+
+    async def called() -> Any:
+        async with httpx2.AsyncClient(headers=headers) as client:
+            transport = streamable_http_client(address, http_client=client)
+            return await asked(transport, lambda connected: connected.call_tool(tool, arguments))
+
+    found: CallToolResult = asyncio.run(called())
+    return found
+
+
+def bearer(token: str, **more: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}", **more}
+
+
+def post(address: str, **headers: str) -> httpx2.Response:
+    return httpx2.post(address, json=LIST, headers={**HEADERS, **headers}, timeout=30)
+
+
+def test_each_client_sees_what_its_own_token_opens(
+    address: str, token_of: Callable[..., str], questions: Questions, other_tenant: Tenant
+) -> None:
+    gate = questions.gate()
+
+    mine = call(address, bearer(token_of()), "inbox")
+    theirs = call(address, bearer(token_of("admin", other_tenant)), "inbox")
+
+    assert [row["id"] for row in mine.structured_content["results"]] == [str(gate.pk)]
+    assert theirs.structured_content["results"] == []
+
+
+def test_a_decision_is_shown_and_confirmed_over_http(
+    address: str, token_of: Callable[..., str], questions: Questions
+) -> None:
+    gate, anna, ben = questions.gate(), bearer(token_of("reviewer")), bearer(token_of("reviewer"))
+    wanted = {"id": str(gate.pk), "decision": "approve"}
+    shown = call(address, anna, "show_decision", **wanted).structured_content
+
+    stolen = call(address, ben, "confirm_decision", **wanted, confirmation=shown["confirmation"])
+    made = call(address, anna, "confirm_decision", **wanted, confirmation=shown["confirmation"])
+
+    assert stolen.structured_content["error"]["code"] == "not_confirmed"
+    assert made.structured_content["status"] == "approved", text_of(made)
+
+
+def test_an_agent_names_its_run_and_gets_its_tools(
+    address: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, acme: Tenant
+) -> None:
+    activity_id, _ = at_work()
+    request = engine.agent.calls[-1]
+    headers = bearer(request.callback.token, **{http.RUN_ID: str(request.run_id)})
+
+    done = call(address, headers, "complete", content="# Bees")
+
+    assert not done.is_error, text_of(done)
+    assert engine.status(acme, activity_id) == "done"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Basic YW5uOnNlY3JldA=="},
+        {"Authorization": "Bearer orc_" + 43 * "x"},
+        {"Authorization": "Bearer orc_x", "X-Execution-Id": "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90"},
+        {"Authorization": "Bearer orc_x", "X-Execution-Id": "../../usage"},
+    ],
+    ids=["none", "empty", "basic", "wrong", "wrong for a run", "no run"],
+)
+def test_without_a_good_token_not_even_the_tools_are_told(
+    address: str,
+    tenant: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+    token_of: Callable[..., str],
+    headers: dict[str, str],
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_TOKEN", token_of())
+
+    answer = post(address, **headers)
+
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer error="invalid_token"')
+    assert "orc_x" not in answer.text
+
+
+def test_a_run_and_a_person_do_not_take_one_anothers_place(
+    address: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, token_of: Callable[..., str]
+) -> None:
+    at_work()
+    request = engine.agent.calls[-1]
+
+    as_person = post(address, **bearer(request.callback.token))
+    as_run = post(address, **bearer(token_of()), **{http.RUN_ID: str(request.run_id)})
+
+    assert (as_person.status_code, as_run.status_code) == (401, 401)
+
+
+def test_a_token_that_is_revoked_opens_nothing_any_more(
+    address: str, token_of: Callable[..., str], tenant: Tenant
+) -> None:
+    secret = token_of()
+    before = call(address, bearer(secret), "inbox")
+    with tenant_scope(tenant.pk):
+        tokens.revoke(ApiToken.objects.get())
+
+    after = call(address, bearer(secret), "inbox")
+
+    assert (before.is_error, after.is_error) == (False, True)
+    assert after.structured_content["error"]["status"] == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:80"}, 421),
+        ({"Host": "127.0.0.1:1"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Content-Type": "text/plain"}, 400),
+    ],
+    ids=["rebound", "rebound with a port", "another port", "page", "file", "page of this machine", "form"],
+)
+def test_pages_in_a_browser_cannot_use_the_server(
+    address: str, token_of: Callable[..., str], headers: dict[str, str], status: int
+) -> None:
+    assert post(address, **bearer(token_of()), **headers).status_code == status
+
+
+def test_a_body_that_is_too_large_is_refused(address: str, token_of: Callable[..., str]) -> None:
+    headers = {**HEADERS, **bearer(token_of()), "Content-Length": str(http.api.MOST_BYTES + 1)}
+
+    with httpx2.Client() as client:
+        answer = client.post(
+            address, content=b"{}" + b" " * (http.api.MOST_BYTES - 1), headers=headers, timeout=30
+        )
+
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 50_000, json.dumps(MISCALLED).encode()]
+)
+def test_hostile_messages_are_answered_and_the_server_goes_on(
+    address: str, token_of: Callable[..., str], body: bytes
+) -> None:
+    headers = {**HEADERS, **bearer(token_of())}
+
+    answer = httpx2.post(address, content=body, headers=headers, timeout=30)
+
+    assert 200 <= answer.status_code < 500
+    assert post(address, **headers).status_code == 200
