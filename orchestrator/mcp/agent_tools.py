@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agents.contracts import LINE_KINDS
 from agents.tools import DEFINITIONS, ToolDefinition
 from orchestrator.mcp.api import Answer, Api
 from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole
@@ -14,7 +15,6 @@ INSTRUCTIONS = (
     "People decide; you ask."
 )
 
-LINE_KINDS = ("text", "tool_call", "tool_result", "note")
 _USAGE = takes(
     (),
     input_tokens=whole("Tokens read, in the whole run so far.", 0, 10**12),

@@ -89,7 +89,10 @@ def test_what_an_agent_logs_is_read_by_people(
     run = engine.runs(acme, activity_id)[-1]
     read = api().get(f"/api/v1/activities/{activity_id}/runs/{run.pk}/log/").json()
     assert kept["accepted"] == 2
-    assert [(line["kind"], line["text"]) for line in read["results"]] == [("text", "Counting."), ("note", "Two.")]
+    assert [(line["kind"], line["text"]) for line in read["results"]] == [
+        ("text", "Counting."),
+        ("note", "Two."),
+    ]
 
 
 def test_an_agent_fails_for_good(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
