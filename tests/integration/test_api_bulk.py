@@ -266,14 +266,14 @@ def test_a_job_that_breaks_keeps_no_other_from_its_turn(
 ) -> None:
     engine.submit(tenant, count=2)
     broken, other = begun(client, "cancel", 2), begun(client, "cancel", 2)
-    together = bulk_jobs.deeds.together
+    together = bulk_jobs.apply_to_all
 
     def breaking(job: BulkJob, found: Any) -> Any:
         if str(job.pk) == broken["id"]:
             raise LookupError("a mistake of ours")
         return together(job, found)
 
-    monkeypatch.setattr(bulk_jobs.deeds, "together", breaking)
+    monkeypatch.setattr(bulk_jobs, "apply_to_all", breaking)
     bulk_jobs.work()
 
     assert client.get(other["link"]).json()["status"] == "completed"

@@ -288,7 +288,7 @@ def test_a_purge_that_dies_half_way_is_finished_by_another(
     populate(engine, tenant, CANARY)
     purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
     with monkeypatch.context() as broken:
-        broken.setattr(erasure.redis_traces, "forget", _fail)
+        broken.setattr(erasure.redis_keys, "forget", _fail)
         with pytest.raises(OSError, match="disk"):
             command(*purge)
     assert rows_with(CANARY) == set()

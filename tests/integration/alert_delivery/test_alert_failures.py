@@ -224,7 +224,7 @@ def test_a_mistake_of_ours_holds_up_no_other_alert(
     def broken(message: Any) -> Any:
         return {"text": {1, 2}} if message.title == "breaks" else payload(message)
 
-    monkeypatch.setattr(backends, "payload", broken)
+    monkeypatch.setattr(backends, "slack_payload", broken)
 
     deliver_waiting("slack")
 

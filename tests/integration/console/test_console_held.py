@@ -287,7 +287,7 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
     gate, other = asked.gate(name="Broken"), asked.gate(name="Fine")
     for item in (gate, other):
         approved(ann, item)
-    perform = inbox_undo.decisions.perform
+    perform = inbox_undo.actions.perform
 
     def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
         done = perform(principal, item_id, shown, answer)
@@ -295,7 +295,7 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
             raise LookupError("a secret detail")
         return done
 
-    monkeypatch.setattr(inbox_undo.decisions, "perform", broken)
+    monkeypatch.setattr(inbox_undo.actions, "perform", broken)
 
     assert inbox_undo.give_due(later()) == 2
 

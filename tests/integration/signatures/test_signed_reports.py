@@ -232,7 +232,7 @@ def test_while_redis_is_away_signed_reports_are_taken_and_the_database_knows_the
     def away(*arguments: Any) -> str:
         raise redis.ConnectionError("away")
 
-    monkeypatch.setattr(reports, "first_of", away)
+    monkeypatch.setattr(reports, "first_report_with", away)
     raw = orjson.dumps(OUTPUT)
     headers = agent.headers(raw)
 
