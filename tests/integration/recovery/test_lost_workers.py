@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.db.models.functions import Now
 
 from activities import leases, relay
@@ -170,6 +171,22 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
     done = engine.get(acme, killed_run.activity_id)
     assert after_one_look == "in_progress"
     assert (done.status, done.stalls, done.attempts) == ("done", 1, 1)
+
+
+def test_a_run_that_its_thread_gave_up_for_an_outage_is_handed_back_and_is_no_stall(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    with pytest.raises(OperationalError), engine.lease.holding(killed_run.pk):
+        raise OperationalError("server closed the connection unexpectedly")
+
+    for _ in range(2):
+        activity_worker.hand_back_unattended(engine.lease)
+    relay.flush()
+    engine.drain()
+
+    done = engine.get(acme, killed_run.activity_id)
+    assert (done.status, done.stalls, done.attempts) == ("done", 0, 1)
+    assert engine.lease.cut_off == set()
 
 
 def test_a_run_that_hangs_in_a_living_worker_ends_after_its_time(
