@@ -75,6 +75,14 @@ def default_timeout(platform: SchedulerSettings) -> int:
     return platform.timeout_seconds or int(settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
 
 
+def in_force(platform: SchedulerSettings) -> dict[str, int]:
+    """By path of the setting, what holds for a role that says nothing, of those that the defaults of all work go before while unset."""
+    return {
+        "http_client.timeout": default_timeout(platform) * 1000,
+        "http_client.retry_config.max_retries": platform.retry.get("max_attempts", DEFAULT_ATTEMPTS) - 1,
+    }
+
+
 def known_roles() -> frozenset[str]:
     """All roles of the registry that are not switched off."""
     now = time.monotonic()

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import scheduler_settings
+from agents import configuration, scheduler_settings
 from agents.models import PlatformConfig
 from agents.scheduler_settings import BACKOFFS, CHANNELS
 from tenants.api.documentation import IF_MATCH, operation
@@ -18,7 +18,7 @@ from tenants.api.views import TenantView
 from tenants.models import Role
 
 #: Members of the answer that are no settings: what was read can be put back.
-SHOWN_ONLY = ("own", "version", "updated_at", "updated_by")
+SHOWN_ONLY = ("own", "in_force", "version", "updated_at", "updated_by")
 
 
 class RetryConfigSerializer(serializers.Serializer[Any]):
@@ -64,9 +64,13 @@ class SchedulerSettingsSerializer(serializers.Serializer[Any]):
 
 
 class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
-    """What is in force. `own` names what was set; all else are defaults."""
+    """The settings. `own` names what was set; all else are defaults, but for what `in_force` says otherwise."""
 
     own = serializers.ListField(child=serializers.CharField())
+    in_force = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="By path, what holds for agents that say nothing themselves while it is not set: the defaults of all work go before.",
+    )
     version = serializers.IntegerField(
         help_text="Raised by every change; the ETag. 0 while nothing was ever set."
     )
@@ -107,10 +111,11 @@ class SchedulerSettingsView(Versioned, TenantView):  # type: ignore[misc]  # `re
 
 
 def _shown(row: PlatformConfig) -> dict[str, Any]:
-    in_force = scheduler_settings.settings_of(row.value)
+    found = scheduler_settings.settings_of(row.value)
     return {
-        **scheduler_settings.nested(in_force),
-        "own": [key.path for key in scheduler_settings.KEYS if key.attribute in in_force.explicit],
+        **scheduler_settings.nested(found),
+        "own": [key.path for key in scheduler_settings.KEYS if key.attribute in found.explicit],
+        "in_force": configuration.in_force(found),
         "version": row.version,
         "updated_at": row.updated_at if row.version else None,
         "updated_by": row.updated_by,

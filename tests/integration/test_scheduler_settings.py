@@ -226,7 +226,14 @@ def test_a_platform_admin_reads_and_replaces_the_settings(api: Any) -> None:
 
     put = admin.put(PLACE, SPECIFIED, HTTP_IF_MATCH=before["ETag"])
 
-    assert before.json() == {**OURS, "own": [], "version": 0, "updated_at": None, "updated_by": ""}
+    unset = {"http_client.timeout": 660_000, "http_client.retry_config.max_retries": 2}
+    assert before.json() == {
+        **OURS, "own": [], "in_force": unset, "version": 0, "updated_at": None, "updated_by": "",
+    }  # fmt: skip
+    assert put.json()["in_force"] == {
+        "http_client.timeout": 300_000,
+        "http_client.retry_config.max_retries": 3,
+    }
     assert put.status_code == 200, put.content
     assert {name: put.json()[name] for name in OURS} == OURS
     assert len(put.json()["own"]) == 15
