@@ -7,9 +7,11 @@ for an option.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tenants import tracing
 #: Of the worker's own environment. Its other variables hold the passwords of databases and keys of other agents.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
+_CALLBACK = ("ORCHESTRATOR_CALLBACK_URL", "ORCHESTRATOR_CALLBACK_TOKEN")
 _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+=-]{0,199}")
 
 
@@ -35,7 +38,7 @@ def command_of(
 ) -> Command:
     """Writes the files that the arguments name into the folder `files`. Raises `ConfigurationError`, `SessionInvalid`."""
     program = program_of(chosen)
-    values = _values(request, files, work, repository)
+    values = {**_values(request, files, work, repository), **(_offered(files) if chosen.mcp else {})}
     arguments = list(_filled(chosen, values))
     return Command(
         arguments=[program, *arguments[1:]],
@@ -106,7 +109,32 @@ def _values(request: AgentRequest, files: Path, work: Path, repository: str | No
         "role": request.agent_role,
         "run_id": str(request.run_id),
         "activity_id": str(request.activity_id),
+        "mcp_config": None,
+        "mcp_toml": None,
     }
+
+
+def _offered(files: Path) -> dict[str, str]:
+    """How the program starts the MCP server of its run. The token stands in the program's environment alone: here is the variable's name.
+
+    Isolated (`-I`), so that no file of a working copy is run as a module; and without the tools that end a run, which the program's own end
+    does.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigurationError(
+            "The option mcp needs the SDK on this worker: pip install orchestrator[mcp]."
+        )
+    arguments = ["-I", "-m", "orchestrator.mcp", "--no-end"]
+    server = {
+        "type": "stdio", "command": sys.executable, "args": arguments, "env": {name: f"${{{name}}}" for name in _CALLBACK},
+    }  # fmt: skip
+    config = orjson.dumps({"mcpServers": {"orchestrator": server}})
+    # What JSON writes of texts and lists of texts is TOML as well.
+    told = ", ".join(
+        f"{name}={orjson.dumps(value).decode()}"
+        for name, value in (("command", sys.executable), ("args", arguments), ("env_vars", _CALLBACK))
+    )
+    return {"mcp_config": str(_written(files / "mcp.json", config)), "mcp_toml": f"{{{told}}}"}
 
 
 def _written(path: Path, content: bytes) -> Path:

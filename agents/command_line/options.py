@@ -14,7 +14,10 @@ from agents.exceptions import ConfigurationError
 
 FORMATS = ("text", "json", "stream-json")
 PLACEHOLDERS = frozenset(
-    {"prompt_file", "job_file", "session_id", "model", "max_turns", "skills_dir", "work_dir", "repository", "role", "run_id", "activity_id"}
+    {
+        "prompt_file", "job_file", "session_id", "model", "max_turns", "skills_dir", "work_dir", "repository", "role", "run_id",
+        "activity_id", "mcp_config", "mcp_toml",
+    }
 )  # fmt: skip
 #: What these kinds of end mean is that more of the same would end alike.
 HOPELESS = ("error_max_turns", "error_max_budget_usd", "error_max_structured_output_retries")
@@ -59,6 +62,7 @@ class Options:
     repositories: Mapping[str, str] = field(default_factory=dict)
     base: str = "HEAD"
     exclusive: bool = True
+    mcp: bool = False  # the orchestrator's tools are offered as an MCP server
 
 
 def read(given: Mapping[str, Any]) -> Options:
@@ -85,6 +89,7 @@ def read(given: Mapping[str, Any]) -> Options:
         repositories=reader.mapping("repositories"),
         base=reader.text("base") or "HEAD",
         exclusive=reader.flag("exclusive", True),
+        mcp=reader.flag("mcp", False),
     )
     if found.prompt == "file" and not any("{prompt_file}" in text for text in _flat(command)):
         raise fault("prompt", "is file, but no argument of the command names {prompt_file}")

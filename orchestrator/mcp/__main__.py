@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from orchestrator.mcp import access
 
 try:
-    from orchestrator.mcp import http
+    from orchestrator.mcp import agent_tools, http
     from orchestrator.mcp.server import serve_stdio
 except ModuleNotFoundError as error:
     if error.name not in ("mcp", "mcp_types"):
@@ -30,6 +30,9 @@ WRONGLY_CALLED = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.no_end:
+        offered = options.tools or [tool.name for tool in agent_tools.TOOLS]
+        options.tools = [name for name in offered if name not in agent_tools.ENDING]
     # Standard output belongs to the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="orchestrator.mcp: %(message)s")
     try:
@@ -92,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
         "--tools", type=lambda text: text.split(","), default=[], metavar="NAME,...",
         help="offer only these tools",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-end",
+        action="store_true",
+        help="for an agent whose own end is that of its run: without complete and fail",
+    )
     return parser
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,28 @@ def test_a_program_that_is_not_installed_is_a_matter_of_configuration(settings: 
 
     assert isinstance(failing(["no-such-program"]), ConfigurationError)
     assert isinstance(failing([str(odd)]), ConfigurationError)
+
+
+def test_a_program_is_told_how_to_start_the_tools_of_its_run_and_not_its_token(tmp_path: Path) -> None:
+    pytest.importorskip("mcp", reason="pip install orchestrator[mcp]")
+    code = """
+        config = open(sys.argv[1]).read()
+        print(json.dumps({"output": {"data": [json.loads(config), sys.argv[2], oct(os.stat(sys.argv[1]).st_mode)[-3:]]}}))
+    """
+    command = [*program(tmp_path, code), "{mcp_config}", "mcp_servers.orchestrator={mcp_toml}"]
+
+    config, argument, mode = run(command, output="json", mcp=True).output.data
+
+    server = config["mcpServers"]["orchestrator"]
+    codex = tomllib.loads(argument)["mcp_servers"]["orchestrator"]
+    assert (server["command"], server["args"]) == (codex["command"], codex["args"])
+    assert server["args"] == ["-I", "-m", "orchestrator.mcp", "--no-end"]
+    assert server["env"] == {name: f"${{{name}}}" for name in codex["env_vars"]}
+    assert TOKEN not in repr((config, argument))
+    assert mode == "600"
+
+
+def test_a_program_is_not_told_of_the_tools_unless_its_operator_says_so(tmp_path: Path) -> None:
+    command = [*program(tmp_path, "print(len(sys.argv))"), ["--mcp-config", "{mcp_config}"]]
+
+    assert run(command).output.content == "1"

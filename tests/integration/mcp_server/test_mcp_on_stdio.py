@@ -93,6 +93,9 @@ def test_only_the_tools_that_are_named_are_offered() -> None:
         return [tool.name for tool in (await client.list_tools()).tools]
 
     assert on_stdio(environment, listed, "--tools", "get_job,report_blocker") == ["get_job", "report_blocker"]
+    without_end = on_stdio(environment, listed, "--no-end")
+    assert "report_blocker" in without_end
+    assert not {"complete", "fail"} & set(without_end)
 
 
 def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
