@@ -337,6 +337,7 @@ def promote(limit: int | None = None) -> int:
     if not ids:
         return 0
     with system_scope():
-        due = list(Activity.objects.filter(pk__in=ids, status="created"))
+        # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
+        due = [each for each in Activity.objects.filter(pk__in=ids) if each.status == Status.CREATED]
     relay.hand_over(Exchange(offers=[Offer.of(activity) for activity in due]))
     return len(due)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -35,7 +36,21 @@ class RunToken:
 
 def issue(token: RunToken) -> Callback:
     """The callback of a run: its address and its token. What the agent reports goes back to what set the run going."""
-    caused_by = request_context.current()
+    return issuing(token)()
+
+
+def issuing(token: RunToken) -> Callable[[], Callback]:
+    """As `issue`, to be signed when somebody wants it; what has set the run going is asked now."""
+    return partial(_signed, token, request_context.current())
+
+
+def address_of(run_id: UUID) -> str:
+    """Where a run is reported about."""
+    base = settings.ORCHESTRATOR_PUBLIC_URL or f"http://127.0.0.1:{settings.PORT}"
+    return f"{base}/api/v1/agent-runs/{run_id}/"
+
+
+def _signed(token: RunToken, caused_by: Mapping[str, Any] | None) -> Callback:
     text = signing.dumps(
         [
             *map(str, (token.tenant_id, token.activity_id, token.run_id)),
@@ -47,8 +62,7 @@ def issue(token: RunToken) -> Callback:
         ],
         salt=_SALT,
     )
-    base = settings.ORCHESTRATOR_PUBLIC_URL or f"http://127.0.0.1:{settings.PORT}"
-    return Callback(url=f"{base}/api/v1/agent-runs/{token.run_id}/", token=text)
+    return Callback(url=address_of(token.run_id), token=text)
 
 
 def read(text: str) -> RunToken | None:

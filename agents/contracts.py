@@ -6,16 +6,45 @@ Both sides may rely on nothing else, so one conformance suite can run against ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
 #: By adapter that waits for batches: the one whose provider's batches they are, and which does the rest at once.
 BATCHES_OF = {"batch": "anthropic"}
+
+
+Value = TypeVar("Value")
+
+
+class WhenRead(Generic[Value]):
+    """A field that may be given as a function without parameters instead: it is called once the field is read, for the first time only.
+
+    For what takes long to make and few read. What was made is kept; two threads that read it at once may both make it.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> WhenRead[Value]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+    def __get__(self, instance: object | None, owner: type) -> WhenRead[Value] | Value:
+        if instance is None:
+            raise AttributeError(self.name)  # as a field without a default
+        value: Any = instance.__dict__[self.name]
+        if callable(value):
+            value = instance.__dict__[self.name] = value()
+        made: Value = value
+        return made
+
+    def __set__(self, instance: object, value: Value | Callable[[], Value]) -> None:
+        instance.__dict__[self.name] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +128,7 @@ class Skills:
     manifest: Sequence[SkillSummary] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class AgentRequest:
     """Everything an agent is told about one run. `idempotency_key` is the same for all attempts of one wake."""
 
@@ -109,9 +138,9 @@ class AgentRequest:
     idempotency_key: str
     agent_role: str
     attempt: int
-    prompt: str
+    prompt: WhenRead[str] = WhenRead()  # a text, for who reads it
     settings: AdapterSettings
-    callback: Callback
+    callback: WhenRead[Callback] = WhenRead()
     timeout_seconds: float
     deadline: datetime
     name: str = ""

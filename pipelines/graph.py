@@ -196,12 +196,17 @@ class Graph:
         dependents = self._dependents[step]
         return not dependents or any(self.policies[each] is UpstreamFailure.FAIL for each in dependents)
 
+    @cached_property
+    def fatal(self) -> tuple[str, ...]:
+        """The steps whose failure fails the run."""
+        return tuple(step for step in self.dependencies if self.fails_run(step))
+
     def outcome(self, states: States) -> RunOutcome:
         """Running until every step has settled; then failed or completed."""
         found = {step: states.get(step, StepState.PENDING) for step in self.dependencies}
         if any(state not in SETTLED for state in found.values()):
             return RunOutcome.RUNNING
-        failed = any(state == StepState.FAILED and self.fails_run(step) for step, state in found.items())
+        failed = any(found[step] == StepState.FAILED for step in self.fatal)
         return RunOutcome.FAILED if failed else RunOutcome.COMPLETED
 
     @cached_property

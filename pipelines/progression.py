@@ -18,14 +18,14 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities.exceptions import TransitionRefused
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
 from pipelines.definition import StepDefinition
-from pipelines.graph import Advance, RunOutcome, StepState
+from pipelines.graph import Advance, StepState
 from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import StepReason
@@ -38,7 +38,9 @@ from . import conditions, inputs, parameters, period_counts, revisions, starting
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent / "sql"
-_SETTLE, _SETTLE_BRANCH = (Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch"))
+_SETTLE, _SETTLE_BRANCH, _STATES, _END_RUN = (
+    Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch", "states", "end_run")
+)
 
 _GOOD = (Status.DONE, Status.APPROVED)
 #: These are about an activity of a step; they are not the step.
@@ -134,12 +136,7 @@ def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
 
 def states_of(run_id: UUID) -> dict[str, str]:
     """The state of each step as the graph shall see it: one that is being decided, or has no room, has no step to wait for any more."""
-    shown = Case(
-        When(reason__in=(StepReason.EVALUATING, StepReason.BACKLOG), then=Value(StepState.ACTIVE)),
-        default=F("status"),
-        output_field=CharField(),
-    )
-    return dict(StepRun.objects.filter(run_id=run_id, branch=0).values_list("step", shown))
+    return {row.step: row.state for row in _STATES.run({"run": run_id})}
 
 
 def go_on(
@@ -288,10 +285,7 @@ def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
     """End a run whose steps have all settled. In the transaction that holds its lock."""
-    failed = plan.graph.outcome(states_of(run_id)) == RunOutcome.FAILED
-    PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id, status="running").update(
-        status="failed" if failed else "completed", failed=failed, finished_at=Now()
-    )
+    _END_RUN.run({"tenant": tenant_id, "run": run_id, "fatal": list(plan.graph.fatal)}, using=APP)
 
 
 def reopen(activity: Any) -> None:

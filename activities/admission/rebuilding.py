@@ -128,11 +128,11 @@ def _restore_waiting(generation: str) -> int:
                 .order_by("pk")
                 .values_list("pk", "activity_id")[:PAGE]
             )
-            activities = list(
-                Activity.objects.filter(
-                    pk__in={activity for _, activity in page}, status="created", assignee_type="agent"
-                )
-            )
+            # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
+            found = Activity.objects.filter(pk__in={activity for _, activity in page})
+            activities = [
+                each for each in found if each.status == "created" and each.assignee_type == "agent"
+            ]
         _restore(
             generation,
             offer=[Offer.of(activity) for activity in activities],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -99,19 +100,26 @@ def fetch(activity: Any, wakes: Iterable[Mapping[str, Any]]) -> Material:
 
 def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
     """The request, with a token of its own. `activity` is a model or a claimed row."""
-    token, wakes, callback = attempt.token, attempt.wakes, run_tokens.issue(attempt.token)
-    known = attempt.knowledge.told(f"{callback.url}skills/", as_files=is_local(attempt.role.adapter))
+    token, wakes = attempt.token, attempt.wakes
+    known = attempt.knowledge.told(
+        f"{run_tokens.address_of(token.run_id)}skills/", as_files=is_local(attempt.role.adapter)
+    )
     # A model is told these in its system text, the same for all runs of the role; twice would cost twice.
     to_model = attempt.role.adapter.adapter in providers.NAMES
+    tell = partial(
+        prompt.build,
+        name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
+        params=activity.params, context=() if to_model else known.context,
+        given=material.input, wakes=[_told(wake, material) for wake in wakes],
+    )  # fmt: skip
+    sign = run_tokens.issuing(token)
+    # Few functions read what they are called with as a text, or report; everybody else does, and before anything else is done.
+    inline = attempt.role.adapter.adapter == "inline"
     return AgentRequest(
         tenant_id=token.tenant_id, activity_id=token.activity_id, run_id=token.run_id, idempotency_key=str(wakes[0]["id"]),
-        agent_role=activity.agent_role, attempt=attempt.number,
-        prompt=prompt.build(
-            name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
-            params=activity.params, context=() if to_model else known.context,
-            given=material.input, wakes=[_told(wake, material) for wake in wakes],
-        ),
-        settings=attempt.role.adapter, callback=callback, timeout_seconds=attempt.timeout_seconds, deadline=attempt.deadline,
+        agent_role=activity.agent_role, attempt=attempt.number, prompt=tell if inline else tell(),
+        settings=attempt.role.adapter, callback=sign if inline else sign(),
+        timeout_seconds=attempt.timeout_seconds, deadline=attempt.deadline,
         name=activity.name, deliverable_id=activity.deliverable_id, pipeline_step=activity.step, priority=activity.priority,
         params=activity.params, input=material.input, wakes=tuple({"reason": wake["reason"], **wake["payload"]} for wake in wakes),
         wake_reason=wakes[-1]["reason"], wake_context=_latest(wakes), session_id=token.session_id or None,

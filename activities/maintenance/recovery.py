@@ -209,10 +209,22 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
 
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
-    fields = ("id", "tenant_id", "agent_role", "priority", "created_at", "group_key", "group_scope", "files")
-    return list(
-        Activity.objects.filter(pk__in=set(ids), status="created", assignee_type="agent").only(*fields)
+    fields = (
+        "id",
+        "tenant_id",
+        "agent_role",
+        "priority",
+        "created_at",
+        "group_key",
+        "group_scope",
+        "files",
+        "status",
     )
+    # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
+    found = Activity.objects.filter(pk__in=set(ids)).only(*fields)
+    return [
+        activity for activity in found if activity.status == "created" and activity.assignee_type == "agent"
+    ]
 
 
 def expire_stale() -> int:

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 from activities import states
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import FOR_LISTS, TenantOwned, TenantPart
 
 
 class AssigneeType(models.TextChoices):
@@ -171,8 +171,14 @@ class Activity(TenantOwned):
             ),
         )
         indexes = (
-            models.Index(fields=("tenant", "-created_at", "-id"), name="activity_newest"),
-            models.Index(fields=("tenant", "status", "-created_at"), name="activity_by_status"),
+            models.Index(
+                fields=("tenant", "-created_at", "-id"), condition=FOR_LISTS, name="activities_listed"
+            ),
+            models.Index(
+                fields=("tenant", "status", "-created_at"),
+                condition=~models.Q(status=""),  # likewise: for lists, which name the status that they want
+                name="activities_listed_by_status",
+            ),
             models.Index(
                 fields=("pipeline_run_id", "step"),
                 condition=models.Q(pipeline_run_id__isnull=False),

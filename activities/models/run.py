@@ -69,7 +69,9 @@ class ActivityRun(TenantPart):
         )
         indexes = (
             models.Index(
-                fields=("worker_id",), condition=models.Q(status="running"), name="live_runs_of_worker"
+                fields=("worker_id",),
+                condition=models.Q(status="running", worker_id__isnull=False),
+                name="runs_of_worker",
             ),
         )
 
@@ -215,7 +217,10 @@ class Wake(TenantPart):
                 condition=models.Q(state="pending", due_at__isnull=False),
                 name="wakes_due",
             ),
-            models.Index(fields=("id",), condition=models.Q(state="pending"), name="wakes_pending"),
+            # Of those that may go at once, and so of no use to a statement that looks for the pending wakes of one activity.
+            models.Index(
+                fields=("id",), condition=models.Q(state="pending", due_at__isnull=True), name="wakes_ready"
+            ),
             models.Index(fields=("activity", "state"), name="wakes_of_activity"),
         )
 

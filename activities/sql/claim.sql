@@ -28,7 +28,7 @@ WITH waiting AS MATERIALIZED (
            ) END AS session
     FROM waiting
     JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
-    LEFT JOIN activities_outputspool s ON s.id = c.input_ref
+    LEFT JOIN LATERAL (SELECT o.id, o.content, o.data FROM activities_outputspool o WHERE o.id = c.input_ref OFFSET 0) s ON true
     WHERE waiting.reason IS NOT NULL AND NOT waiting.too_early
 ), claimed AS (
     UPDATE activities_activity a

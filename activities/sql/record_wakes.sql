@@ -2,6 +2,7 @@
 -- A new reason to run does not end a reason to wait: while a wake of the activity is put off (until its date, for a retry, a rate, money), what
 -- comes meanwhile is put off until the last of them is due, and goes with them. News for later (cause `later`) puts nothing else off.
 -- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons, payloads (JSON as text), fingerprints, due (may be null)
+-- Plan        the coalesce keeps the index of all delayed wakes, by date, from being read for those of one activity.
 -- Returns     id, activity_id, merged (0: it is new), due_at
 INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
 SELECT w.id, %(tenant)s, w.activity_id, w.reason,
@@ -12,7 +13,7 @@ FROM unnest(%(ids)s::uuid[], %(activities)s::uuid[], %(reasons)s::text[], %(payl
             %(due)s::timestamptz[]) AS w(id, activity_id, reason, payload, fingerprint, due_at)
 LEFT JOIN LATERAL (
     SELECT p.due_at AS until, p.cause FROM activities_wake p
-    WHERE p.activity_id = w.activity_id AND p.state = 'pending' AND p.due_at > now() AND p.cause <> 'later'
+    WHERE p.activity_id = w.activity_id AND p.state = 'pending' AND coalesce(p.due_at > now(), false) AND p.cause <> 'later'
     ORDER BY p.due_at DESC LIMIT 1
 ) held ON true
 ON CONFLICT (activity_id, reason, fingerprint) WHERE state = 'pending' DO UPDATE SET merged = activities_wake.merged + 1

@@ -16,7 +16,7 @@ WITH wanted AS (
            CASE WHEN coalesce(nullif(c.adapter, ''), g.adapter) = 'cli' AND g.options -> 'exclusive' IS DISTINCT FROM 'false'::jsonb
                 THEN g.options ELSE '{}'::jsonb END AS options
     FROM agents_agent g LEFT JOIN agents_agentconfig c ON c.tenant_id = %(tenant)s AND c.role = g.role
-    WHERE g.role IN (SELECT agent_role FROM wanted)
+    WHERE g.role = ANY(ARRAY(SELECT DISTINCT agent_role FROM wanted))
 ), created AS (
     INSERT INTO activities_activity
         (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,

@@ -172,7 +172,10 @@ class AgentConfig(TenantOwned):
     """A tenant's own settings of a role. Every empty field comes from the registry."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
+    # No index of its own: a statement that looks for the row of one tenant and role could be led to read those of all tenants by it.
+    agent = models.ForeignKey(
+        Agent, on_delete=models.CASCADE, related_name="+", db_column="role", db_index=False
+    )
     max_concurrency = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     max_concurrency_per_group = models.PositiveIntegerField(
         null=True,

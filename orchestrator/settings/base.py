@@ -48,6 +48,11 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         f"-c statement_timeout={_statement_seconds * 1000:.0f}",
         # The prepared statements of the hot path touch few rows by key: planning them anew costs more than running them.
         "-c plan_cache_mode=force_generic_plan",
+        # Such a plan is kept as long as its connection. One that was made for an empty table must find its rows by key when the table is
+        # full, so none may read a table from end to end where there is an index (see also `tenants.models.FOR_LISTS`).
+        "-c enable_seqscan=off",
+        # It judges by estimated costs, which the line above makes huge where there is no index; nothing here runs for so long.
+        "-c jit=off",
         # The same from the other side: locks of a client that vanished are free after about 10 s, and what a client no longer waits
         # for is not carried on.
         "-c tcp_keepalives_idle=5",

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import FOR_LISTS, TenantOwned, TenantPart
 
 
 class RunState(models.TextChoices):
@@ -95,7 +95,9 @@ class PipelineRun(TenantOwned):
             ),
         )
         indexes = (
-            models.Index(fields=("tenant", "-started_at", "-id"), name="pipeline_run_newest"),
+            models.Index(
+                fields=("tenant", "-started_at", "-id"), condition=FOR_LISTS, name="pipeline_runs_listed"
+            ),
             models.Index(
                 fields=("tenant", "schedule_id", "-started_at"),
                 condition=models.Q(schedule_id__isnull=False),

@@ -305,7 +305,10 @@ class Migration(migrations.Migration):
         TenantKey("tenants_webhookdelivery", "endpoint_id", "tenants_webhookendpoint"),
         NEVER_CHANGED,
         migrations.RunSQL(
-            (SQL / "record.sql").read_text(encoding="utf-8"),
+            "\n".join(
+                (SQL / f"{name}.sql").read_text(encoding="utf-8")
+                for name in ("events_of_activities", "record")
+            ),
             (SQL / "unrecord.sql").read_text(encoding="utf-8"),
         ),
     ]

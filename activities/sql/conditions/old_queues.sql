@@ -4,7 +4,11 @@
 -- Returns     agent_role, tenant_id
 -- What waits is counted as in standing/queues.sql. Ids begin with their time, so only old wakes are looked at.
 SELECT DISTINCT a.agent_role, a.tenant_id
-FROM activities_wake w
+FROM (
+    SELECT tenant_id, activity_id, cause, created_at FROM activities_wake WHERE state = 'pending' AND due_at IS NULL AND id < %(before)s
+    UNION ALL
+    SELECT tenant_id, activity_id, cause, created_at FROM activities_wake WHERE state = 'pending' AND due_at <= now() AND id < %(before)s
+) w
 JOIN activities_activity a ON a.tenant_id = w.tenant_id AND a.id = w.activity_id AND a.status = 'created' AND a.assignee_type = 'agent'
 JOIN tenants_tenant t ON t.id = a.tenant_id AND t.is_active AND NOT t.paused
 JOIN agents_agent g ON g.role = a.agent_role AND g.enabled AND NOT g.paused
@@ -12,6 +16,6 @@ LEFT JOIN agents_agentconfig c ON c.tenant_id = a.tenant_id AND c.role = a.agent
 CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.created_at, a.not_before) ELSE (
     SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
     FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
-WHERE w.state = 'pending' AND w.id < %(before)s AND (w.due_at IS NULL OR w.due_at <= now()) AND w.cause <> 'budget'
+WHERE w.cause <> 'budget'
   AND coalesce(c.enabled AND NOT c.paused, true) AND s.since < now() - %(target)s * interval '1 second'
 ORDER BY a.agent_role, a.tenant_id

@@ -1,9 +1,10 @@
 -- Trees of activities outside of pipelines that are over, and that nothing which goes on refers to; the oldest first.
 -- Parameters  tenant, before;  ended: statuses that count as over;  most: trees
+-- Plan        the second condition on the tenant is that of the index of lists, which is read in its order.
 -- Returns     family, member: the root and each activity of its tree
 WITH RECURSIVE root AS (
     SELECT r.id FROM activities_activity r
-    WHERE r.tenant_id = %(tenant)s AND r.parent_id IS NULL AND r.pipeline_run_id IS NULL
+    WHERE r.tenant_id = %(tenant)s AND r.tenant_id > '00000000-0000-0000-0000-000000000000' AND r.parent_id IS NULL AND r.pipeline_run_id IS NULL
       AND r.created_at < %(before)s AND r.finished_at < %(before)s AND r.status = ANY(%(ended)s)
       AND NOT EXISTS (
         WITH RECURSIVE below AS (

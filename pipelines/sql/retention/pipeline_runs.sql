@@ -1,9 +1,10 @@
 -- Pipeline runs that are over, with all that was done in them and for them; the oldest first.
 -- Parameters  tenant, before;  ended: statuses of activities that count as over;  most: runs
+-- Plan        the second condition on the tenant is that of the index of lists, which is read in its order.
 -- Returns     family, member: the run and each activity of it; a run without activities has one row without a member
 WITH RECURSIVE over AS (
     SELECT r.id FROM pipelines_pipelinerun r
-    WHERE r.tenant_id = %(tenant)s AND r.status <> 'running' AND r.finished_at < %(before)s
+    WHERE r.tenant_id = %(tenant)s AND r.tenant_id > '00000000-0000-0000-0000-000000000000' AND r.status <> 'running' AND r.finished_at < %(before)s
       AND NOT EXISTS (
         WITH RECURSIVE below AS (
             SELECT a.id FROM activities_activity a WHERE a.tenant_id = %(tenant)s AND a.pipeline_run_id = r.id

@@ -1,0 +1,90 @@
+"""Which rows the hot path reads, counted by PostgreSQL.
+
+A plan is kept as long as its connection, whatever its tables held when it was made. So each statement, trigger and check of a foreign key
+must find its rows by key in any plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from django.db import connections
+
+from activities import relay
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import RetryableAgentError
+from pipelines import versions
+from pipelines.submission import NewRun, start_run
+from tenants.models import Tenant
+from tests.engine import Engine
+
+WAITING = 5_000
+RUNS = 20
+STEPS = [
+    {"id": "first", "agent_role": "dev"},
+    {"id": "each", "agent_role": "dev", "for_each": "params.numbers", "depends_on": ["first"]},
+    {"id": "joined", "agent_role": "dev", "depends_on": ["each"]},
+]
+ACTIVITIES = RUNS * 5  # three branches of the step in the middle
+
+
+def answer(request: AgentRequest) -> AgentResult:
+    """The last step of a run succeeds when it is tried again."""
+    if request.pipeline_step == "joined" and request.attempt == 1:
+        raise RetryableAgentError("Not yet.", code="not_yet")
+    return Completed(Output(content="done"))
+
+
+def analyze() -> None:
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+def rows_read() -> Counter[str]:
+    """How many rows of each table and index were read so far."""
+    relay.flush()
+    for alias in ("default", "system"):
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT pg_stat_force_next_flush()")
+    with connections["owner"].cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, seq_tup_read FROM pg_stat_user_tables"
+            " UNION ALL SELECT relname || '.' || indexrelname, idx_tup_read FROM pg_stat_user_indexes"
+        )
+        return Counter(dict(cursor.fetchall()))
+
+
+def run_pipelines(engine: Engine, tenant: Tenant, count: int) -> None:
+    for _ in range(count):
+        start_run(tenant.pk, "chain", NewRun(params={"numbers": [1, 2, 3]}), actor="test")
+    engine.drain()
+    engine.make_due(tenant)
+    engine.drain()
+
+
+@pytest.mark.parametrize("statistics", ["from before the plans", "newer than the plans"])
+def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
+    engine: Engine, tenant: Tenant, statistics: str
+) -> None:
+    engine.agent.behaviour = answer
+    engine.serve(tenant)
+    engine.serve(tenant, "qa", paused=True)
+    versions.save(tenant.pk, {"key": "chain", "name": "Chain", "steps": STEPS}, actor="test")
+    connections.close_all()
+    analyze()
+    engine.submit(tenant, count=2)
+    run_pipelines(engine, tenant, 1)  # every statement has its plan
+    if statistics == "newer than the plans":
+        analyze()
+
+    before = rows_read()
+    engine.submit(tenant, count=WAITING)
+    submitted = rows_read()
+    run_pipelines(engine, tenant, RUNS)
+    ended = rows_read()
+
+    assert len(engine.agent.calls) == (RUNS + 1) * 6
+    in_bulk, in_steps = submitted - before, ended - submitted
+    assert in_bulk.total() < 6 * WAITING, in_bulk.most_common(5)
+    assert in_steps.total() < 100 * ACTIVITIES, in_steps.most_common(5)
