@@ -209,19 +209,9 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
 
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
-    fields = (
-        "id",
-        "tenant_id",
-        "agent_role",
-        "priority",
-        "created_at",
-        "group_key",
-        "group_scope",
-        "files",
-        "status",
-    )
+    fields = ("tenant_id", "agent_role", "priority", "created_at", "group_key", "group_scope", "files")
     # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
-    found = Activity.objects.filter(pk__in=set(ids)).only(*fields)
+    found = Activity.objects.filter(pk__in=set(ids)).only(*fields, "status", "assignee_type")
     return [
         activity for activity in found if activity.status == "created" and activity.assignee_type == "agent"
     ]

@@ -1,7 +1,7 @@
 """Tenants, who acts for them, and what belongs to them. Import from here; the files are an inner matter."""
 
 from tenants.models.access import ApiToken, Channel, ChannelStatus, IdempotentRequest, Membership, Role
-from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
+from tenants.models.base import FOR_LISTS, Tenant, TenantOwned, TenantPart, TenantQuerySet
 from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
 
 from .audit import AuditEntry, BreakGlass
@@ -25,6 +25,7 @@ from .retention import (
 from .saved_views import SavedView
 
 __all__ = (
+    "FOR_LISTS",
     "ApiToken",
     "AuditEntry",
     "BreakGlass",

@@ -46,6 +46,13 @@ class Tenant(models.Model):
         return self.name or self.slug
 
 
+#: Condition of an index that is there for lists alone: true for every row. PostgreSQL uses such an index only where it can prove the
+#: condition, so for the ORM, which writes the tenant's id into its statements, and never for a prepared statement or the check of a foreign
+#: key. Those have their rows' keys. But while a table is (nearly) empty, reading any index of it seems to cost as much as looking a key
+#: up, and a plan that was made then reads the whole of it when there are a hundred thousand rows.
+FOR_LISTS = models.Q(tenant__gt=UUID(int=0))
+
+
 class TenantQuerySet(models.QuerySet[Any]):
     """Every query of the application names its tenant; row-level security repeats the condition."""
 
