@@ -320,11 +320,12 @@ def offer(activity: Any) -> None:
 # offer loses nothing: the wake is pending and due, so recovery offers it.
 
 
+# An array, since PostgreSQL would join with a subquery as it sees fit.
 _PROMOTE = """
     UPDATE activities_wake SET due_at = NULL
-    WHERE id IN (
+    WHERE id = ANY(ARRAY(
         SELECT id FROM activities_wake WHERE state = 'pending' AND due_at <= now()
-        ORDER BY due_at LIMIT %s FOR UPDATE SKIP LOCKED)
+        ORDER BY due_at LIMIT %s FOR UPDATE SKIP LOCKED))
     RETURNING activity_id
 """
 

@@ -30,7 +30,11 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    run("engine", "benchmarks.scenarios", __doc__ or "")
+    numbers = {
+        "WAITING": "activities that wait in the scenario `rows`",
+        "ENDED": "activities that have ended in the scenario `rows`",
+    }
+    run("engine", "benchmarks.scenarios", __doc__ or "", numbers=numbers)
 
 
 def run(title: str, module: str, description: str, *, numbers: Mapping[str, str] | None = None) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import connections
+from django.db import connections, transaction
 
-from activities import relay
+from activities import relay, transitions
 from activities.admission import Exchange, exchange, rebuilding
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, WorkerProcess
@@ -23,11 +23,15 @@ from benchmarks.baseline import handwritten
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
+from tenants.money import calendar
 
 Figures = dict[str, float]
 ROLE = "qa"
+# Of the scenario `rows`; options of the command change them.
+WAITING = 100_000
+ENDED = 1_000_000
 _PREPARED: set[Path] = set()
 
 
@@ -341,6 +345,120 @@ def _admission_milliseconds(tenants: list[UUID], rounds: int = 500) -> float:
     return (time.perf_counter() - began) * 1000 / rounds
 
 
+_WAITING_COPIES = """
+CREATE TEMPORARY TABLE made ON COMMIT DROP AS SELECT uuidv7() AS id FROM generate_series(1, %(count)s);
+INSERT INTO activities_activity
+SELECT (jsonb_populate_record(a, jsonb_build_object('id', made.id))).* FROM activities_activity a, made WHERE a.id = %(pattern)s;
+INSERT INTO activities_wake
+SELECT (jsonb_populate_record(w, jsonb_build_object('id', uuidv7(), 'activity_id', made.id))).* FROM activities_wake w, made
+WHERE w.activity_id = %(pattern)s;
+"""
+_ENDED_COPIES = (
+    _WAITING_COPIES
+    + """
+INSERT INTO activities_activityrun
+SELECT (jsonb_populate_record(r, jsonb_build_object('id', uuidv7(), 'activity_id', made.id))).* FROM activities_activityrun r, made
+WHERE r.activity_id = %(pattern)s;
+INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+SELECT e.tenant_id, made.id, e.seq, e.verb, e.source, e.target, e.actor, e.run_id, e.detail, e.at FROM activities_activityevent e, made
+WHERE e.activity_id = %(pattern)s;
+"""
+)
+_OF_ACTIVITIES = (
+    "activities_activityevent", "activities_activityrun", "activities_wake", "activities_outputspool", "tenants_freshevent",
+    "tenants_usageentry", "activities_activity",
+)  # fmt: skip
+
+
+def rows(folder: Path, scale: float) -> Figures:
+    """Claim and finish, each with its commit, on empty tables, with many waiting, and with many that have ended besides.
+
+    One connection keeps its plans all the time, as a worker's does; then once more with the statistics of the full tables.
+    """
+    tenant = _tenant(f"rows-{uuid4().hex[:8]}")
+    _analyze()
+    _claim_and_finish(tenant, 50)
+    figures: Figures = {}
+    states: list[tuple[str, str, int]] = [
+        ("waiting", _WAITING_COPIES, int(WAITING * scale)),
+        ("ended", _ENDED_COPIES, int(ENDED * scale)),
+    ]
+    empty = _claim_and_finish(tenant, 300)
+    figures |= {f"{move}, empty ms": found for move, found in empty.items()}
+    for name, copies, count in states:
+        _copy(tenant, copies, count, ended=name == "ended")
+        for statistics_of in ("old", "new"):
+            if statistics_of == "new":
+                _analyze()
+            found = _claim_and_finish(tenant, 300)
+            figures |= {
+                f"{move}, {count:,} {name}, {statistics_of} statistics, relative to empty": found[move]
+                / empty[move]
+                for move in found
+            }
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        for table in _OF_ACTIVITIES:
+            cursor.execute(f"DELETE FROM {table} WHERE tenant_id = %s", [tenant.pk])
+        cursor.execute("RESET session_replication_role")
+        cursor.execute(f"VACUUM {', '.join(_OF_ACTIVITIES)}")
+    return figures
+
+
+def _analyze() -> None:
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+def _copy(tenant: Tenant, copies: str, count: int, *, ended: bool) -> None:
+    """So many like one activity that waits, or has ended."""
+    (pattern,) = _unoffered(tenant, 1)
+    if ended:
+        _finish(tenant, pattern, *_claim(tenant, pattern))
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(copies, {"count": count, "pattern": pattern})
+
+
+def _unoffered(tenant: Tenant, count: int) -> list[UUID]:
+    """New activities of which admission does not know."""
+    items = [NewActivity(name="work", agent_role=ROLE) for _ in range(count)]
+    with relay.collecting(), tenant_scope(tenant.pk):
+        return [item.id for item in submit(items, actor="bench", bounded=False)]
+
+
+def _claim_and_finish(tenant: Tenant, count: int) -> Figures:
+    """Milliseconds in the middle."""
+    claims, ends = [], []
+    for activity in _unoffered(tenant, count):
+        began = time.perf_counter()
+        run, fence = _claim(tenant, activity)
+        claimed = time.perf_counter()
+        _finish(tenant, activity, run, fence)
+        claims.append(claimed - began)
+        ends.append(time.perf_counter() - claimed)
+    return {"claim": statistics.median(claims) * 1000, "finish": statistics.median(ends) * 1000}
+
+
+def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
+    run = uuid4()
+    with tenant_scope(tenant.pk):
+        claimed = transitions.claim(
+            tenant_id=tenant.pk, activity_id=activity, role=ROLE, run_id=run, grant=run.hex, worker_id=run, timeout_seconds=600,
+            version="", day=calendar.today(),
+        )  # fmt: skip
+    assert claimed is not None
+    return run, claimed.fence
+
+
+def _finish(tenant: Tenant, activity: UUID, run: UUID, fence: int) -> None:
+    with tenant_scope(tenant.pk):
+        transitions.finish(
+            tenant_id=tenant.pk, activity_id=activity, run_id=run, fence=fence, needs_approval=False, actor="worker",
+            content="x" * 1000, data=None, content_type="text/plain",
+        )  # fmt: skip
+
+
 def killed(folder: Path, scale: float) -> Figures:
     """200 runs under way, all workers killed with SIGKILL, others started: until all runs have ended."""
     tenant, count = _tenant(f"killed-{uuid4().hex[:8]}", agent="fifty_milliseconds"), int(200 * scale)
@@ -392,6 +510,7 @@ ALL: dict[str, Callable[[Path, float], Figures]] = {
     "for_each": for_each,
     "keyed": keyed,
     "backlog": backlog,
+    "rows": rows,
     "killed": killed,
     "idle": idle,
 }

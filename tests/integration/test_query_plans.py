@@ -16,6 +16,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
+from tenants.events import numbering
 from tenants.models import Tenant
 from tests.engine import Engine
 
@@ -75,6 +76,7 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     analyze()
     engine.submit(tenant, count=2)
     run_pipelines(engine, tenant, 1)  # every statement has its plan
+    numbering.number_all()
     if statistics == "newer than the plans":
         analyze()
 
@@ -83,8 +85,12 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     submitted = rows_read()
     run_pipelines(engine, tenant, RUNS)
     ended = rows_read()
+    numbered = numbering.number_all(within=60)
+    over = rows_read()
 
     assert len(engine.agent.calls) == (RUNS + 1) * 6
-    in_bulk, in_steps = submitted - before, ended - submitted
+    in_bulk, in_steps, in_upkeep = submitted - before, ended - submitted, over - ended
     assert in_bulk.total() < 6 * WAITING, in_bulk.most_common(5)
     assert in_steps.total() < 100 * ACTIVITIES, in_steps.most_common(5)
+    assert numbered > WAITING
+    assert in_upkeep.total() < 10 * numbered, in_upkeep.most_common(5)

@@ -7,7 +7,8 @@
 -- Plan        each event looks up its activity, the event before it and its run by their keys.
 WITH fresh AS MATERIALIZED (
     SELECT e.activity_id, e.seq, e.verb, e.source, e.target, e.at, a.not_before, a.assignee_type, coalesce(a.agent_role, '') AS role
-    FROM activities_activityevent e JOIN activities_activity a ON a.id = e.activity_id
+    FROM activities_activityevent e
+    CROSS JOIN LATERAL (SELECT not_before, assignee_type, agent_role FROM activities_activity WHERE id = e.activity_id OFFSET 0) a
     WHERE e.id > %(after)s AND e.id <= %(until)s
 ), ended AS MATERIALIZED (
     SELECT f.role, f.verb, r.status, r.attempt, extract(epoch FROM f.at - r.started_at)::float AS seconds
@@ -23,7 +24,8 @@ WITH fresh AS MATERIALIZED (
     UNION ALL
     SELECT 'wait', f.role, '', greatest(0, extract(epoch FROM f.at - greatest(
                b.at, (b.detail ->> 'due_at')::timestamptz, CASE WHEN b.verb = 'submit' THEN f.not_before END))::float), %(durations)s::float[]
-    FROM fresh f JOIN activities_activityevent b ON b.activity_id = f.activity_id AND b.seq = f.seq - 1
+    FROM fresh f
+    CROSS JOIN LATERAL (SELECT verb, at, detail FROM activities_activityevent WHERE activity_id = f.activity_id AND seq = f.seq - 1 OFFSET 0) b
     WHERE f.verb = 'claim'
     UNION ALL
     SELECT 'run', role, status, greatest(0, seconds), %(durations)s::float[] FROM ended
