@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
 
     # Beside work that goes on: no table is locked while its index is made. What was made of it before a failure is not made again.
     atomic = False
-    dependencies = [("activities", "0022_outages"), ("tenants", "0013_events_by_key")]
+    dependencies = [("activities", "0023_last_heartbeat"), ("tenants", "0013_events_by_key")]
 
     operations = [
         AddIndexConcurrently(
