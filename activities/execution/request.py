@@ -5,7 +5,8 @@ Built in one way, whether a worker calls the agent or an agent asks for its job 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -18,11 +19,14 @@ from activities.run_tokens import RunToken
 from agents import skills
 from agents.configuration import RoleSettings
 from agents.contracts import AgentRequest
+from agents.exceptions import PermanentAgentError
 from agents.governor import providers
 from agents.skill_files import is_local
 from agents.skills import Knowledge
 
 from . import prompt
+
+logger = logging.getLogger(__name__)
 
 #: References in a wake's payload, and under which name its prompt finds the output.
 _REFERENCES = {"rejection_ref": "rejected_output", "subtask_output_ref": "subtask_output"}
@@ -117,7 +121,7 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
     inline = attempt.role.adapter.adapter == "inline"
     return AgentRequest(
         tenant_id=token.tenant_id, activity_id=token.activity_id, run_id=token.run_id, idempotency_key=str(wakes[0]["id"]),
-        agent_role=activity.agent_role, attempt=attempt.number, prompt=tell if inline else tell(),
+        agent_role=activity.agent_role, attempt=attempt.number, prompt=partial(_in_the_call, tell) if inline else tell(),
         settings=attempt.role.adapter, callback=sign if inline else sign(),
         timeout_seconds=attempt.timeout_seconds, deadline=attempt.deadline,
         name=activity.name, deliverable_id=activity.deliverable_id, pipeline_step=activity.step, priority=activity.priority,
@@ -126,6 +130,15 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
         max_turns=(activity.agent_options or {}).get("max_turns"),
         instructions=attempt.role.instructions, skills=known,
     )  # fmt: skip
+
+
+def _in_the_call(tell: Callable[[], str]) -> str:
+    """The prompt, made while its agent is called: a mistake of ours is not the agent's, and trying again would only repeat it."""
+    try:
+        return tell()
+    except Exception as error:
+        logger.exception("Prompt could not be made", extra={"action": "prompt_broke"})
+        raise PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error") from error
 
 
 def _told(wake: Mapping[str, Any], material: Material) -> dict[str, Any]:

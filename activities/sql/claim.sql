@@ -10,12 +10,13 @@
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
 --             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
 -- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
---             make the planner read all pending wakes.
+--             make the planner read all pending wakes; and in a query of their own (OFFSET 0), or it may read all there are, in the order
+--             in which their reasons are wanted.
 WITH waiting AS MATERIALIZED (
     SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
            coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
            bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
-    FROM activities_wake w WHERE w.activity_id = %(activity)s AND w.state = 'pending'
+    FROM (SELECT * FROM activities_wake p WHERE p.activity_id = %(activity)s AND p.state = 'pending' OFFSET 0) w
 ), facts AS MATERIALIZED (
     -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
     SELECT waiting.reason,

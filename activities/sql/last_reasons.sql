@@ -18,7 +18,8 @@ WITH asked AS (
 ), newest AS (
     SELECT w.id, w.activity_id, w.reason, w.payload, w.fingerprint
     FROM asked CROSS JOIN LATERAL (
-        SELECT * FROM activities_wake o WHERE o.tenant_id = %(tenant)s AND o.activity_id = asked.activity_id ORDER BY o.id DESC LIMIT 1
+        SELECT * FROM (SELECT * FROM activities_wake WHERE tenant_id = %(tenant)s AND activity_id = asked.activity_id OFFSET 0) o
+        ORDER BY o.id DESC LIMIT 1
     ) w
     WHERE NOT EXISTS (SELECT FROM unheard WHERE unheard.activity_id = asked.activity_id)
 ), found AS (

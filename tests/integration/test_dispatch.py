@@ -256,6 +256,7 @@ def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_op
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("activities.execution.prompt.build", lambda **everything: 1 / 0)
+    engine.agent.behaviour = lambda request: Completed(Output(content=request.prompt))
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
