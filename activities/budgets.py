@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Least, Now
 from psycopg.types.json import Jsonb
 
 from activities import activity_tree
 from activities.alerts import raise_alert
 from activities.exceptions import OutOfBudget, plain
-from activities.models import ActivityRun, Wake
+from activities.models import Activity, ActivityRun, Wake
 from activities.models.alert import AlertKind
 from activities.run_tokens import RunToken
 from activities.states import Status
@@ -311,7 +311,11 @@ def _let_go(tenant_id: UUID, activity_ids: list[UUID]) -> int:
         wakes = Wake.objects.for_tenant(tenant_id).filter(
             activity_id__in=activity_ids, state="pending", cause=CAUSE, due_at=NEVER
         )
-        woken = wakes.update(due_at=Now())
+        # A date that was set meanwhile holds, and is no wait for money any more.
+        dated = Activity.objects.filter(pk=OuterRef("activity_id"), not_before__gt=Now())
+        put_off = wakes.filter(Exists(dated))
+        woken = put_off.update(due_at=Subquery(dated.values("not_before")), cause="wake")
+        woken += wakes.update(due_at=Now())
         BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids).delete()
     logger.info("Work released by a budget", extra={"action": "budget_released", "count": woken})
     return len(activity_ids)

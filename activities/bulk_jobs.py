@@ -18,12 +18,11 @@ from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from activities import activity_tree, cancellation, reassignment, relay, states, transitions
+from activities import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 from activities.admission import Exchange
-from activities.admission.exchange import Offer
 from activities.dead_letters import operations
 from activities.exceptions import ActivityError, ActivityNotFound, TransitionRefused
-from activities.models import Activity, ApprovalLink, BulkItem, BulkJob, Wake
+from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.models.decision import LinkState
 from activities.states import Status
@@ -329,31 +328,20 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
 
 
 def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """What waits is offered again at its new place; what is at work goes on."""
+    """What waits moves to its new place; what is at work goes on, and has the priority if it waits again."""
     priority = int(job.arguments["priority"])
     live = [
         activity
         for activity in activity_tree.lock(job.tenant_id, ids).values()
         if activity.status not in states.SETTLED
     ]
-    rows = Activity.objects.for_tenant(job.tenant_id).filter(pk__in=[activity.pk for activity in live])
-    rows.update(priority=priority)
-    waiting = [
-        a
-        for a in live
-        if a.status == Status.CREATED and a.assignee_type == "agent" and a.priority != priority
-    ]
-    due = Wake.objects.for_tenant(job.tenant_id).filter(
-        activity_id__in=[activity.pk for activity in waiting], state="pending", due_at=None
-    )
-    ready = set(due.values_list("activity_id", flat=True))
-    for activity in waiting:
-        activity.priority = priority
-    relay.after_commit(
-        Exchange(
-            withdrawals=[activity.pk for activity in waiting],
-            offers=[Offer.of(activity) for activity in waiting if activity.pk in ready],
-        )
+    running = [activity.pk for activity in live if activity.status in states.RUNNING]
+    Activity.objects.for_tenant(job.tenant_id).filter(pk__in=running).update(priority=priority)
+    rescheduling.reschedule_locked(
+        [activity for activity in live if activity.status not in states.RUNNING],
+        {"priority": priority},
+        actor=job.created_by,
+        detail={"bulk_job": str(job.pk)},
     )
     done = {activity.pk for activity in live}
     return {activity_id: DONE if activity_id in done else _skipped("It has ended.") for activity_id in ids}

@@ -33,6 +33,12 @@ class TransitionRefused(ActivityError):
         self.activity_id, self.verb, self.current = activity_id, verb, current
 
 
+class StillHeld(TransitionRefused):
+    """It waits for what nobody can go past: an answer of people, or other work."""
+
+    code = "still_held"
+
+
 class AlreadyDecided(TransitionRefused):
     """Somebody else decided first. Says who, what and when."""
 

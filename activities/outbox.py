@@ -31,7 +31,7 @@ from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
 from activities.models.dead_letter import BurialReason
 from activities.states import Status, WakeReason, WakeState
-from tenants import request_context, wide_json
+from tenants import clock, request_context, wide_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -214,11 +214,17 @@ def wake_all(
     )
     if moved:
         tenant_id = moved[0].tenant_id
-        recorded = _record(tenant_id, [_Reason.of(one.id, reason, payload) for one in moved], cause="wake")
+        reasons = [_Reason.of(one.id, reason, payload, _later(one.not_before)) for one in moved]
+        recorded = _record(tenant_id, reasons, cause="wake")
         held = _hold(tenant_id, [one.id for one in moved])
         due = {wake.activity_id for wake in recorded if wake.due_at is None} - held
         relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in due]))
     return spent | {one.id for one in moved}
+
+
+def _later(moment: datetime | None) -> datetime | None:
+    """It, if it lies ahead: a date that was set while the activity waited holds when that wait is over."""
+    return moment if moment is not None and moment > clock.now() else None
 
 
 def tell(

@@ -128,6 +128,7 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         deliverable_id=activity.deliverable_id,
         mailbox_id=activity.mailbox_id,
         pipeline_run_id=activity.pipeline_run_id,
+        pipeline_id=activity.pipeline_id,
         step=activity.step,
         branch=activity.branch,
         schedule_id=activity.schedule_id,

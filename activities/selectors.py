@@ -15,6 +15,7 @@ from django.db.models import (
     Case,
     CharField,
     Count,
+    Exists,
     F,
     IntegerField,
     Min,
@@ -42,10 +43,11 @@ from activities.models import (
     WorkerProcess,
 )
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
+from agents.governor import providers
 from agents.models import Agent, AgentConfig
-from tenants import clock
+from tenants import clock, pausing
 from tenants import redis as connections
-from tenants.models import Tenant
+from tenants.models import Pause, PauseKind, Tenant
 
 PATIENCE_SECONDS = 0.25  # for figures from Redis that may as well be missing
 BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
@@ -258,7 +260,9 @@ def live_workers() -> QuerySet[WorkerProcess]:
 
 
 def _paused(tenant_id: UUID, roles: Collection[str]) -> set[str]:
-    if Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id).exists():
+    stopped = Pause.objects.filter(tenant_id=OuterRef("pk"), kind=PauseKind.PROVIDER)
+    tenant = Tenant.objects.annotate(stops_providers=Exists(stopped)).get(pk=tenant_id)
+    if tenant.paused or not tenant.is_active:
         return set(roles)
     off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list(
         "role", flat=True
@@ -266,7 +270,16 @@ def _paused(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     own = AgentConfig.objects.for_tenant(tenant_id).filter(
         Q(paused=True) | Q(enabled=False), agent_id__in=roles
     )
-    return {*off, *own.values_list(F("agent_id"), flat=True)}
+    calling = _of_paused_providers(tenant_id, roles) if tenant.stops_providers else ()
+    return {*off, *own.values_list(F("agent_id"), flat=True), *calling}
+
+
+def _of_paused_providers(tenant_id: UUID, roles: Collection[str]) -> set[str]:
+    paused = {subject for _, subject in pausing.parts_of(tenant_id, PauseKind.PROVIDER)}
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id__in=roles)
+    adapters = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
+    adapters |= {role: adapter for role, adapter in own.values_list("agent_id", "adapter") if adapter}
+    return {role for role, adapter in adapters.items() if providers.name_of(adapter) in paused}
 
 
 def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:

@@ -113,6 +113,13 @@ WAITING = _values([_S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW
 #: Counts as existing for a dedup key.
 LIVE = _values(Status) - SETTLED
 
+#: What people may do to work in these statuses without changing the status. It is an event of its history all the same, from the status
+#: to itself, and raises the version.
+REMARKS: dict[str, frozenset[str]] = {
+    "reschedule": WAITING | {Status.CREATED.value},
+    "run_now": _values([_S.CREATED]),
+}
+
 
 class RunStatus(StrEnum):
     """One attempt of an agent at an activity."""

@@ -51,6 +51,7 @@ class NewActivity:
     link_kind: str | None = None
     deliverable_id: UUID | None = None
     pipeline_run_id: UUID | None = None
+    pipeline_id: UUID | None = None
     step: str | None = None
     branch: int = 0
     round: int = 1
@@ -97,6 +98,7 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
         link_kind=kind,
         deliverable_id=parent.deliverable_id,
         pipeline_run_id=parent.pipeline_run_id,
+        pipeline_id=parent.pipeline_id,
         schedule_id=parent.schedule_id,
         mailbox_id=parent.mailbox_id,
         **fields,
@@ -210,6 +212,8 @@ def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID,
             created[item.id].group_key,
             item.group_scope,
             tuple(item.files),
+            item.pipeline_id,
+            item.schedule_id,
         )
         for item in items
         if item.agent_role and not (item.not_before and item.not_before > now)

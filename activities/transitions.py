@@ -21,6 +21,7 @@ from activities import states
 from activities.exceptions import ActivityNotFound, RunSuperseded, TransitionRefused
 from activities.models import Activity
 from activities.signals import activity_settled
+from tenants import wide_json
 from tenants.context import APP, current_tenant
 from tenants.sql import Statement
 
@@ -86,8 +87,7 @@ def apply_many(
 def _moved(
     activity_ids: Sequence[UUID], verb: str, *, actor: str, detail: Mapping[str, Any] | None, run_id: UUID | None, changes: dict[str, Any]
 ) -> list[Moved]:  # fmt: skip
-    if unknown := changes.keys() - _COLUMNS:
-        raise TypeError(f"not columns of an activity: {sorted(unknown)}")
+    _refuse_unknown(changes)
     step = states.TRANSITIONS[verb]
     if step.target in states.SETTLED:
         changes.setdefault("finished_at", NOW)
@@ -100,7 +100,7 @@ def _moved(
         "detail": Jsonb(dict(detail or {})),
         "run": run_id,
     }
-    return _move(tuple(sorted(changes.items(), key=itemgetter(0)))).run(
+    return Statement(name="move", text=_MOVE.replace("{changes}", _assignments(changes))).run(
         parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()},
         using=APP,
     )
@@ -121,13 +121,17 @@ def _adapted(value: Any) -> Any:
     return Jsonb(value) if isinstance(value, dict | list) else None if value is NOW else value
 
 
-def _move(changes: tuple[tuple[str, Any], ...]) -> Statement:
-    """The statement of a move with these columns. Their names come from the model, their values travel as parameters."""
-    assignments = "".join(
+def _refuse_unknown(changes: Mapping[str, Any]) -> None:
+    if unknown := changes.keys() - _COLUMNS:
+        raise TypeError(f"not columns of an activity: {sorted(unknown)}")
+
+
+def _assignments(changes: Mapping[str, Any]) -> str:
+    """Of these columns. Their names come from the model, their values travel as parameters."""
+    return "".join(
         f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s")
-        for name, value in changes
+        for name, value in sorted(changes.items(), key=itemgetter(0))
     )
-    return Statement(name="move", text=_MOVE.replace("{changes}", assignments))
 
 
 _MOVE = """
@@ -142,6 +146,51 @@ WITH before AS (
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved
+)
+SELECT * FROM moved
+"""
+
+
+def remark(
+    details: Mapping[UUID, Mapping[str, Any]], verb: str, *, actor: str, **changes: Any
+) -> list[Moved]:
+    """Set `changes` (columns of Activity) of work that keeps its status, with an event each; `details` has what these say, by activity.
+
+    Those that are in another status than `states.REMARKS` allows are left out. Must run inside `tenant_scope`.
+    """
+    _refuse_unknown(changes)
+    if not details:
+        return []
+    statement = Statement(name="remark", text=_REMARK.replace("{changes}", _assignments(changes)))
+    return statement.run(
+        {
+            "tenant": _tenant(),
+            "activities": list(details),
+            "details": [wide_json.dumps(dict(detail), default=str).decode() for detail in details.values()],
+            "verb": verb,
+            "statuses": sorted(states.REMARKS[verb]),
+            "actor": actor,
+            **{f"to_{name}": _adapted(value) for name, value in changes.items()},
+        },
+        using=APP,
+    )
+
+
+_REMARK = """
+WITH told AS (
+    SELECT * FROM unnest(%(activities)s::uuid[], %(details)s::text[]) AS t(id, detail)
+), before AS (
+    SELECT id FROM activities_activity
+    WHERE tenant_id = %(tenant)s AND id = ANY(%(activities)s) AND status = ANY(%(statuses)s)
+    ORDER BY id FOR UPDATE
+), moved AS (
+    UPDATE activities_activity a SET version = a.version + 1{changes}
+    FROM before WHERE a.tenant_id = %(tenant)s AND a.id = before.id AND a.id = ANY(%(activities)s)
+    RETURNING a.*
+), event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT m.tenant_id, m.id, m.version, %(verb)s, m.status, m.status, %(actor)s, NULL, told.detail::jsonb, clock_timestamp()
+    FROM moved m JOIN told ON told.id = m.id
 )
 SELECT * FROM moved
 """

@@ -7,23 +7,24 @@ which knows the slot that is missing. A Redis that does not answer makes the ans
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import redis
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Subquery
 
 from activities.exceptions import ActivityNotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.provider_batches import items
 from activities.states import LinkKind, Status, WakeState
+from agents.governor import providers
 from agents.models import Agent, AgentConfig
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import tenant_scope
-from tenants.models import BudgetWait, Tenant
+from tenants.models import BudgetWait, PauseKind, Tenant
 from tenants.money import calendar
 from tenants.ttl_cache import Remembered
 
@@ -107,12 +108,12 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     ready = [activity for activity in activities if _may_start(activity)]
     # What has not moved since its submission still has the one wake of it, which the activity itself tells.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
-    pauses, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
+    paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
     held = _held_back(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     parked = items.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _known(activity, delays, pauses, awaited, held, waits) or Waiting("queued", QUEUED)
+        activity.pk: _known(activity, delays, paused, awaited, held, waits) or Waiting("queued", QUEUED)
         for activity in activities
     } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
 
@@ -142,7 +143,7 @@ def _may_start(activity: Activity) -> bool:
 def _known(
     activity: Activity,
     delays: Mapping[UUID, Wake],
-    pauses: Mapping[str, str],
+    paused: _Pauses,
     awaited: Mapping[UUID, Sequence[Activity]],
     held: Mapping[UUID, Mapping[str, Any]],
     waits: Mapping[UUID, BudgetWait],
@@ -168,7 +169,7 @@ def _known(
         return _without_money(wait)
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
         return _delayed(activity, delay.due_at, delay.cause, held.get(activity.pk))
-    if (who := pauses.get(activity.agent_role or "")) is not None:
+    if (who := paused.holder(activity)) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
 
@@ -290,36 +291,71 @@ def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
     }
 
 
-_recent: Remembered[dict[str, str]] = Remembered(seconds=1.0, entries=10_000)
+@dataclass(frozen=True, slots=True)
+class _Pauses:
+    """Who has paused what of a tenant; what is switched off counts as paused. `firm` are those that nobody of the tenant goes past."""
+
+    of_roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    firm: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by kind and subject
+
+    def holder(self, activity: Activity) -> str | None:
+        role = activity.agent_role or ""
+        if (firm := self.firm.get(role)) is not None:
+            return firm
+        if activity.run_now_at is not None:
+            return None
+        origins = (
+            (PauseKind.PIPELINE, activity.pipeline_id),
+            (PauseKind.SCHEDULE, activity.schedule_id),
+        )
+        named = (self.named.get((kind, str(subject))) for kind, subject in origins if subject is not None)
+        return next((who for who in (*self.of_roles.get(role, ()), *named) if who), None)
 
 
-def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> dict[str, str]:
+_recent: Remembered[_Pauses] = Remembered(seconds=1.0, entries=10_000)
+
+
+def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> _Pauses:
     key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
     known = _recent.recall(key)
     return known if known is not None else _recent.keep(key, _pauses(tenant_id, activities))
 
 
-def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> dict[str, str]:
-    """Who paused the roles of these activities, by role; what is switched off counts as paused."""
+def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
     roles = {activity.agent_role for activity in activities if _may_start(activity)}
     if not roles:
-        return {}
-    tenant_off = Tenant.objects.filter(Q(paused=True) | Q(is_active=False), pk=tenant_id)
-    own_off = AgentConfig.objects.for_tenant(tenant_id).filter(
-        Q(paused=True) | Q(enabled=False), agent_id=OuterRef("role")
-    )
+        return _Pauses()
+    tenant = Tenant.objects.filter(pk=tenant_id)
+    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role"))
     rows = Agent.objects.filter(role__in=roles).annotate(
-        tenant_off=Exists(tenant_off), own_off=Exists(own_off)
+        tenant_off=Exists(tenant.filter(is_active=False)),
+        tenant_paused=Exists(tenant.filter(paused=True)),
+        own_off=Exists(own.filter(enabled=False)),
+        own_paused=Exists(own.filter(paused=True)),
+        own_adapter=Subquery(own.values("adapter")[:1]),
     )
-    paused: dict[str, str] = {}
-    for agent in rows.only("role", "paused", "enabled"):
+    named = {key: f"The {pause.kind} {pause.name}" for key, pause in pausing.parts_of(tenant_id).items()}
+    of_roles: dict[str, Sequence[str]] = {}
+    firm: dict[str, str] = {}
+    for agent in rows.only("role", "paused", "enabled", "adapter"):
         if agent.tenant_off:
-            paused[agent.role] = "The tenant"
+            firm[agent.role] = "The tenant"
         elif agent.paused or not agent.enabled:
-            paused[agent.role] = f"The role {agent.role} for all tenants"
+            firm[agent.role] = f"The role {agent.role} for all tenants"
         elif agent.own_off:
-            paused[agent.role] = f"The role {agent.role}"
-    return paused
+            firm[agent.role] = f"The role {agent.role}"
+        provider = providers.name_of(agent.own_adapter or agent.adapter) or ""
+        of_roles[agent.role] = [
+            who
+            for who, is_paused in (
+                ("The tenant", agent.tenant_paused),
+                (f"The role {agent.role}", agent.own_paused),
+                (named.get((PauseKind.PROVIDER, provider), ""), True),
+            )
+            if is_paused and who
+        ]
+    return _Pauses(of_roles, firm, named)
 
 
 def _asked(activity: Activity) -> Waiting:
@@ -403,6 +439,8 @@ def _capped(scope: str, position: int, standing: Mapping[str, Any], role: str) -
         "group": f"{'all roles' if group_role == '*' else role} in the group {group}",
         "tenant": "this tenant",
         "role": f"{role} over all tenants",
+        "pipeline": "its pipeline",
+        "schedule": "its schedule",
         "global": "all roles together",
     }.get(kind, role)
     if cap <= 0:

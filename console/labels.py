@@ -54,6 +54,8 @@ _VERBS = {
     "reject_gate": "sent back",
     "retry": "tried again",
     "cancel": "withdrew",
+    "reschedule": "rescheduled",
+    "run_now": "had it run past pauses",
 }
 #: How an item has ended, or stands.
 _OUTCOMES = {

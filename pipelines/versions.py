@@ -31,6 +31,7 @@ _FROM_TEMPLATE = ("name", "description", "agent_role", "human_role", "timeout_se
 class Compiled:
     """A version ready to be run."""
 
+    pipeline_id: UUID
     definition: PipelineDefinition
     graph: Graph
     position: Mapping[str, int]
@@ -122,11 +123,13 @@ def newest(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion:
 @lru_cache(maxsize=1024)
 def compiled(version_id: UUID) -> Compiled:
     """A version's definition and graph. Versions never change, so this may be kept for ever. Needs an open `tenant_scope`."""
-    data = PipelineVersion.objects.values_list("definition", flat=True).get(pk=version_id)
+    version = PipelineVersion.objects.only("definition", "pipeline_id").get(pk=version_id)
+    data = version.definition
     roles = {step["agent_role"] for step in data["steps"] if step.get("agent_role")}
     templates = {step["template"] for step in data["steps"] if step.get("template")}
     definition = parse(data, known_roles=roles, known_templates=templates)
     return Compiled(
+        version.pipeline_id,
         definition,
         Graph.of(definition),
         position={step.id: index for index, step in enumerate(definition.steps)},

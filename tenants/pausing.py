@@ -1,14 +1,22 @@
-"""Pausing a tenant: nothing new of it starts, in any role, until somebody lets it go on. What runs ends normally.
+"""Pausing a tenant, or a pipeline, a schedule or a model provider of it: nothing new starts until somebody lets it go on. What runs ends
+normally, and what comes meanwhile waits.
 
 In force within two seconds, when the limits of admission are put in force next. Every switch is in the tenant's audit trail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db.models import CharField, Exists, OuterRef, QuerySet
+from django.db.models.functions import Cast
+
 from tenants import audit
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
-from tenants.models import Role, Tenant
+from tenants.models import Pause, PauseKind, Role, Tenant
 from tenants.principals import Principal
 
 
@@ -33,3 +41,40 @@ def switch(who: Principal, *, paused: bool) -> bool:
     if not allowed:
         raise PausingRefused("This needs the role admin; you act as " + who.role.value + ".")
     return True
+
+
+def switch_part(
+    tenant_id: UUID, kind: PauseKind, subject: UUID | str, *, name: str, paused: bool, actor: str
+) -> bool:
+    """Pause a part of the tenant's work, or let it go on; False if it was so before. In the caller's `tenant_scope`."""
+    rows = Pause.objects.for_tenant(tenant_id).filter(kind=kind, subject=str(subject))
+    if not paused:
+        return bool(rows.delete()[0])
+    if rows.exists():
+        return False
+    made = Pause(tenant_id=tenant_id, kind=kind, subject=str(subject), name=name[:200], paused_by=actor[:200])
+    Pause.objects.bulk_create([made], ignore_conflicts=True)  # somebody else may do the same at this moment
+    return True
+
+
+def parts_of(tenant_id: UUID, kind: PauseKind | None = None) -> dict[tuple[str, str], Pause]:
+    """What is paused, by kind and subject. In the caller's `tenant_scope`."""
+    rows = Pause.objects.for_tenant(tenant_id)
+    return {(row.kind, row.subject): row for row in (rows.filter(kind=kind) if kind else rows)}
+
+
+def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> QuerySet[Any]:
+    """Rows of a tenant-owned table whose ids are subjects of this kind, each with `paused`."""
+    pauses = Pause.objects.filter(
+        tenant_id=OuterRef("tenant_id"), kind=kind, subject=Cast(OuterRef("pk"), CharField())
+    )
+    return rows.annotate(paused=Exists(pauses))
+
+
+def scopes_of(pauses: Iterable[Pause]) -> Iterable[str]:
+    """As admission names what they stop; a provider's are those of the roles that lead to it, so they are not among these."""
+    return (
+        f"{pause.kind}:{pause.tenant_id}:{pause.subject}"
+        for pause in pauses
+        if pause.kind != PauseKind.PROVIDER
+    )

@@ -22,9 +22,10 @@ class Waiter:
     group: str
     since: int
     files: str = ""
+    express: int = 0
 
     def scopes(self) -> list[str]:
-        among, _, key = self.group.split("|", 2) if self.group else ("", "", "")
+        among, *_, key = self.group.split("|", 4) if self.group else ("", "")
         group = [f"group:{self.tenant}:{'*' if among == 'tenant' else self.role}:{key}"] if key else []
         return [*group, f"pair:{self.tenant}:{self.role}", f"tenant:{self.tenant}", f"role:{self.role}", "global"]  # fmt: skip
 
@@ -116,10 +117,13 @@ class Reference:
             self.times[key] = float(f"{self.times[key] + seconds / self.weights.get(tenant, 1):.6f}")
 
     def offer(self, waiter: Waiter) -> None:
-        if waiter.id in self.slots and self.slots[waiter.id].started:
-            self.again[waiter.id] = waiter  # its run has ended, and its slot is about to come back
-        if waiter.id in self.waiting or waiter.id in self.slots:
+        if waiter.id in self.slots:
+            if self.slots[waiter.id].started:
+                self.again[waiter.id] = waiter  # its run has ended, and its slot is about to come back
             return
+        if self.waiting.get(waiter.id) == waiter:
+            return
+        self.waiting.pop(waiter.id, None)
         of_band = [other for other in self.waiting.values() if other.band == waiter.band]
         domain = self.domain(waiter.role)
         if all(other.role != waiter.role for other in of_band):

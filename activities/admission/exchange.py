@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -30,6 +30,9 @@ class Offer(NamedTuple):
     group_key: str | None
     group_scope: str = "role"
     files: tuple[str, ...] = ()
+    pipeline_id: UUID | None = None
+    schedule_id: UUID | None = None
+    run_now_at: datetime | None = None
 
     @classmethod
     def of(cls, activity: Any) -> Self:
@@ -43,6 +46,9 @@ class Offer(NamedTuple):
             activity.group_key,
             activity.group_scope,
             tuple(activity.files),
+            activity.pipeline_id,
+            activity.schedule_id,
+            activity.run_now_at,
         )
 
     def arguments(self) -> list[object]:
@@ -54,17 +60,20 @@ class Offer(NamedTuple):
             self.role,
             band,
             score,
-            line_of(self.group_key, self.group_scope, self.files),
+            line_of(self),
             since,
             "\n".join(self.files),
+            int(self.run_now_at.timestamp() * 1000) if self.run_now_at else 0,
         ]
 
 
-def line_of(group_key: str | None, group_scope: str, files: Sequence[str]) -> str:
-    """What sets work apart from other work of its tenant, role and band: those with an equal line are eligible together."""
-    if not group_key and not files:
+def line_of(of: Any) -> str:
+    """What sets work apart from other work of its tenant, role and band: those with an equal line are eligible together. `of` is an offer
+    or a row of Activity."""
+    if not of.group_key and not of.files and not of.pipeline_id and not of.schedule_id:
         return ""
-    return f"{group_scope}|{file_scopes.digest_of(files)}|{group_key or ''}"
+    origin = f"{of.pipeline_id or ''}|{of.schedule_id or ''}"
+    return f"{of.group_scope}|{file_scopes.digest_of(of.files)}|{origin}|{of.group_key or ''}"
 
 
 class Release(NamedTuple):

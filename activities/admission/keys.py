@@ -6,8 +6,9 @@ layout counts as none: after an upgrade that changes what follows, admission is 
 
     epoch         string  of the leader that wrote this generation
     entries       hash    activity -> "since ms|lane"
+    express       zset    activity that goes past the pauses of its tenant, by the ms at which a person said so
     queue:<lane>  zset    activity by score: enqueued ms + 30 s per level of priority
-    lanes         hash    lane -> "", or the scope of its own (its group, its files) at which it is parked
+    lanes         hash    lane -> "", or the scope of its own (its group, its files, where it comes from) at which it is parked
     lanes:<role>:<band>:<tenant>  zset  lane by the score of its first waiter; infinite while it is parked
     parked        set     scopes at which lanes are parked
     parked:<scope>        set   lanes that wait for a slot of this scope
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-LAYOUT = "3"  # of the keys below: raise it with every change that older scripts would misread
+LAYOUT = "4"  # of the keys below: raise it with every change that older scripts would misread
 
 
 def pointer() -> str:

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import orjson
 from django.conf import settings
@@ -17,9 +18,11 @@ from django.conf import settings
 from activities.admission import scripts
 from activities.leases import ALL
 from activities.models import WorkerProcess
+from agents.governor import providers
 from agents.models import Agent, AgentConfig
+from tenants import pausing
 from tenants.context import system_scope
-from tenants.models import Tenant
+from tenants.models import Pause, PauseKind, Tenant
 
 Limits = dict[str, dict[str, Any]]
 NO_LIMIT = "none"
@@ -57,6 +60,7 @@ def current() -> Limits:
         )
         serving = Counter(role for roles, _, _ in workers for role in roles)
         _config_limits(caps, agents, serving)
+        _pauses(caps, agents)
         pools, seats = worker_pools([_behind_doors(*worker) for worker in workers])
     for role, agent in agents.items():
         if limit := agent.starts_per_minute():
@@ -77,6 +81,8 @@ def _tenant_limits(caps: dict[str, int | str]) -> dict[str, int]:
             caps[f"groups:{tenant.pk}:*"] = tenant.max_concurrency_per_group
         if tenant.paused or not tenant.is_active:
             caps[f"tenant:{tenant.id}"] = 0
+            if tenant.is_active:
+                caps[f"past:tenant:{tenant.id}"] = _or_none(tenant.max_concurrency)
         elif tenant.max_concurrency is not None:
             caps[f"tenant:{tenant.id}"] = tenant.max_concurrency
         if tenant.weight != 1:
@@ -98,8 +104,10 @@ def _config_limits(
         "adapter",
     ):
         pair = f"{config.tenant_id}:{config.agent_id}"
-        if config.paused or not config.enabled:
+        if not config.enabled:
             caps[f"pair:{pair}"] = 0
+        elif config.paused:
+            _pause_pair(caps, config.tenant_id, agents.get(config.agent_id), config)
         elif config.max_concurrency is not None:
             caps[f"pair:{pair}"] = config.max_concurrency
         if config.max_concurrency_per_group is not None:
@@ -111,6 +119,39 @@ def _config_limits(
             # It does the role in another way than the others, so it has starts of its own.
             limit = agent.starts_per_minute(config.adapter)
             caps[f"starts:{pair}"] = limit * max(1, serving.get(config.agent_id, 0)) if limit else NO_LIMIT
+
+
+def _pauses(caps: dict[str, int | str], agents: Mapping[str, Agent]) -> None:
+    """What tenants have paused besides roles and themselves. A provider's pause is that of the roles that lead to it."""
+    rows = list(Pause.objects.only("tenant_id", "kind", "subject"))
+    caps |= dict.fromkeys(pausing.scopes_of(rows), 0)
+    stopped = {(row.tenant_id, row.subject) for row in rows if row.kind == PauseKind.PROVIDER}
+    if not stopped:
+        return
+    tenants = {tenant_id for tenant_id, _ in stopped}
+    own = {
+        (each.tenant_id, each.agent_id): each for each in AgentConfig.objects.filter(tenant_id__in=tenants)
+    }
+    for tenant_id, name in stopped:
+        for role, agent in agents.items():
+            config = own.get((tenant_id, role))
+            adapter = (config.adapter if config else "") or agent.adapter
+            if providers.name_of(adapter) == name and (config is None or config.enabled):
+                _pause_pair(caps, tenant_id, agent, config)
+
+
+def _pause_pair(
+    caps: dict[str, int | str], tenant_id: UUID, agent: Agent | None, config: AgentConfig | None
+) -> None:
+    if agent is None:
+        return
+    pair = f"pair:{tenant_id}:{agent.role}"
+    own = config.max_concurrency if config else None
+    caps[pair], caps[f"past:{pair}"] = 0, agent.tenant_concurrency if own is None else own
+
+
+def _or_none(cap: int | None) -> int | str:
+    return NO_LIMIT if cap is None else cap
 
 
 def _behind_doors(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:

@@ -152,7 +152,7 @@ def _held(run: ActivityRun) -> list[object]:
     seated = 0 if run.accepted_at else 1
     return [
         str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority),
-        line_of(activity.group_key, activity.group_scope, activity.files), run.grant, seated, "\n".join(activity.files),
+        line_of(activity), run.grant, seated, "\n".join(activity.files),
     ]  # fmt: skip
 
 

@@ -1,24 +1,29 @@
-"""What operators do with any activity: cancel it, try it again, or hand it to somebody else."""
+"""What operators do with any activity: cancel it, try it again, hand it to somebody else, or have it run sooner or later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import cancellation, reassignment
+from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
 from activities.api.decisions import CHANGE, EmptySerializer
-from activities.api.serializers import link_of
-from activities.exceptions import TransitionRefused
+from activities.api.serializers import ActivitySerializer, link_of
+from activities.exceptions import ActivityNotFound, TransitionRefused
 from activities.models import Activity
+from activities.priorities import SCALES, PriorityField, priority_of
 from activities.schemas import ReassignmentSerializer
-from activities.states import LinkKind
-from tenants.api.documentation import operation
-from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
+from activities.states import BANDS, LinkKind
+from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.etags import Versioned
+from tenants.api.strict import OPTIONAL, Moment, OneOf, StrictSerializer, Text, read
+from tenants.api.views import TenantView
+from tenants.context import tenant_scope
 from tenants.models import Role
 
 
@@ -26,10 +31,54 @@ class ReasonSerializer(StrictSerializer):
     reason = Text(allow_blank=True, max_length=2_000, **OPTIONAL)
 
 
+class ReschedulingSerializer(StrictSerializer):
+    """When work that waits has its turn. What is left out stays; null takes a date away, and makes the priority normal."""
+
+    priority = PriorityField(help_text="1 (urgent) to 20, or the name of a band.", **OPTIONAL)
+    priority_scale = OneOf(
+        choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL
+    )
+    not_before = Moment(help_text="It does not start before.", **OPTIONAL)
+    due_at = Moment(help_text="By when it should be done, or decided.", **OPTIONAL)
+    expires_at = Moment(help_text="It is cancelled if it has not started by then.", **OPTIONAL)
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        faults: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+        for part in (super().to_internal_value, self._priority):
+            try:
+                given |= part(data)
+            except serializers.ValidationError as error:
+                faults = {**dict(error.detail), **faults}  # type: ignore[arg-type]  # a mapping: it has paths
+        if faults:
+            raise serializers.ValidationError(faults)
+        cleared = [name for name in data if data[name] is None and name not in ("priority_scale", *given)]
+        given.pop("priority_scale", None)
+        return {**dict.fromkeys(cleared, None), **given}
+
+    def _priority(self, data: Any) -> dict[str, Any]:
+        """As it is stored; nothing where it is left out, or is no priority at all."""
+        given = data if isinstance(data, Mapping) else {}
+        scale, priority = given.get("priority_scale"), given.get("priority")
+        if scale is not None and priority is None:
+            raise serializers.ValidationError({"priority_scale": ["needs priority"]})
+        if (
+            "priority" not in given
+            or isinstance(priority, bool)
+            or not isinstance(priority, int | str | None)
+        ):
+            return {}
+        if scale not in (None, *SCALES) or (isinstance(priority, str) and priority not in BANDS):
+            return {}
+        return {"priority": priority_of(priority, scale)}
+
+
 class OperationActions:
     """Actions of an `ActivityViewSet`."""
 
-    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("cancel", "retry", "reassign"), Role.OPERATOR)
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("cancel", "retry", "reassign", "partial_update"), Role.OPERATOR
+    )
 
     tenant_id: UUID
     principal: Any
@@ -68,6 +117,21 @@ class OperationActions:
         )  # fmt: skip
         return Response(self.shown(heir), status=201, headers={"Location": link_of(heir.pk)})
 
+    @operation(
+        "Change when an activity has its turn",
+        request=ReschedulingSerializer,
+        answer=ActivitySerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IF_MATCH,),
+    )
+    def partial_update(self, request: Request, pk: UUID) -> Response:
+        """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""
+        wanted = read(ReschedulingSerializer, request.data)
+        changed = rescheduling.reschedule(
+            self.tenant_id, self._unchanged(pk), wanted, actor=self.principal.actor
+        )
+        return Response(self.shown(changed))
+
     def _refuse_gate(self, pk: UUID) -> None:
         # Without its gate, what waits could be neither approved nor rejected any more.
         gate = Activity.objects.for_tenant(self.tenant_id).filter(pk=pk, link_kind=LinkKind.GATE).first()
@@ -75,3 +139,38 @@ class OperationActions:
             raise TransitionRefused(
                 pk, "cancel", gate.status, f"Activity {pk} is the gate of {gate.parent_id}: cancel that one."
             )
+
+
+class RunNowSerializer(StrictSerializer):
+    reason = Text(max_length=2_000, help_text="For the trail: why it may not wait.")
+
+
+class RunNow(Versioned, TenantView):  # type: ignore[misc]  # `request` is the view's
+    # Admission is asked for what still holds it, after the commit.
+    in_one_transaction = False
+    queryset = Activity.objects
+    pagination_class = None
+    scope = "activities"
+    required_role: ClassVar[Role] = Role.OPERATOR
+
+    @operation("Run an activity now, past a pause", request=RunNowSerializer, **CHANGE)
+    def post(self, request: Request, activity_id: UUID) -> Response:
+        """Once: past the pauses of the tenant, the activity's date and the delay of its next attempt. `waiting_for` says what still holds
+        it, such as a budget or a limit; when that is over it starts before all others. 409 for what waits for people or other work
+        (`still_held`), runs or is over, and for a person's work."""
+        reason = read(RunNowSerializer, request.data)["reason"]
+        with tenant_scope(self.tenant_id):
+            seen = activity_tree.lock(self.tenant_id, [activity_id]).get(activity_id)
+            if seen is None:
+                raise ActivityNotFound(f"There is no activity {activity_id}.")
+            self.check_if_match(seen.version)
+            found = rescheduling.run_now(
+                self.tenant_id, activity_id, actor=self.principal.actor, reason=reason
+            )
+        relay.flush(timeout=RELAYED_SECONDS)
+        held_by = wait_reasons.why(self.tenant_id, activity_id)
+        return Response(ActivitySerializer(found, context={"waiting": {found.pk: held_by}}).data)
+
+
+#: For admission to hear of it before it is asked; it hears of it in any case.
+RELAYED_SECONDS = 1.0

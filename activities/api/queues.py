@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from django.db.models import F, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import selectors
-from activities.api.decisions import EmptySerializer
 from activities.leases import ALL, DRAINING
 from activities.models import WorkerProcess
+from agents.api.pausing import Pausable
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
-from tenants.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.documentation import operation
 from tenants.api.serializers import Shown
-from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
-from tenants.models import Role
 
 
 class WaitingByBandSerializer(serializers.Serializer[Any]):
@@ -71,12 +69,6 @@ class QueueSerializer(Shown):
 
     def get_queue(self, queue: selectors.Queue) -> str:
         return queue_of(queue.role)
-
-
-class PausedSerializer(serializers.Serializer[Any]):
-    role = serializers.CharField()
-    queue = serializers.CharField()
-    paused = serializers.BooleanField()
 
 
 class WorkerRunSerializer(Shown):
@@ -154,45 +146,21 @@ class QueueList(TenantViewSet):
         )
 
 
-class QueueViewSet(TenantViewSet):
+class QueueViewSet(Pausable, TenantViewSet):
     """Switches of one queue, for this tenant alone. In force within two seconds; what runs ends normally."""
 
     queryset = AgentConfig.objects
     lookup_field = "role"
     scope = "queues"
-    required_role: ClassVar[dict[str, Role]] = {"pause": Role.OPERATOR, "resume": Role.OPERATOR}
 
-    @operation(
-        "Start nothing new of a role",
-        request=EmptySerializer,
-        answer=PausedSerializer,
-        refusals=(400, 404),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
-    @action(detail=True, methods=["post"])
-    def pause(self, request: Request, role: str) -> Response:
-        return self._switch(role, paused=True)
-
-    @operation(
-        "Go on with a paused role",
-        request=EmptySerializer,
-        answer=PausedSerializer,
-        refusals=(400, 404),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
-    @action(detail=True, methods=["post"])
-    def resume(self, request: Request, role: str) -> Response:
-        return self._switch(role, paused=False)
-
-    def _switch(self, role: str, *, paused: bool) -> Response:
-        read(EmptySerializer, self.request.data)
+    def switch(self, *, paused: bool, role: str) -> Mapping[str, Any]:
         if not Agent.objects.filter(role=role).exists():
             raise NotFound
         own = AgentConfig.objects.for_tenant(self.tenant_id)
         config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
         # The version is the settings' ETag: whoever read them before the pause shall notice it.
         own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)
-        return Response({"role": role, "queue": queue_of(role), "paused": paused})
+        return {"role": role, "queue": queue_of(role)}
 
 
 class WorkerList(TenantViewSet):

@@ -10,6 +10,7 @@ from activities.api.dead_letters import DeadLetterViewSet
 from activities.api.events import Events
 from activities.api.inbox import InboxViewSet
 from activities.api.notification_channels import NotificationChannelViewSet
+from activities.api.operations import RunNow
 from activities.api.subagents import SubagentTranscript, SubagentViewSet
 from activities.api.webhooks import WebhookViewSet
 
@@ -32,6 +33,7 @@ router.register("webhooks", WebhookViewSet, basename="webhook")
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("activities/<uuid:activity_id>/input/", details.ActivityInput.as_view()),
+    path("activities/<uuid:activity_id>/run-now/", RunNow.as_view()),
     path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
     path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view({"get": "list"})),
     path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", details.RunLogLines.as_view()),

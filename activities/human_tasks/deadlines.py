@@ -15,12 +15,13 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from activities import rescheduling
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
 from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
-from activities.states import BANDS, LinkKind, Status
+from activities.states import BANDS, REMARKS, SETTLED, LinkKind, Status
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
@@ -100,7 +101,9 @@ def _pass(due: _Due, now: datetime) -> None:
         deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
             return  # Another process was first; the lock showed us that.
-        if activity.status in _OPEN:
+        if activity.assignee_type == "agent":
+            _agent_is_late(activity, deadline)
+        elif activity.status in _OPEN:
             _HAPPENS[DeadlineKind(deadline.kind)](activity, deadline)
         deadline.happened_at = now
         deadline.save(update_fields=["happened_at"])
@@ -138,6 +141,18 @@ def _time_is_over(activity: Activity, deadline: Deadline) -> None:
             Severity.WARNING,
             activity.human_role,
         )
+
+
+def _agent_is_late(activity: Activity, deadline: Deadline) -> None:
+    """Whatever of an agent's work is not done by its due time goes before other work from now on."""
+    if activity.status in SETTLED:
+        return
+    if activity.status in REMARKS[rescheduling.VERB] and activity.priority > BANDS["urgent"]:
+        rescheduling.reschedule_locked(
+            [activity], {"priority": BANDS["urgent"]}, actor="deadline", detail={"reason": "overdue"}
+        )
+    title = f"Overdue: {activity.name}"
+    _tell(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
 
 
 def _is_decided(activity: Activity) -> bool:

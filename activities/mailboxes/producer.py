@@ -213,9 +213,12 @@ def _let_pass(activity: Activity) -> None:
     for_later = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, run_after__gt=Now()
     )
-    Wake.objects.for_tenant(activity.tenant_id).filter(
+    passed = Wake.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, state=WakeState.PENDING, pk__in=for_later.values("pk"), cause="wake"
-    ).update(cause=outbox.LATER)
+    )
+    if passed.update(cause=outbox.LATER):
+        # Its date was that of the news.
+        Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(not_before=None)
 
 
 def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:

@@ -93,6 +93,11 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
     declared = [
         (verb, source, step.target) for verb, step in states.TRANSITIONS.items() for source in step.sources
     ]
+    declared += [
+        (verb, stays, stays)
+        for verb, within in states.REMARKS.items()
+        for stays in map(states.Status, within)
+    ]
     verbs, sources, targets = zip(("submit", "", states.Status.CREATED), *declared, strict=True)
     asked: dict[str, dict[str, Any]] = {
         "I01": {"running": sorted(states.RUNNING)},

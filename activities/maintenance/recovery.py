@@ -210,8 +210,9 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
     fields = ("tenant_id", "agent_role", "priority", "created_at", "group_key", "group_scope", "files")
+    origin = ("pipeline_id", "schedule_id", "run_now_at")
     # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
-    found = Activity.objects.filter(pk__in=set(ids)).only(*fields, "status", "assignee_type")
+    found = Activity.objects.filter(pk__in=set(ids)).only(*fields, *origin, "status", "assignee_type")
     return [
         activity for activity in found if activity.status == "created" and activity.assignee_type == "agent"
     ]

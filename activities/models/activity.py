@@ -63,6 +63,7 @@ class Activity(TenantOwned):
     # Where it comes from. The keys to pipelines are database constraints made there: this app knows nothing of pipelines.
     deliverable_id = models.UUIDField(null=True, blank=True)
     pipeline_run_id = models.UUIDField(null=True, blank=True)
+    pipeline_id = models.UUIDField(null=True, blank=True, help_text="Of its run: what a pause goes by.")
     step = models.CharField(max_length=63, null=True, blank=True)
     branch = models.IntegerField(default=0)
     round = models.PositiveSmallIntegerField(default=1)
@@ -103,6 +104,12 @@ class Activity(TenantOwned):
         help_text="Paths and globs that nobody else of the tenant may work on at the same time.",
     )
     not_before = models.DateTimeField(null=True, blank=True)
+    run_now_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When a person said that it shall run past the pauses of its tenant. Its next run clears it.",
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     due_at = models.DateTimeField(null=True, blank=True)
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True)

@@ -9,6 +9,7 @@
 --             `session` is the live one of its mailbox or else deliverable, and its role, and whether it fits: only then the run continues it.
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
 --             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
+--             A date that is set at the same moment, after its wakes were read, is seen in the same way.
 -- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
 --             make the planner read all pending wakes; and in a query of their own (OFFSET 0), or it may read all there are, in the order
 --             in which their reasons are wanted.
@@ -19,7 +20,7 @@ WITH waiting AS MATERIALIZED (
     FROM (SELECT * FROM activities_wake p WHERE p.activity_id = %(activity)s AND p.state = 'pending' OFFSET 0) w
 ), facts AS MATERIALIZED (
     -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
-    SELECT waiting.reason,
+    SELECT waiting.reason, c.not_before,
            (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
            s.content, s.data,
            CASE WHEN coalesce(c.mailbox_id, c.deliverable_id) IS NOT NULL THEN (
@@ -35,12 +36,13 @@ WITH waiting AS MATERIALIZED (
     UPDATE activities_activity a
     SET status = CASE WHEN facts.at_hand THEN %(start_target)s ELSE %(claim_target)s END,
         version = a.version + CASE WHEN facts.at_hand THEN 2 ELSE 1 END,
-        fence = a.fence + 1, attempts = a.attempts + 1, assigned_at = clock_timestamp(), wake_reason = facts.reason,
+        fence = a.fence + 1, attempts = a.attempts + 1, assigned_at = clock_timestamp(), wake_reason = facts.reason, run_now_at = NULL,
         started_at = CASE WHEN facts.at_hand THEN clock_timestamp() ELSE a.started_at END
     FROM facts
     WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
       AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
+      AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
       AND NOT EXISTS (SELECT FROM activities_activityrun u WHERE u.activity_id = %(activity)s AND u."grant" = %(grant)s)
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
                a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,

@@ -6,6 +6,7 @@ from agents.api.budgets import BudgetViewSet
 from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
 from agents.api.deployments import DeploymentViewSet
+from agents.api.pausing import ProviderSwitches, TenantSwitches
 from agents.api.platform import SchedulerSettingsView
 from agents.api.providers import ProviderList
 from agents.api.registry import AgentViewSet
@@ -34,6 +35,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("audit/", AuditList.as_view({"get": "list"})),
     path("platform-configs/scheduler/", SchedulerSettingsView.as_view()),
     path("providers/", ProviderList.as_view({"get": "list"})),
+    path("providers/<str:name>/pause/", ProviderSwitches.as_view({"post": "pause"})),
+    path("providers/<str:name>/resume/", ProviderSwitches.as_view({"post": "resume"})),
+    path("tenant/pause/", TenantSwitches.as_view({"post": "pause"})),
+    path("tenant/resume/", TenantSwitches.as_view({"post": "resume"})),
     path("retention/", RetentionView.as_view()),
     *router.urls,
 ]

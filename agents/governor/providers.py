@@ -25,6 +25,8 @@ from agents.governor.profiles import TIERS, Profile
 _KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 #: The adapters that call a provider.
 NAMES = frozenset({*_KEYS, *BATCHES_OF})
+#: What they are called where one of them is paused.
+PROVIDERS = tuple(_KEYS)
 OPENAI_URL = "https://api.openai.com/v1"
 
 #: Headers of the protocol. A credential must not replace them.
@@ -76,6 +78,12 @@ def provider_of(chosen: AdapterSettings) -> Provider:
         key_setting=_KEYS[chosen.adapter], is_default=not chosen.endpoint, headers=headers,
         profile=profile_of(chosen.options.get("provider"), chosen.adapter, place),
     )  # fmt: skip
+
+
+def name_of(adapter: str) -> str | None:
+    """Which of `PROVIDERS` an adapter calls, at once or in batches."""
+    real = BATCHES_OF.get(adapter, adapter)
+    return real if real in _KEYS else None
 
 
 def in_real_time(chosen: AdapterSettings) -> AdapterSettings:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -11,6 +13,7 @@ from rest_framework.response import Response
 
 from activities.api.submissions import GivenInputSerializer
 from activities.priorities import PriorityField, priority_of
+from agents.api.pausing import Pausable
 from pipelines import selectors, versions
 from pipelines.api.errors import AlreadyExists
 from pipelines.api.runs import shown_run
@@ -24,12 +27,13 @@ from pipelines.api.serializers import (
 from pipelines.exceptions import PipelineNotFound
 from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
+from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
 from tenants.api.views import TenantViewSet
-from tenants.models import Role
+from tenants.models import PauseKind, Role
 
 
 class NewRunSerializer(StrictSerializer):
@@ -44,7 +48,7 @@ class NewRunSerializer(StrictSerializer):
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
 
 
-class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class PipelineViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
     queryset = Pipeline.objects
     serializer_class = PipelineSerializer
     filterset_fields = ("enabled",)
@@ -58,6 +62,7 @@ class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         "create": Role.ADMIN,
         "update": Role.ADMIN,
         "runs": Role.OPERATOR,
+        **Pausable.required_role,
     }
 
     @operation("The pipelines", answer=PipelineSerializer(many=True), refusals=(400,))
@@ -126,9 +131,21 @@ class PipelineViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
             shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
         )
 
+    def switch(self, *, paused: bool, key: str) -> Mapping[str, Any]:
+        """Of its runs, those under way and those that begin meanwhile."""
+        pipeline = self.get_queryset().filter(key=key).first()
+        if pipeline is None:
+            raise PipelineNotFound(f"There is no pipeline {key!r}.")
+        self.check_if_match(pipeline.latest)
+        return self.switch_part(PauseKind.PIPELINE, pipeline.pk, key, paused=paused)
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return pausing.with_pauses(super().get_queryset(), PauseKind.PIPELINE)
+
     def _shown(self, key: str) -> Any:
         # Not `get_object`: that would hold an If-Match against the version that was just made.
-        pipeline = Pipeline.objects.for_tenant(self.tenant_id).filter(key=key).first()
+        rows = pausing.with_pauses(Pipeline.objects.for_tenant(self.tenant_id), PauseKind.PIPELINE)
+        pipeline = rows.filter(key=key).first()
         if pipeline is None:
             raise PipelineNotFound(f"There is no pipeline {key!r}.")
         newest = selectors.newest_version(self.tenant_id, pipeline)

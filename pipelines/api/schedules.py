@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -19,6 +20,7 @@ from rest_framework.response import Response
 from activities.api.decisions import EmptySerializer
 from activities.priorities import PriorityField
 from agents.api.configurations import RetrySerializer
+from agents.api.pausing import Pausable
 from pipelines.api.serializers import RUNS
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
@@ -28,6 +30,7 @@ from pipelines.models.schedule_job import JobState
 from pipelines.schedules import editing, preview, sweeps
 from pipelines.schedules.errors import ScheduleNotFound
 from pipelines.schedules.preview import Forecast
+from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
@@ -47,7 +50,7 @@ from tenants.api.strict import (
 )
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
-from tenants.models import Role
+from tenants.models import PauseKind, Role
 
 # Schedules in requests and answers.
 
@@ -117,6 +120,9 @@ class ScheduleSerializer(serializers.Serializer[Any]):
     timeout_seconds = serializers.IntegerField(allow_null=True)
     priority = serializers.IntegerField()
     enabled = serializers.BooleanField()
+    paused = serializers.BooleanField(
+        help_text="It does not fire, and nothing new of it starts, until somebody resumes it."
+    )
     catch_up = CatchUpField()
     overlap = serializers.CharField()
     after_once = serializers.CharField()
@@ -136,6 +142,7 @@ class ScheduleSerializer(serializers.Serializer[Any]):
             "id": instance.pk,
             **editing.members_of(instance),
             **{name: getattr(instance, name) for name in columns},
+            "paused": getattr(instance, "paused", False),  # of one that was just made it is not asked
             "link": f"{SCHEDULES}{instance.pk}/",
         }
 
@@ -310,7 +317,7 @@ class ScheduleFilter(django_filters.FilterSet):
         fields: tuple[str, ...] = ()
 
 
-class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class ScheduleViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer
     filterset_class = ScheduleFilter
@@ -323,10 +330,11 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
     required_role: ClassVar[dict[str, Role]] = {
         **dict.fromkeys(("create", "update", "partial_update", "destroy"), Role.ADMIN),
         "run": Role.OPERATOR,
+        **Pausable.required_role,
     }
 
     def get_queryset(self) -> QuerySet[Any]:
-        return super().get_queryset().select_related("pipeline")
+        return pausing.with_pauses(super().get_queryset().select_related("pipeline"), PauseKind.SCHEDULE)
 
     @operation("The schedules", answer=ScheduleSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
@@ -398,10 +406,15 @@ class ScheduleViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reque
         shown = ExecutionSerializer(sweeps.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
+    def switch(self, *, paused: bool, pk: UUID) -> Mapping[str, Any]:
+        """It does not fire, and nothing new of its executions starts. What passes meanwhile is missed, as in an outage."""
+        found = self.get_object()
+        return {**self.switch_part(PauseKind.SCHEDULE, pk, found.name, paused=paused), "id": pk}
+
     def _changed(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
-        self.get_object()
+        found = self.get_object()
         changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
-        return Response(ScheduleSerializer(changed).data)
+        return Response({**ScheduleSerializer(changed).data, "paused": found.paused})
 
 
 class Preview(TenantView):

@@ -47,6 +47,7 @@ class PipelineSerializer(Shown):
     name = serializers.CharField()
     description = serializers.CharField()
     enabled = serializers.BooleanField()
+    paused = serializers.BooleanField(help_text="Nothing new of its runs starts until somebody resumes it.")
     version = serializers.IntegerField(source="latest", help_text="Number of the newest version; the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()

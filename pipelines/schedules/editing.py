@@ -34,10 +34,10 @@ from pipelines.schedules import beat, schedule_timing
 from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, ScheduleExists, ScheduleNotFound
 from pipelines.timing import CatchUp, Timing
 from pipelines.timing.nominal import CatchUpError
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import current_alias, tenant_scope
 from tenants.identifiers import uuid7
-from tenants.models import Tenant
+from tenants.models import PauseKind, Tenant
 
 # Checking: everything that is wrong with a schedule, each fault by its path, before a row of it is written.
 #
@@ -454,6 +454,9 @@ def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: 
     with tenant_scope(tenant_id):
         schedule = _locked(tenant_id, schedule_id, expected_version)
         beat.forget(schedule)
+        pausing.switch_part(
+            tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
+        )
         _tell("schedule_deleted", schedule, actor)
         schedule.delete()
 

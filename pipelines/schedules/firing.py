@@ -9,7 +9,8 @@ records the times and their executions. So whoever dies before the commit has do
               times that are caught up on, too
     early     the jitter of a time has not passed: it and whatever follows it are left for later
 
-What passes while scheduling is switched off, or while the tenant is paused or inactive, is missed as in an outage. What passes while
+What passes while scheduling is switched off, or while the tenant or the schedule is paused, or the tenant inactive, is missed as in an
+outage. What passes while
 the schedule itself is disabled is not made up for.
 """
 
@@ -36,8 +37,9 @@ from pipelines.models.firing import FiringState
 from pipelines.models.schedule import AfterOnce, Overlap
 from pipelines.schedules import beat, executions, schedule_timing
 from pipelines.timing import Missed, Timing
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import APP, system_scope, tenant_scope
+from tenants.models import PauseKind
 from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ def due(now: datetime | None = None) -> QuerySet[Schedule]:
     rows: QuerySet[Schedule] = Schedule.objects.filter(
         enabled=True, next_run_at__lte=now or Now(), tenant__is_active=True, tenant__paused=False
     )
-    return rows.exclude(Exists(off))
+    return pausing.with_pauses(rows, PauseKind.SCHEDULE).filter(paused=False).exclude(Exists(off))
 
 
 def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> list[tuple[UUID, UUID]]:
@@ -137,8 +139,9 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
         rows = Schedule.objects.for_tenant(tenant_id).filter(
             pk__in=ids, enabled=True, next_run_at__lte=now, tenant__is_active=True, tenant__paused=False
         )
+        active = pausing.with_pauses(rows, PauseKind.SCHEDULE).filter(paused=False)
         # Skipping what is locked, so that several schedulers neither wait for each other nor for whoever edits a schedule.
-        locked = rows.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
+        locked = active.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
         looks = [due_times(schedule, now, earliest) for schedule in locked]
         return record(tenant_id, looks, now) if looks else []
 

@@ -1,7 +1,7 @@
 """Tenants, who acts for them, and what belongs to them. Import from here; the files are an inner matter."""
 
 from tenants.models.access import ApiToken, Channel, ChannelStatus, IdempotentRequest, Membership, Role
-from tenants.models.base import FOR_LISTS, Tenant, TenantOwned, TenantPart, TenantQuerySet
+from tenants.models.base import FOR_LISTS, Pause, PauseKind, Tenant, TenantOwned, TenantPart, TenantQuerySet
 from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
 
 from .audit import AuditEntry, BreakGlass
@@ -43,6 +43,8 @@ __all__ = (
     "IdempotentRequest",
     "Membership",
     "OffReason",
+    "Pause",
+    "PauseKind",
     "Reservation",
     "RetentionPass",
     "RetentionPolicy",

@@ -82,3 +82,28 @@ class TenantPart(TenantOwned):
 
     class Meta:
         abstract = True
+
+
+class PauseKind(models.TextChoices):
+    PIPELINE = "pipeline"
+    PROVIDER = "provider"
+    SCHEDULE = "schedule"
+
+
+class Pause(TenantOwned):
+    """Nothing new of a part of the tenant's work starts. The row is the pause; `tenants.pausing` is its only writer."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=8, choices=PauseKind.choices)
+    subject = models.CharField(
+        max_length=63, help_text="The id of a pipeline or a schedule, or the name of a provider."
+    )
+    name = models.CharField(max_length=200, help_text="What people call it.")
+    paused_by = models.CharField(max_length=200)
+    paused_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "kind", "subject"), name="paused_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

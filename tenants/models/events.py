@@ -169,6 +169,7 @@ MEANINGS: dict[str, str] = {
     "activity.started": "its agent is called, or a person has taken it up",
     "activity.waiting": "it waits for people or for other work; `status` says for what",
     "activity.released": "it is ready to be claimed again: woken, tried again, or given back",
+    "activity.rescheduled": "people have changed its priority or its dates while it waits",
     "activity.completed": "it is done",
     "activity.approved": "its result, or the gate, was approved",
     "activity.rejected": "its result, or the gate, was rejected",

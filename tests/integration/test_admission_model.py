@@ -118,11 +118,20 @@ class Admission(RuleBasedStateMachine):
         released=st.lists(st.integers(0, 9), max_size=4),
         withdrawn=st.lists(st.integers(0, 99), max_size=1),
         overtaking=st.lists(st.integers(0, 9), max_size=2),
+        moved=st.lists(st.tuples(st.integers(0, 99), st.sampled_from([1, 5, 10, 20])), max_size=2),
     )
     def exchange(
-        self, work: list[tuple[Any, ...]], released: list[int], withdrawn: list[int], overtaking: list[int]
+        self,
+        work: list[tuple[Any, ...]],
+        released: list[int],
+        withdrawn: list[int],
+        overtaking: list[int],
+        moved: list[tuple[int, int]],
     ) -> None:
         offers = [self.offers[id] for number in overtaking if (id := self.one_of(list(self.held), number))]
+        for number, priority in moved:
+            if id := self.one_of([*self.offers], number):  # also of what is held, or over
+                offers.append(self.offers[id]._replace(priority=priority))
         for tenant, role, priority, group, age in work:
             self.ids += 1
             since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
@@ -152,7 +161,7 @@ class Admission(RuleBasedStateMachine):
             self.model.release(str(release.activity_id))
         for gone in what.withdrawals:
             self.model.withdraw(str(gone))
-        for offer in what.offers:
+        for offer in {offer.activity_id: offer for offer in what.offers}.values():
             self.model.offer(Waiter(*offer.arguments()))  # type: ignore[arg-type]
         expected = []
         while waiter := self.model.grant():

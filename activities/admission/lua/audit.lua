@@ -25,7 +25,7 @@ for _, id in ipairs(ids) do
     if ARGV[1] == "1" and slot.started == 0 and not has_seats(parts.role) then
         local files = files_of(parts)
         release(id, slot.grant)
-        enqueue(id, parts.tenant, parts.role, parts.band, slot.score, parts.group, slot.since, files)
+        enqueue(id, parts.tenant, parts.role, parts.band, slot.score, parts.group, slot.since, files, 0)
     else
         result[#result + 1] = { id, slot.grant, slot.started > 0 and 1 or 0, now - slot.granted, parts.tenant, parts.role,
             slot.pool ~= "" and 1 or 0 }

@@ -1,12 +1,12 @@
 -- Takes back slots, withdraws and adds waiters, then grants what is next in the one order, all in one step.
 -- KEYS[1]  the pointer
 -- ARGV[1]  JSON {"release": [[id, grant, 1 when nothing was started with it, else 0]...], "withdraw": [id...],
---                "offer": [[id, tenant, role, band, score ms, group, since ms, files]...],
+--                "offer": [[id, tenant, role, band, score ms, line, since ms, files, express ms or 0]...],
 --                "hold": [[tenant, role, 1 even for urgent work or 0, ms, code, holder]...],
 --                "limit": grants at most, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
 --          `start`: so many grants of these roles are started at once, for a worker that goes on by itself.
 -- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing}
--- Twice    Offers and withdrawals are no-ops the second time, and so are releases, which name their grant.
+-- Twice    Offers, unless they have changed, and withdrawals are no-ops the second time, and so are releases, which name their grant.
 
 if not open() then
     return CLOSED
@@ -32,7 +32,7 @@ for _, id in ipairs(request.withdraw) do
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8], item[9])
 end
 reindex()
 
@@ -41,19 +41,25 @@ for _, role in ipairs(request.start_roles) do
     startable[role] = true
 end
 
-look_around()
 local grants = {}
-while #grants < request.limit do
-    local granted = grant_next(request.ageing_ms, request.share)
-    if not granted then
-        break
-    end
+local function give(granted)
     local started = 0
     if to_start > 0 and startable[granted.role] then
         to_start, started = to_start - 1, 1
         start_slot(granted.id, read_slot(granted.id))
     end
     grants[#grants + 1] = { granted.id, granted.tenant, granted.role, granted.grant, started }
+end
+for _, granted in ipairs(grant_express(request.limit)) do
+    give(granted)
+end
+look_around()
+while #grants < request.limit do
+    local granted = grant_next(request.ageing_ms, request.share)
+    if not granted then
+        break
+    end
+    give(granted)
 end
 local ask = ask_again_in()
 if #grants == 0 and not ask then

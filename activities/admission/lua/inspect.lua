@@ -119,7 +119,7 @@ local function before(scope)
             found = found + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
         end
         return found
-    elseif kind == "pair" or kind == "rate" or kind == "hold" then
+    elseif kind == "pipeline" or kind == "schedule" or kind == "pair" or kind == "rate" or kind == "hold" then
         local same, lower = own_before({ parts.role })
         return same + lower
     elseif kind == "tenant" then
@@ -136,8 +136,20 @@ local function before(scope)
 end
 
 local pool = pool_of(parts.role)
-local scope, due = lane_full(lane, parts)
-local full = scope or first_full(scopes_of(parts), parts.tenant, parts.role)
+-- What a person has let go past the pauses of its tenant waits for everything else.
+local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_past_pauses or cap_of
+local function full_of(scopes)
+    for _, each in ipairs(scopes) do
+        local most = cap(each, parts.tenant, parts.role)
+        if most and used_of(each) >= most then
+            return each
+        end
+    end
+    return nil
+end
+local scope, due
+local full = cap == cap_of and full_of(origin_scopes(parts)) or full_of(lane_scopes(parts))
+    or parts.files ~= "" and files_in_the_way(lane, parts) or full_of(scopes_of(parts))
 if not full then
     full, due = late(parts.tenant, parts.role, parts.band)
 end
@@ -154,7 +166,7 @@ local answer = {
 }
 if scope then
     local kind = string.match(scope, "^%a+")
-    answer.cap = not due and cap_of(scope, parts.tenant, parts.role) or nil
+    answer.cap = not due and cap(scope, parts.tenant, parts.role) or nil
     answer.used = used_of(scope)
     answer.due = due and math.max(0, due - now)
     if kind == "files" then

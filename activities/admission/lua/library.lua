@@ -3,7 +3,8 @@
 -- KEYS[1]  the pointer: a string naming the generation that is in force. Missing (a wiped Redis), or naming a generation of another
 --          layout: admission is closed.
 --
--- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, group), in the order of their scores. A
+-- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, line), in the order of their scores. A *line* is
+-- empty, or "role or tenant|digest of files|pipeline|schedule|group": the group and the files that it needs, and where it comes from. A
 -- *place* is a tenant's lanes of one role and band. A *pool* is a set of roles whose workers are the same ones; its *seats* are
 -- what these workers can run at once. A *domain* is what shares one count of virtual time: a pool, or with a global cap everything.
 --
@@ -94,10 +95,10 @@ end
 
 local function lane_parts(lane)
     local p = split(lane, "|", 4)
-    local parts = { tenant = p[1], role = p[2], band = tonumber(p[3]), group = p[4], key = "", files = "" }
+    local parts = { tenant = p[1], role = p[2], band = tonumber(p[3]), group = p[4], key = "", files = "", pipeline = "", schedule = "" }
     if p[4] ~= "" then
-        local g = split(p[4], "|", 3)
-        parts.over_roles, parts.files, parts.key = g[1] == "tenant", g[2], g[3]
+        local g = split(p[4], "|", 5)
+        parts.over_roles, parts.files, parts.pipeline, parts.schedule, parts.key = g[1] == "tenant", g[2], g[3], g[4], g[5]
     end
     return parts
 end
@@ -167,6 +168,17 @@ local function lane_scopes(lane)
     return scopes
 end
 
+-- Scopes of where a lane's work comes from. They have a limit, of 0, only while that is paused, so nobody counts what they use.
+local function origin_scopes(lane)
+    local scopes = {}
+    for _, kind in ipairs({ "pipeline", "schedule" }) do
+        if lane[kind] ~= "" then
+            scopes[#scopes + 1] = kind .. ":" .. lane.tenant .. ":" .. lane[kind]
+        end
+    end
+    return scopes
+end
+
 -- Scopes of a tenant as a whole.
 local function own_scopes(tenant, role)
     return { "pair:" .. tenant .. ":" .. role, "tenant:" .. tenant }
@@ -202,6 +214,15 @@ local function cap_of(scope, tenant, role)
         cap = field("caps", "pair:*:" .. role)
     end
     return cap and assert(tonumber(cap), "a cap that is no number") or nil
+end
+
+-- The cap that holds for work which a person lets go past the pauses of its tenant: what it would be without them.
+local function cap_past_pauses(scope, tenant, role)
+    local cap = field("caps", "past:" .. scope)
+    if cap then
+        return cap ~= "none" and tonumber(cap) or nil
+    end
+    return cap_of(scope, tenant, role)
 end
 
 local function used_of(scope)
@@ -602,7 +623,7 @@ local function files_in_the_way(lane, parts)
             local its = lane_parts(other)
             -- What waits for something else as well holds up nobody.
             if role_has_room(its.role) and not first_full(own_scopes(its.tenant, its.role), its.tenant, its.role)
-                and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
+                and not first_full(origin_scopes(its), its.tenant, its.role) and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
                 return files_scope(parts.tenant, its.files)
             end
         end
@@ -612,7 +633,7 @@ end
 
 -- What keeps this lane, and no other of its role and tenant, from a grant.
 local function lane_full(lane, parts)
-    return first_full(lane_scopes(parts), parts.tenant, parts.role)
+    return first_full(origin_scopes(parts), parts.tenant, parts.role) or first_full(lane_scopes(parts), parts.tenant, parts.role)
         or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
 end
 
@@ -658,37 +679,6 @@ end
 -- Waiting -----------------------------------------------------------------------------------------------------------
 -- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
 
--- Adds a waiter. Nothing happens when it waits already, or holds a slot that nobody has started yet. What holds one that was started is
--- offered because its run has ended: the offer has overtaken the release, and is kept until that comes.
-local function enqueue(id, tenant, role, band, score, group, since, files)
-    if redis.call("HEXISTS", key("entries"), id) == 1 then
-        return
-    end
-    local slot = redis.call("HGET", key("slots"), id)
-    if slot then
-        if split(slot, "|", 3)[2] ~= "0" then
-            redis.call("HSET", key("again"), id, cjson.encode({ tenant, role, band, score, group, since, files }))
-        end
-        return
-    end
-    band = tonumber(band)
-    local lane = lane_name(tenant, role, band, group)
-    redis.call("HSET", key("entries"), id, string.format("%d", since) .. "|" .. lane)
-    if files and files ~= "" then
-        use_files(lane_parts(lane), files)
-    end
-    join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
-    count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
-    redis.call("ZADD", key("queue:" .. lane), score, id)
-    if redis.call("HSETNX", key("lanes"), lane, "") == 1 or redis.call("HGET", key("lanes"), lane) == "" then
-        redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
-    end
-    changed(tenant, role, band)
-    if not places_of(tenant)[role .. "|" .. band] then
-        reindex() -- whoever joins next looks at the places of this tenant
-    end
-end
-
 -- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since, files.
 local function dequeue(id)
     local entry = split(redis.call("HGET", key("entries"), id), "|", 2)
@@ -696,6 +686,7 @@ local function dequeue(id)
     local parts, queue = lane_parts(lane), key("queue:" .. lane)
     local score = tonumber(redis.call("ZSCORE", queue, id))
     redis.call("HDEL", key("entries"), id)
+    redis.call("ZREM", key("express"), id)
     count("waiting", parts.role .. "|" .. parts.band, -1)
     count("backlog", parts.tenant .. "|" .. parts.role .. "|" .. parts.band, -1)
     redis.call("ZREM", queue, id)
@@ -719,6 +710,48 @@ local function dequeue(id)
         disuse_files(parts)
     end
     return { lane = lane, parts = parts, score = score, since = since, files = files }
+end
+
+-- Adds a waiter. Nothing happens when it waits there already, or holds a slot that nobody has started yet; one that waits in another lane
+-- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
+-- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
+local function enqueue(id, tenant, role, band, score, group, since, files, express)
+    local slot = redis.call("HGET", key("slots"), id)
+    if slot then
+        if split(slot, "|", 3)[2] ~= "0" then
+            redis.call("HSET", key("again"), id, cjson.encode({ tenant, role, band, score, group, since, files, express }))
+        end
+        return
+    end
+    band = tonumber(band)
+    local lane = lane_name(tenant, role, band, group)
+    local entry = redis.call("HGET", key("entries"), id)
+    if entry then
+        if split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score) then
+            if express > 0 then
+                redis.call("ZADD", key("express"), express, id)
+            end
+            return
+        end
+        dequeue(id)
+    end
+    if express > 0 then
+        redis.call("ZADD", key("express"), express, id)
+    end
+    redis.call("HSET", key("entries"), id, string.format("%d", since) .. "|" .. lane)
+    if files and files ~= "" then
+        use_files(lane_parts(lane), files)
+    end
+    join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
+    count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
+    redis.call("ZADD", key("queue:" .. lane), score, id)
+    if redis.call("HSETNX", key("lanes"), lane, "") == 1 or redis.call("HGET", key("lanes"), lane) == "" then
+        redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
+    end
+    changed(tenant, role, band)
+    if not places_of(tenant)[role .. "|" .. band] then
+        reindex() -- whoever joins next looks at the places of this tenant
+    end
 end
 
 -- Slots ---------------------------------------------------------------------------------------------------------------
@@ -832,7 +865,7 @@ local function release(id, grant, unused)
     local again = redis.call("HGET", key("again"), id)
     if again then
         redis.call("HDEL", key("again"), id)
-        enqueue(id, unpack(cjson.decode(again), 1, 7))
+        enqueue(id, unpack(cjson.decode(again), 1, 8))
     end
     return true
 end
@@ -989,6 +1022,48 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
+local function take(id, role, tenant)
+    local waiter, pool = dequeue(id), pool_of(role)
+    local grant = generation .. "-" .. redis.call("INCR", key("grants"))
+    hold(id, waiter, pool, grant, 0)
+    take_start(tenant, role, grant)
+    reindex()
+    return { id = id, tenant = tenant, role = role, grant = grant }
+end
+
+-- What a person has let go past the pauses of its tenant goes before everything else, as soon as everything but the pauses has room for it.
+local LOOKED_AT_EXPRESS = 200
+
+local function may_go_past_pauses(lane, parts)
+    local pool = pool_of(parts.role)
+    if not pool or seats_left(pool) <= 0 or role_late(parts.role) or late(parts.tenant, parts.role, parts.band) then
+        return false
+    end
+    for _, scope in ipairs(scopes_of(parts)) do
+        local cap = cap_past_pauses(scope, parts.tenant, parts.role)
+        if cap and used_of(scope) >= cap then
+            return false
+        end
+    end
+    return parts.files == "" or not files_in_the_way(lane, parts)
+end
+
+-- At most so many grants.
+local function grant_express(limit)
+    local granted = {}
+    if limit <= 0 then
+        return granted
+    end
+    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, LOOKED_AT_EXPRESS - 1)) do
+        local lane = split(redis.call("HGET", key("entries"), id), "|", 2)[2]
+        local parts = lane_parts(lane)
+        if #granted < limit and may_go_past_pauses(lane, parts) then
+            granted[#granted + 1] = take(id, parts.role, parts.tenant)
+        end
+    end
+    return granted
+end
+
 local function grant_next(ageing_ms, share)
     local choice, over_all = choose_over_all(ageing_ms, share)
     if not choice then
@@ -997,7 +1072,7 @@ local function grant_next(ageing_ms, share)
     turn_taken(choice)
     turn_taken(over_all)
     local head = choice.next
-    local domain, pool = domain_of(head.role), pool_of(head.role)
+    local domain = domain_of(head.role)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
     if tokens_of(head.tenant, head.role) then
@@ -1005,11 +1080,7 @@ local function grant_next(ageing_ms, share)
         raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
     end
     local id = head.id or redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
-    local waiter = dequeue(id)
-    local grant = generation .. "-" .. redis.call("INCR", key("grants"))
-    hold(id, waiter, pool, grant, 0)
-    take_start(head.tenant, head.role, grant)
-    reindex()
+    local granted = take(id, head.role, head.tenant)
     -- Whatever else changed is this tenant's: only what it stood first in has to be looked at again.
     choices[domain] = nil
     for name, other in pairs(heads) do
@@ -1018,7 +1089,7 @@ local function grant_next(ageing_ms, share)
             choices[domain_of(other.role)] = nil
         end
     end
-    return { id = id, tenant = head.tenant, role = head.role, grant = grant }
+    return granted
 end
 
 -- Time ----------------------------------------------------------------------------------------------------------------

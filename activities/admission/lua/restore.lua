@@ -1,8 +1,8 @@
 -- Writes waiters and held slots as PostgreSQL has them, into a generation under construction or the one in force.
 -- KEYS[1]  the pointer
 -- ARGV[1]  generation; empty for the one in force
--- ARGV[2]  JSON {"hold": [[id, tenant, role, band, group, grant, seated 0 or 1, files]...],
---                "offer": [[id, tenant, role, band, score ms, group, since ms, files]...],
+-- ARGV[2]  JSON {"hold": [[id, tenant, role, band, line, grant, seated 0 or 1, files]...],
+--                "offer": [[id, tenant, role, band, score ms, line, since ms, files, express ms or 0]...],
 --                "starts": [[tenant, role, grant, age ms]...] of late, "tokens": [[tenant, role, tokens]...]}
 -- Returns  1, or -1 when closed
 -- Twice    What is there already stays as it is. Held slots count even beyond a cap: they are in use.
@@ -29,7 +29,7 @@ for _, item in ipairs(request.hold) do
     end
 end
 for _, item in ipairs(request.offer) do
-    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8])
+    enqueue(item[1], item[2], item[3], item[4], item[5], item[6], item[7], item[8], item[9])
 end
 for _, item in ipairs(request.starts) do
     local scope = window_of(item[1], item[2])

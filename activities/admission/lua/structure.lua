@@ -88,6 +88,11 @@ local function wrong_slots()
 end
 
 local function wrong_places()
+    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, -1)) do
+        if redis.call("HEXISTS", key("entries"), id) == 0 then
+            return "express"
+        end
+    end
     local entries = size("HLEN", "entries")
     if sum_of("waiting") ~= entries or sum_of("backlog") ~= entries then
         return "waiting, backlog"

@@ -17,5 +17,7 @@ CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.created_at, a.n
     SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
     FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
 WHERE w.cause <> 'budget'
+  AND NOT EXISTS (
+    SELECT FROM tenants_pause p WHERE p.tenant_id = a.tenant_id AND (p.kind = 'provider' OR p.subject IN (a.pipeline_id::text, a.schedule_id::text)))
   AND coalesce(c.enabled AND NOT c.paused, true) AND s.since < now() - %(target)s * interval '1 second'
 ORDER BY a.agent_role, a.tenant_id

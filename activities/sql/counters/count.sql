@@ -25,7 +25,11 @@ WITH fresh AS MATERIALIZED (
     SELECT 'wait', f.role, '', greatest(0, extract(epoch FROM f.at - greatest(
                b.at, (b.detail ->> 'due_at')::timestamptz, CASE WHEN b.verb = 'submit' THEN f.not_before END))::float), %(durations)s::float[]
     FROM fresh f
-    CROSS JOIN LATERAL (SELECT verb, at, detail FROM activities_activityevent WHERE activity_id = f.activity_id AND seq = f.seq - 1 OFFSET 0) b
+    CROSS JOIN LATERAL (
+        -- The move that made it claimable; what people did to it while it waited is none.
+        SELECT o.verb, o.at, o.detail FROM activities_activityevent o
+        WHERE o.activity_id = f.activity_id AND o.seq < f.seq AND o.source IS DISTINCT FROM o.target ORDER BY o.seq DESC LIMIT 1
+    ) b
     WHERE f.verb = 'claim'
     UNION ALL
     SELECT 'run', role, status, greatest(0, seconds), %(durations)s::float[] FROM ended

@@ -14,6 +14,8 @@ WHERE w.state = 'pending'
     SELECT FROM activities_workerprocess p
     WHERE p.ended_at IS NULL AND a.agent_role = ANY(p.roles)
       AND p.beat_at > clock_timestamp() - %(silence)s * interval '1 second')
+  AND NOT EXISTS (
+    SELECT FROM tenants_pause p WHERE p.tenant_id = a.tenant_id AND (p.kind = 'provider' OR p.subject IN (a.pipeline_id::text, a.schedule_id::text)))
   -- Whatever runs for this tenant or role may be what fills the caps.
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_activity b ON b.id = r.activity_id

@@ -3,6 +3,7 @@
 -- Returns     id of each schedule or execution for which that is not so
 SELECT s.id FROM pipelines_schedule s JOIN tenants_tenant t ON t.id = s.tenant_id AND t.is_active AND NOT t.paused
 WHERE s.enabled AND s.next_run_at < clock_timestamp() - %(patience)s * interval '1 second'
+  AND NOT EXISTS (SELECT FROM tenants_pause p WHERE p.tenant_id = s.tenant_id AND p.kind = 'schedule' AND p.subject = s.id::text)
   AND NOT EXISTS (SELECT FROM agents_platformconfig WHERE key = 'scheduler' AND value -> 'enabled' = 'false'::jsonb)
 UNION ALL
 -- Another process takes over an expansion after a minute without a sign of life.

@@ -31,6 +31,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT 0 AS place, CASE
             WHEN e.verb = 'submit' THEN 'activity.created'
+            WHEN e.source = e.target THEN 'activity.rescheduled'
             WHEN e.target = 'in_progress' THEN 'activity.started'
             WHEN e.target = 'done' THEN 'activity.completed'
             WHEN e.target = 'created' THEN 'activity.released'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import GET, LIST, POST, D, Resource
+from orchestrator_client.calls import GET, LIST, PATCH, POST, D, Resource
 from orchestrator_client.objects import Activity, LogPage, Output, Record, Run, SubmittedActivity, Why
 
 
@@ -147,6 +147,22 @@ class Activities(Resource[D]):
     @POST("/activities/{activity_id}/retry/", Activity)
     def retry(self, /, activity_id: str, **options: Any) -> None:
         """Try a failed one again."""
+
+    @PATCH("/activities/{activity_id}/", Activity)
+    def change(
+        self,
+        /,
+        activity_id: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        etag: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Its `priority`, `not_before`, `due_at` and `expires_at`, while it waits; None in the `body` takes a date away."""
+
+    @POST("/activities/{activity_id}/run-now/", Activity)
+    def run_now(self, /, activity_id: str, *, reason: str, **more: Any) -> None:
+        """Once past the pauses of the tenant; `waiting_for` says what still holds it."""
 
     @POST("/activities/{activity_id}/reassign/", Activity)
     def reassign(

@@ -24,6 +24,14 @@ class Queues(Resource[D]):
     def resume(self, /, role: str, **options: Any) -> None:
         """Go on."""
 
+    @POST("/tenant/pause/", Record)
+    def pause_all(self, /, **options: Any) -> None:
+        """Start nothing more of the whole tenant; what runs goes on."""
+
+    @POST("/tenant/resume/", Record)
+    def resume_all(self, /, **options: Any) -> None:
+        """Go on."""
+
 
 class Workers(Resource[D]):
     """`/workers/`."""
@@ -39,6 +47,14 @@ class Providers(Resource[D]):
     @LIST("/providers/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
         """Their limits, what is left of them, and their breakers."""
+
+    @POST("/providers/{name}/pause/", Record)
+    def pause(self, /, name: str, **options: Any) -> None:
+        """Start nothing new of the roles that call it; what runs goes on."""
+
+    @POST("/providers/{name}/resume/", Record)
+    def resume(self, /, name: str, **options: Any) -> None:
+        """Go on."""
 
 
 class Batches(Resource[D]):

@@ -30,6 +30,14 @@ class Pipelines(Resource[D]):
     ) -> None:
         """Make a new version, or the pipeline if there is none; runs keep the version they started with."""
 
+    @POST("/pipelines/{key}/pause/", Record)
+    def pause(self, /, key: str, **options: Any) -> None:
+        """Start nothing new of it; what runs goes on."""
+
+    @POST("/pipelines/{key}/resume/", Record)
+    def resume(self, /, key: str, **options: Any) -> None:
+        """Go on."""
+
     @POST("/pipelines/{key}/runs/", PipelineRun)
     def run(
         self,

@@ -76,6 +76,14 @@ class Schedules(Resource[D]):
     def delete(self, /, schedule_id: str, *, etag: str | None = None, **options: Any) -> None:
         """Remove it; what it has started goes on."""
 
+    @POST("/schedules/{schedule_id}/pause/", Record)
+    def pause(self, /, schedule_id: str, **options: Any) -> None:
+        """Start nothing new of it; what runs goes on."""
+
+    @POST("/schedules/{schedule_id}/resume/", Record)
+    def resume(self, /, schedule_id: str, **options: Any) -> None:
+        """Go on."""
+
     @POST("/schedules/{schedule_id}/run/", Record)
     def run(self, /, schedule_id: str, **options: Any) -> None:
         """Fire now; the execution is answered."""

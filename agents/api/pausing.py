@@ -1,0 +1,104 @@
+"""Pause and resume, as roles, pipelines, schedules, providers and the tenant have them under their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+from uuid import UUID
+
+from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from agents.api.channels import NothingSerializer
+from agents.governor.providers import PROVIDERS
+from agents.models import Agent
+from tenants import pausing
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.strict import read
+from tenants.api.views import TenantViewSet
+from tenants.models import PauseKind, Role, Tenant
+from tenants.principals import Principal
+
+
+class SwitchedSerializer(serializers.Serializer[Any]):
+    """Whether nothing new starts. It is in force within two seconds; what runs ends normally."""
+
+    kind = serializers.CharField(required=False, help_text="pipeline, schedule, provider or tenant")
+    name = serializers.CharField(required=False, help_text="Its key or name, or the tenant's slug.")
+    paused = serializers.BooleanField()
+    role = serializers.CharField(required=False, help_text="Of a queue, in the place of kind and name.")
+    queue = serializers.CharField(required=False, help_text="The name that Celery knows it by.")
+    id = serializers.UUIDField(required=False, help_text="Of a schedule.")
+
+
+def _said(summary: str) -> Callable[..., Any]:
+    return operation(
+        summary,
+        request=NothingSerializer,
+        answer=SwitchedSerializer,
+        refusals=(400, 404),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+
+
+class Pausable:
+    """The two actions of a viewset. `switch` does it, and says what the answer adds to `paused`."""
+
+    required_role: ClassVar[Any] = dict.fromkeys(("pause", "resume"), Role.OPERATOR)
+
+    tenant_id: UUID
+    principal: Principal
+    switch: Callable[..., Mapping[str, Any]]
+
+    @_said("Start nothing new of it")
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, **address: Any) -> Response:
+        return self._switched(request, paused=True, **address)
+
+    @_said("Go on with it")
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, **address: Any) -> Response:
+        return self._switched(request, paused=False, **address)
+
+    def _switched(self, request: Request, *, paused: bool, **address: Any) -> Response:
+        read(NothingSerializer, request.data)
+        return Response({**self.switch(paused=paused, **address), "paused": paused})
+
+    def switch_part(
+        self, kind: PauseKind, subject: UUID | str, name: str, *, paused: bool
+    ) -> Mapping[str, Any]:
+        """For parts of the tenant's work that have no switch of their own. Pausing twice is pausing once."""
+        actor = self.principal.actor
+        pausing.switch_part(self.tenant_id, kind, subject, name=name, paused=paused, actor=actor)
+        return {"kind": kind.value, "name": name}
+
+
+class ProviderSwitches(Pausable, TenantViewSet):
+    """The roles of the caller's tenant that call a model provider, at once or in batches, all together."""
+
+    queryset = Agent.objects
+    scope = "agents"
+
+    def switch(self, *, paused: bool, name: str) -> Mapping[str, Any]:
+        if name not in PROVIDERS:
+            raise NotFound
+        return self.switch_part(PauseKind.PROVIDER, name, name, paused=paused)
+
+
+class TenantSwitches(Pausable, TenantViewSet):
+    """All work of the caller's tenant. Only its admins do this."""
+
+    queryset = Tenant.objects
+    scope = "queues"
+    not_audited = "the switch writes its own entry, as for the console's button"
+    required_role: ClassVar[Any] = dict.fromkeys(("pause", "resume"), Role.ADMIN)
+
+    def switch(self, *, paused: bool) -> Mapping[str, Any]:
+        pausing.switch(self.principal, paused=paused)
+        return {
+            "kind": "tenant",
+            "name": Tenant.objects.values_list("slug", flat=True).get(pk=self.tenant_id),
+        }

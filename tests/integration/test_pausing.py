@@ -1,0 +1,426 @@
+"""Pauses of roles, pipelines, schedules, providers and tenants, and the work that a person lets go past them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import outbox, relay, wait_reasons
+from activities.admission import limits, rebuilding
+from activities.maintenance import recovery
+from activities.models import Activity
+from activities.rescheduling import HELD_BY_PROVIDERS
+from agents import configuration
+from agents.contracts import Accepted, Completed, Output
+from agents.exceptions import RetryableAgentError
+from agents.models import Agent, AgentConfig
+from pipelines import versions
+from pipelines.models import Schedule
+from pipelines.schedules import firing
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tenants.redis import client as redis_client
+from tests.answers import problem
+from tests.asking import DIRECTION
+from tests.engine import Engine
+from tests.spending import broken_invariants, capped, costing
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+API = "/api/v1"
+ACTIVITIES = f"{API}/activities/"
+SLOW = {"strategy": "fixed", "base_seconds": 300.0, "jitter": 0.0}
+EVERY_HOUR = {"name": "hourly", "repeat": "repeating", "cron": "0 * * * *", "timezone": "UTC"}
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    engine.serve(tenant, max_concurrency=2)
+    versions.save(
+        tenant.pk,
+        {
+            "key": "brief",
+            "name": "Brief",
+            "steps": [
+                {"id": "one", "agent_role": "qa"},
+                {"id": "two", "agent_role": "qa", "depends_on": ["one"]},
+            ],
+        },
+        actor="test",
+    )
+    return tenant
+
+
+@pytest.fixture
+def client(api: Any, acme: Tenant) -> Any:
+    return api("admin")
+
+
+def post(client: Any, address: str, status: int = 200, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"{API}{address}", body)
+    assert answer.status_code == status, answer.content
+    relay.flush()
+    limits.refresh()
+    relay.grant_waiting()  # as the leader does
+    return dict(answer.json())
+
+
+def started(client: Any) -> str:
+    return str(post(client, "/pipelines/brief/runs/", 201)["id"])
+
+
+def activity_of(acme: Tenant, **which: Any) -> Activity:
+    with tenant_scope(acme.pk):
+        return Activity.objects.filter(**which).latest("created_at")
+
+
+def why(client: Any, activity_id: UUID | str) -> tuple[str | None, str | None]:
+    found = client.get(f"{ACTIVITIES}{activity_id}/why/").json()
+    return found["code"], found["holder"]
+
+
+def ran(engine: Engine) -> list[str]:
+    return [request.name for request in engine.agent.calls]
+
+
+def come_to_rest(engine: Engine) -> None:
+    outbox.promote()
+    recovery.offer_forgotten()
+    engine.drain()
+
+
+def fired(acme: Tenant, client: Any, **fields: Any) -> Schedule:
+    made = post(client, "/schedules/", 201, **{**EVERY_HOUR, **fields})
+    with tenant_scope(acme.pk):
+        return Schedule.objects.get(pk=made["id"])
+
+
+def test_a_paused_pipeline_starts_nothing_new_and_what_runs_ends(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    started(client)
+    engine.drain()
+    running = activity_of(acme, step="one")
+
+    assert post(client, "/pipelines/brief/pause/") == {"kind": "pipeline", "name": "brief", "paused": True}
+    engine.agent.behaviour = lambda request: Completed(Output(content="done"))
+    started(client)
+    come_to_rest(engine)
+    waits = activity_of(acme, step="one")
+    (other,) = engine.submit(acme)
+    engine.drain()
+
+    assert (engine.status(acme, running.pk), engine.status(acme, waits.pk)) == ("in_progress", "created")
+    assert why(client, waits.pk) == ("paused", "The pipeline brief")
+    shown = client.get(f"{ACTIVITIES}{waits.pk}/").json()["waiting_for"]
+    assert (shown["code"], shown["holder"]) == ("paused", "The pipeline brief")
+    assert engine.status(acme, other) == "done"
+    assert client.get(f"{API}/pipelines/brief/").json()["paused"] is True
+    assert [one["paused"] for one in client.get(f"{API}/pipelines/").json()["results"]] == [True]
+    assert broken_invariants() == []
+
+    post(client, "/pipelines/brief/resume/")
+    engine.drain()
+    assert engine.status(acme, waits.pk) == "done"
+    assert ran(engine)[-2:] == ["one", "two"]
+    assert client.get(f"{API}/pipelines/brief/").json()["paused"] is False
+
+
+def test_a_pause_outlives_a_wiped_redis(client: Any, engine: Engine, acme: Tenant) -> None:
+    post(client, "/pipelines/brief/pause/")
+    started(client)
+    started(client)
+    waits = activity_of(acme, step="one")
+    redis_client().flushdb()
+
+    rebuilding.rebuild()
+    come_to_rest(engine)
+    assert ran(engine) == []
+
+    post(client, f"/activities/{waits.pk}/run-now/", reason="The client waits.")
+    redis_client().flushdb()
+    rebuilding.rebuild()
+    relay.grant_waiting()
+    engine.drain()
+    assert (ran(engine), engine.status(acme, waits.pk)) == (["one"], "done")
+
+
+def test_a_paused_schedule_does_not_fire_and_its_work_waits(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    schedule = fired(acme, client, target_type="agent", agent_role="qa", catch_up="latest")
+    with tenant_scope(acme.pk):
+        (waits,) = engine.submit(
+            acme, schedule_id=schedule.pk, not_before=datetime.now(UTC) + timedelta(days=9)
+        )
+
+    answer = post(client, f"/schedules/{schedule.pk}/pause/")
+    client.patch(f"{ACTIVITIES}{waits}/", {"not_before": None})
+    relay.flush()
+    later = datetime.now(UTC) + timedelta(hours=3)
+    assert firing.fire_due(later) == []
+    engine.drain()
+
+    assert answer == {"kind": "schedule", "name": "hourly", "id": str(schedule.pk), "paused": True}
+    assert why(client, waits) == ("paused", "The schedule hourly")
+    assert client.get(f"{API}/schedules/{schedule.pk}/").json()["paused"] is True
+    assert client.patch(f"{API}/schedules/{schedule.pk}/", {"priority": 9}).json()["paused"] is True
+    assert ran(engine) == []
+
+    post(client, f"/schedules/{schedule.pk}/resume/")
+    assert len(firing.fire_due(later)) == 1  # the latest of those that were missed
+    engine.drain()
+    assert engine.status(acme, waits) == "done"
+
+
+def test_a_paused_provider_is_that_of_every_role_that_leads_to_it(
+    client: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    engine.serve(other_tenant)
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(adapter="anthropic")
+        AgentConfig.objects.filter(agent_id="seo").update(adapter="batch")
+    with tenant_scope(other_tenant.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(adapter="anthropic")
+    configuration.forget()
+
+    post(client, "/providers/anthropic/pause/")
+    (qa,), (seo,), (dev,) = (engine.submit(acme, role) for role in ("qa", "seo", "dev"))
+    assert [why(client, one) for one in (qa, seo)] == [("paused", "The provider anthropic")] * 2
+    (elsewhere,) = engine.submit(other_tenant)
+    assert wait_reasons.why(other_tenant.pk, elsewhere).code == "queued"
+    queues = {one["role"]: one["paused"] for one in client.get(f"{API}/queues/?limit=200").json()["results"]}
+    assert (queues["qa"], queues["seo"], queues["dev"]) == (True, True, False)
+    engine.drain()
+    assert engine.status(acme, dev) == "done"
+
+    post(client, "/providers/anthropic/resume/")
+    assert why(client, qa)[0] == "queued"
+    problem(client.post(f"{API}/providers/nobody/pause/"), 404, "not_found")
+
+
+def test_a_paused_tenant_starts_nothing_at_all(api: Any, client: Any, engine: Engine, acme: Tenant) -> None:
+    problem(api("operator").post(f"{API}/tenant/pause/"), 403, "forbidden")
+    answer = post(client, "/tenant/pause/")
+    (waits,) = engine.submit(acme)
+    engine.drain()
+
+    assert answer == {"kind": "tenant", "name": acme.slug, "paused": True}
+    assert why(client, waits) == ("paused", "The tenant")
+    trail = client.get(f"{API}/audit/?limit=20").json()["results"]
+    assert [entry["operation"] for entry in trail if entry["object"]["kind"] == "tenants"] == [
+        "tenant.paused"
+    ]
+
+    post(client, "/tenant/resume/")
+    engine.drain()
+    assert engine.status(acme, waits) == "done"
+
+
+@pytest.mark.parametrize(
+    "address", ["/pipelines/brief", "/queues/qa", "/providers/anthropic", "/schedules/{}", "/tenant"]
+)
+def test_pausing_is_repeatable_audited_and_the_tenants_own(
+    api: Any, client: Any, engine: Engine, acme: Tenant, other_tenant: Tenant, address: str
+) -> None:
+    schedule = fired(acme, client, target_type="agent", agent_role="qa")
+    address = address.format(schedule.pk)
+    key = {"Idempotency-Key": "one"}
+
+    answers = [client.post(f"{API}{address}/pause/", {}, headers=key) for _ in range(2)]
+    answers.append(client.post(f"{API}{address}/pause/"))
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert answers[1]["Idempotency-Replayed"] == "true"
+    assert {answer.json()["paused"] for answer in answers} == {True}
+    problem(client.post(f"{API}{address}/pause/", {"reason": "x"}), 400, "validation_failed")
+    problem(api("reviewer").post(f"{API}{address}/pause/"), 403, "forbidden")
+    operations = [entry["operation"] for entry in client.get(f"{API}/audit/?limit=50").json()["results"]]
+    assert any("paus" in operation for operation in operations)
+    if "brief" in address or "schedules" in address:
+        problem(api("admin", tenant=other_tenant).post(f"{API}{address}/pause/"), 404, "not_found")
+    client.post(f"{API}{address}/resume/")
+
+
+def paused(client: Any, acme: Tenant, what: str) -> None:
+    address = {"role": "/queues/qa", "pipeline": "/pipelines/brief", "tenant": "/tenant"}[what]
+    post(client, f"{address}/pause/")
+
+
+@pytest.mark.parametrize("what", ["role", "pipeline", "tenant"])
+def test_one_activity_goes_past_a_pause_and_the_others_stay(
+    api: Any, client: Any, engine: Engine, acme: Tenant, what: str
+) -> None:
+    paused(client, acme, what)
+    started(client)
+    first = activity_of(acme, step="one")
+    started(client)
+
+    shown = post(api("operator"), f"/activities/{first.pk}/run-now/", reason="The client waits.")
+    engine.drain()
+
+    assert (shown["id"], (shown["waiting_for"] or {}).get("code")) in [
+        (str(first.pk), None),
+        (str(first.pk), "queued"),
+    ]
+    assert (ran(engine), engine.status(acme, first.pk)) == (["one"], "done")
+    moment = [
+        one
+        for one in client.get(f"{ACTIVITIES}{first.pk}/timeline/?limit=99").json()["results"]
+        if one.get("verb") == "run_now"
+    ]
+    assert moment[0]["detail"]["reason"] == "The client waits."
+    entries = client.get(f"{API}/audit/?limit=50").json()["results"]
+    entry = next(one for one in entries if one["operation"] == "POST /activities/{activity_id}/run-now/")
+    assert entry["object"]["id"] == str(first.pk)
+    assert broken_invariants() == []
+
+
+def test_it_goes_past_the_pauses_of_provider_and_schedule(client: Any, engine: Engine, acme: Tenant) -> None:
+    schedule = fired(acme, client, target_type="agent", agent_role="qa")
+    post(client, f"/schedules/{schedule.pk}/pause/")
+    (work,) = engine.submit(acme, schedule_id=schedule.pk)
+    post(client, f"/activities/{work}/run-now/", reason="x")
+    engine.drain()
+    assert engine.status(acme, work) == "done"
+
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="dev").update(adapter="anthropic")
+    post(client, "/providers/anthropic/pause/")
+    (work,) = engine.submit(acme, "dev")
+    assert engine.messages() == 0
+    post(client, f"/activities/{work}/run-now/", reason="x")
+    assert engine.messages() == 1
+
+
+def test_once_means_its_next_attempt_is_paused_again(client: Any, engine: Engine, acme: Tenant) -> None:
+    paused(client, acme, "role")
+    engine.agent.behaviour = lambda request: _raise(RetryableAgentError("busy"))
+    (work,) = engine.submit(acme, retry={**SLOW, "base_seconds": 0.0})
+    post(client, f"/activities/{work}/run-now/", reason="x")
+
+    come_to_rest(engine)
+    come_to_rest(engine)
+
+    assert (len(ran(engine)), engine.get(acme, work).run_now_at) == (1, None)
+    engine.make_due(acme)
+    assert why(client, work)[0] == "paused"
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_nobody_of_a_tenant_goes_past_the_platforms_pause(client: Any, engine: Engine, acme: Tenant) -> None:
+    Agent.objects.filter(role="qa").update(paused=True)
+    try:
+        limits.refresh()
+        (work,) = engine.submit(acme)
+        shown = post(client, f"/activities/{work}/run-now/", reason="x")
+        engine.drain()
+        assert shown["waiting_for"]["code"] == "paused"
+        assert shown["waiting_for"]["holder"] == "The role qa for all tenants"
+        assert ran(engine) == []
+    finally:
+        Agent.objects.filter(role="qa").update(paused=False)
+        limits.refresh()
+
+
+def test_it_waits_for_a_cap_and_then_goes_first(client: Any, engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    running = engine.submit(acme, count=2)
+    engine.drain()
+    engine.agent.calls.clear()
+    engine.agent.behaviour = lambda request: Completed(Output(content="done"))
+    paused(client, acme, "role")
+    first, urgent, chosen = (engine.submit(acme, priority=priority)[0] for priority in (10, 1, 20))
+
+    shown = post(client, f"/activities/{chosen}/run-now/", reason="x")
+    assert (shown["waiting_for"]["code"], engine.messages()) == ("tenant_cap", 0)
+    client.post(f"{ACTIVITIES}{running[0]}/cancel/")
+    engine.drain()
+
+    assert [engine.status(acme, one) for one in (first, urgent, chosen)] == ["created", "created", "done"]
+
+
+def test_it_goes_past_a_date_and_a_retry_but_not_past_what_a_provider_said(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    (work,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(days=1), retry=SLOW)
+    engine.agent.behaviour = lambda request: _raise(RetryableAgentError("busy"))
+    shown = post(client, f"/activities/{work}/run-now/", reason="x")
+    engine.drain()
+    assert (shown["not_before"], len(ran(engine)), why(client, work)[0]) == (None, 1, "retry_delay")
+
+    post(client, f"/activities/{work}/run-now/", reason="x")
+    engine.drain()
+    assert len(ran(engine)) == 2
+
+    from agents.exceptions import AgentRateLimited
+
+    engine.agent.behaviour = lambda request: _raise(AgentRateLimited("slow down", retry_after=500.0))
+    post(client, f"/activities/{work}/run-now/", reason="x")
+    engine.drain()
+    shown = post(client, f"/activities/{work}/run-now/", reason="x")
+    come_to_rest(engine)
+    assert (shown["waiting_for"]["code"], len(ran(engine))) == ("provider_limit", 3)
+
+
+def test_it_does_not_go_past_questions_money_and_what_is_no_agents_waiting_work(
+    api: Any, client: Any, engine: Engine, acme: Tenant
+) -> None:
+    (held,) = engine.submit(acme)
+    post(client, "/approvals/", 201, **DIRECTION, activity_ids=[str(held)])
+    refused = client.post(f"{ACTIVITIES}{held}/run-now/", {"reason": "x"})
+    assert "awaiting_review" in problem(refused, 409, "still_held")["detail"]
+
+    task = post(client, "/activities/", 201, name="Write", human_role="editor")
+    problem(client.post(f"{ACTIVITIES}{task['id']}/run-now/", {"reason": "x"}), 409, "transition_refused")
+    (over,) = engine.submit(acme, "dev")
+    engine.drain()
+    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {"reason": "x"}), 409, "transition_refused")
+    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {}), 400, "validation_failed")
+    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {"reason": " "}), 400, "validation_failed")
+    problem(api("reviewer").post(f"{ACTIVITIES}{over}/run-now/", {"reason": "x"}), 403, "forbidden")
+
+    capped(acme, "0.10")
+    engine.agent.behaviour = costing("0.25")
+    (poor,) = engine.submit(acme, "seo")
+    engine.drain()
+    shown = post(client, f"/activities/{poor}/run-now/", reason="x")
+    come_to_rest(engine)
+    assert (shown["waiting_for"]["code"], engine.status(acme, poor)) == ("budget", "created")
+
+
+def test_who_has_seen_another_version_lets_nothing_go(client: Any, engine: Engine, acme: Tenant) -> None:
+    paused(client, acme, "role")
+    (work,) = engine.submit(acme)
+    address = f"{ACTIVITIES}{work}/"
+    etag = client.get(address)["ETag"]
+    client.patch(address, {"priority": 3})
+
+    refused = client.post(f"{address}run-now/", {"reason": "x"}, headers={"If-Match": etag})
+    problem(refused, 412, "precondition_failed")
+    engine.drain()
+    assert ran(engine) == []
+
+
+def test_work_on_files_of_a_paused_pipeline_keeps_nobody_from_them(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    started(client)
+    pipeline = activity_of(acme, step="one").pipeline_id
+    post(client, "/pipelines/brief/pause/")
+    (waits,) = engine.submit(acme, files=["src/**"], pipeline_id=pipeline)
+    (other,) = engine.submit(acme, files=["src/a.py"])
+    engine.drain()
+
+    assert (engine.status(acme, waits), engine.status(acme, other)) == ("created", "done")
+
+
+def test_why_and_the_delay_agree_about_which_errors_are_a_providers() -> None:
+    assert set(wait_reasons._HELD_BACK) == HELD_BY_PROVIDERS
