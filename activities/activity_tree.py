@@ -1,4 +1,4 @@
-"""Who belongs to whom: subtasks, gates, reviews and heirs point to their parent by `parent_id`, and `link_kind` says what they are to it.
+"""Who belongs to whom: subtasks, gates, reviews and successors point to their parent by `parent_id`; `link_kind` says what they are to it.
 
 Parents are older than their children, so that locking both in the order of their ids is the order in which everybody locks them.
 """
@@ -32,7 +32,7 @@ DEPENDENTS = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCA
 #: Nothing more will come of an activity in one of these itself. One that has failed may be tried again.
 ENDED = (Status.DONE, Status.APPROVED, Status.REJECTED, Status.REASSIGNED, Status.CANCELLED)
 
-#: In the metadata of an heir: the agent's role whose work it is, null when it was a person's from the beginning.
+#: In the metadata of a successor: the agent's role whose work it is, null when it was a person's from the beginning.
 TAKEN_OVER = "taken_over_from"
 
 MOST_MEMBERS = 10_000  # of a tree that are counted: far above any quota
@@ -101,7 +101,7 @@ def waiting_parent_of(tenant_id: UUID, activity: Any) -> UUID | None:
 
 
 def origin_of(tenant_id: UUID, activity: Any) -> Origin:
-    """Where the line of revisions and heirs that an activity stands in began. `activity` is a row of Activity."""
+    """Where the line of revisions and successors that an activity stands in began. `activity` is a row of Activity."""
     found = Origin(activity.parent_id, activity.link_kind, activity.id)
     while found.kind in SUCCESSORS and found.parent_id is not None:
         above = Activity.objects.for_tenant(tenant_id).filter(pk=found.parent_id)
@@ -119,7 +119,7 @@ def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
 
 
 def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
-    """Who stands in for an activity by now: the last of its heirs and revisions, or itself."""
+    """Who stands in for an activity by now: the last of its successors and revisions, or itself."""
     while activity.status in (Status.REASSIGNED, Status.REJECTED):
         rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity.pk, link_kind__in=SUCCESSORS)
         successor = rows.order_by("-created_at").first()

@@ -1,7 +1,7 @@
-"""Errands: what the system has to do besides running agents, each on a queue of its own.
+"""Background tasks: what the system has to do besides running agents, each on a queue of its own.
 
 The work is rows in PostgreSQL; a message only hints that there are some. Whoever gets one looks for itself, so a hint that is lost,
-late or double changes nothing: while rows wait, the leader hints again. One statement asks for all errands together.
+late or double changes nothing: while rows wait, the leader hints again. One statement asks for all background tasks together.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from activities import publishing
 from agents.routing import SYSTEM_QUEUES
 from tenants.context import SYSTEM
 
-REPEAT_SECONDS = (
-    3.0  # between hints of one errand: time enough for a worker to take one up and to get through some rows
-)
+REPEAT_SECONDS = 3.0  # between hints of one background task: time enough for a worker to take one up and to get through some rows
 EXPIRY = timedelta(
     days=1
 )  # a hint this old says nothing; workers compare by their own clocks, so it is well above what these may differ by
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class BackgroundTask:
     """A task that is hinted at on its queue while there are rows for it.
 
     `waiting` gives these rows, of all tenants, by an index. It is asked for once per process, so it takes the time from the
@@ -43,17 +41,17 @@ class Errand:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-_errands: dict[str, Errand] = {}
+_tasks: dict[str, BackgroundTask] = {}
 
 
-def register(errand: Errand) -> None:
-    """Have the errand run from now on, in whichever process leads. Registering it again replaces it.
+def register(errand: BackgroundTask) -> None:
+    """Have the background task run from now on, in whichever process leads. Registering it again replaces it.
 
     Raises `ValueError` for a queue that no worker would take from.
     """
     if errand.queue not in SYSTEM_QUEUES:
         raise ValueError(f"{errand.queue} is not among agents.routing.SYSTEM_QUEUES")
-    _errands[errand.name] = errand
+    _tasks[errand.name] = errand
     _condition.cache_clear()
 
 
@@ -64,10 +62,10 @@ class Reminder:
     hinted: dict[str, float] = field(default_factory=dict)
 
     def remind(self) -> list[str]:
-        """Hint at every errand that has something to do; returns the names of those with a new hint. Raises the broker's error."""
+        """Hint at every background task that has something to do; returns the names of those with a new hint. Raises the broker's error."""
         now = time.monotonic()
-        quiet = [name for name in _errands if now - self._last(name) >= REPEAT_SECONDS]
-        # Errands that share a queue take turns: only one hint lies in it at a time.
+        quiet = [name for name in _tasks if now - self._last(name) >= REPEAT_SECONDS]
+        # Background tasks that share a queue take turns: only one hint lies in it at a time.
         hinted = [name for name in sorted(_with_something_waiting(quiet), key=self._last) if _hint(name)]
         self.hinted.update(dict.fromkeys(hinted, now))
         return hinted
@@ -77,7 +75,7 @@ class Reminder:
 
 
 def _hint(name: str) -> bool:
-    errand = _errands[name]
+    errand = _tasks[name]
     return publishing.hint(errand.task, errand.arguments, queue=errand.queue, expires_after=EXPIRY)
 
 
@@ -95,6 +93,6 @@ def _with_something_waiting(names: list[str]) -> list[str]:
 
 @cache
 def _condition(name: str) -> tuple[str, tuple[Any, ...]]:
-    """Whether the errand has rows, as SQL. Building it costs more than asking it, so it is kept."""
-    sql, values = _errands[name].waiting().order_by().query.exists().sql_with_params()
+    """Whether the background task has rows, as SQL. Building it costs more than asking it, so it is kept."""
+    sql, values = _tasks[name].waiting().order_by().query.exists().sql_with_params()
     return f"EXISTS ({sql})", values

@@ -31,7 +31,6 @@ from django.conf import settings
 from django.db import connections
 from django.db.models import Count
 
-from activities import relay, transitions
 from activities.admission import Exchange
 from activities.exceptions import ActivityError
 from activities.models import Activity, TurnedAway
@@ -41,7 +40,9 @@ from agents.exceptions import AgentError
 from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
-from tenants.ttl_cache import Remembered
+from tenants.ttl_cache import TtlCache
+
+from . import relay, transitions
 
 KEPT_SECONDS = 2.0
 FAR_SECONDS = 30.0  # while less than half of the bound waits: what comes costs no look then
@@ -89,7 +90,7 @@ class Counted:
     waiting: Counter[str]
 
 
-_counts: Remembered[Counted] = Remembered(seconds=FAR_SECONDS, entries=10_000)
+_counts: TtlCache[Counted] = TtlCache(seconds=FAR_SECONDS, entries=10_000)
 
 
 def policy_of(tenant_id: UUID, role: str) -> Policy:

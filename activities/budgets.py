@@ -34,15 +34,15 @@ from agents.response_parser import MAX_COST_USD, MAX_MODEL, MAX_TOKENS
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation
 from tenants.money import budgets, calendar, ledger, reservations
-from tenants.money.reservations import Bearer, Standing
+from tenants.money.reservations import BudgetedRun, Standing
 from tenants.sql import Statement
-from tenants.ttl_cache import Remembered
+from tenants.ttl_cache import TtlCache
 
 LOOKED_AT = timedelta(days=7)  # the past whose average is the estimate
 MOST_ENTRIES = 2_000
 _COUNT = Statement.load(Path(__file__).parent / "sql", "count_usage")
 _EXACT = Decimal("1e-12")  # the ledger's last place
-_averages: Remembered[tuple[Decimal, Decimal]] = Remembered(seconds=60.0, entries=10_000)
+_averages: TtlCache[tuple[Decimal, Decimal]] = TtlCache(seconds=60.0, entries=10_000)
 
 
 def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
@@ -50,7 +50,7 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
 
     In the transaction of the claim.
     """
-    bearer = Bearer(row.tenant_id, run_id, row.id, row.agent_role, row.deliverable_id)
+    bearer = BudgetedRun(row.tenant_id, run_id, row.id, row.agent_role, row.deliverable_id)
     dollars, tokens = estimate(row.tenant_id, row.agent_role, role)
     standings = reservations.reserve(bearer, dollars=dollars, tokens=tokens)
     for budget in standings:
@@ -135,7 +135,7 @@ def _sound(usage: Usage) -> Usage:
 
 
 def _settled(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
-    bearer = Bearer(run.tenant_id, run.run_id, new.activity, new.role or "", new.deliverable)
+    bearer = BudgetedRun(run.tenant_id, run.run_id, new.activity, new.role or "", new.deliverable)
     standings = reservations.settle(
         bearer, dollars=new.dollars, tokens=new.tokens, ended=not new.live, day=day
     )
@@ -167,8 +167,9 @@ def _warn(tenant_id: UUID, standings: list[Standing]) -> None:
 
 # Work that waits for a budget: put off without a slot, and let go on when there is room.
 #
-# Its wakes are due at the end of time, so nothing asks about them. An errand asks for budgets that have room again (their cap was raised,
-# their period is over, reservations came back) and releases as many as there is room for, the most urgent first and then the oldest.
+# Its wakes are due at the end of time, so nothing asks about them. A background task asks for budgets that have room again
+# (their cap was raised, their period is over, reservations came back) and releases as many as there is room
+# for, the most urgent first and then the oldest.
 
 
 logger = logging.getLogger(__name__)

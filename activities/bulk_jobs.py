@@ -18,7 +18,6 @@ from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from activities import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 from activities.admission import Exchange
 from activities.dead_letters import operations
 from activities.exceptions import ActivityError, ActivityNotFound, TransitionRefused
@@ -30,6 +29,8 @@ from tenants import outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+
+from . import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 
 # Jobs: written down with all of their items, and called off.
 

@@ -33,7 +33,7 @@ def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") 
         transitions.apply(
             activity_id, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
         )
-        let_go(tenant_id, activity_id, actor=actor)
+        release_everything(tenant_id, activity_id, actor=actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -58,7 +58,9 @@ def _refuse_gate(activity: Activity) -> None:
         )
 
 
-def let_go(tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = "cancelled") -> None:
+def release_everything(
+    tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = "cancelled"
+) -> None:
     """End everything that an activity which has just ended still holds: its run, its slots, its questions, its subtasks, its dead letter.
 
     In the transaction of the move that ended it.

@@ -33,7 +33,9 @@ LOOKED_AT = 4_000  # characters of the message; what varies is taken out before 
 FINGERPRINTED = 500
 
 
-def bury(activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str, Any]) -> UUID | None:
+def record_dead_letter(
+    activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str, Any]
+) -> UUID | None:
     """Put an activity that has just failed for good among the dead letters; None when it lies there already.
 
     `activity` is its row after the move. Must run inside `tenant_scope`, in the transaction of that move.
@@ -61,7 +63,7 @@ def bury(activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str,
     return dead_letter_id
 
 
-def bury_item(item: MailboxItem, mailbox_key: str, *, reason: str, error: Mapping[str, Any]) -> None:
+def record_dead_item(item: MailboxItem, mailbox_key: str, *, reason: str, error: Mapping[str, Any]) -> None:
     """Put an item of a mailbox among the dead letters, which has just failed for good. In the transaction of that."""
     DeadLetter.objects.bulk_create(
         [

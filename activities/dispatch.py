@@ -19,7 +19,6 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities import admission, budgets, leases, relay, transitions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
@@ -41,6 +40,8 @@ from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.money import calendar
+
+from . import admission, budgets, leases, relay, transitions
 
 # What a message from the broker may say, and what is written down when one says something else.
 #
@@ -127,7 +128,10 @@ def work(grant: Grant) -> None:
         go_on = (
             time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
         )
-        before, following = following, relay.turn_over(gathered, roles=lease.open_roles(), go_on=go_on)
+        before, following = (
+            following,
+            relay.release_and_acquire(gathered, roles=lease.open_roles(), go_on=go_on),
+        )
         if superseded:
             _offer_if_woken(before)
 

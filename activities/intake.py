@@ -14,9 +14,10 @@ from typing import Protocol
 
 import redis
 
-from activities import leases, relay
 from activities.admission import Closed, Exchange, limits
 from activities.leases import ALL, Lease
+
+from . import leases, relay
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def tell_admission() -> None:
     """Put the present seats in force, and grant what they have room for."""
     try:
         if limits.refresh():
-            relay.turn_over(Exchange(), go_on=False)
+            relay.release_and_acquire(Exchange(), go_on=False)
     except (Closed, redis.RedisError) as error:
         # The leader does it at its next tick.
         logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})

@@ -25,7 +25,6 @@ import orjson
 from django.conf import settings
 from django.db import connections
 
-from activities import activity_tree, dead_letter_records, relay, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
@@ -35,6 +34,8 @@ from tenants import clock, request_context, wide_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+
+from . import activity_tree, dead_letter_records, relay, transitions
 
 logger = logging.getLogger(__name__)
 
@@ -258,9 +259,9 @@ def tell(
     return woken | {one.id for one in hearing}
 
 
-def go_on(moved: Any, *, later: bool = False) -> None:
+def run_again(moved: Any, *, later: bool = False) -> None:
     """An activity whose run has just ended is to run again: offer it, unless that is for `later`, or have it wait for the question that
-    holds it. `moved` is a row of `transitions.finish` or `transitions.hand_back`."""
+    holds it. `moved` is a row of `transitions.finish` or `transitions.requeue`."""
     if moved.held:
         _hold(moved.tenant_id, [moved.id])
     elif not later:
@@ -309,7 +310,7 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
     )
     # It waited, so no run is live; this consumes the wake, which stays readable.
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
-    dead_letter_records.bury(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
+    dead_letter_records.record_dead_letter(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
     logger.warning(
         "Woken without progress", extra={"action": "wake_budget_used", "activity": str(activity.id)}
     )

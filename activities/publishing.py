@@ -1,4 +1,4 @@
-"""How a grant becomes a Celery message on the queue of its role, and a waiting errand a hint on the queue of its own.
+"""How a grant becomes a Celery message on the queue of its role, and a waiting background task a hint on the queue of its own.
 
 With Redis as broker the messages of a batch go out in one pipeline, in Celery's message protocol 2; building them here costs a
 fifth of what a producer call does. Any other broker gets them through Celery's own producer.

@@ -52,7 +52,7 @@ _QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED, _AWAY = (
 
 
 @dataclass(slots=True)
-class RoleStanding:
+class RoleStats:
     """One role: what waits in each band, what runs, who serves it."""
 
     role: str
@@ -75,7 +75,7 @@ class RoleStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class PeopleStanding:
+class PeopleStats:
     """What people are asked for, of one kind."""
 
     kind: str
@@ -84,11 +84,11 @@ class PeopleStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueueStats:
     """Everything at once. `roles` holds every role of the registry, in order, and any other that has work."""
 
-    roles: list[RoleStanding]
-    people: list[PeopleStanding]
+    roles: list[RoleStats]
+    people: list[PeopleStats]
     workers: int
     silent: int
     lost: int
@@ -101,13 +101,13 @@ class Standing:
     turned_away: dict[tuple[str, str], int]  # by role and reason
 
 
-def standing(*, refusals: bool = True) -> Standing:
+def stats_of_queues(*, refusals: bool = True) -> QueueStats:
     """How things stand now, in a handful of indexed queries. Without `refusals` nobody counts what was repeated or turned away."""
     silence = {"silence": settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
     totals = _TOTALS.run(silence)[0]
     repeated = {row.agent_role: row.count for row in (_REPEATED.run({}) if refusals else ())}
     away = {(row.agent_role, row.reason): row.count for row in (_AWAY.run({}) if refusals else ())}
-    return Standing(
+    return QueueStats(
         roles=_roles(silence), people=_people(), repeated=repeated, turned_away=away, **totals._asdict()
     )
 
@@ -130,9 +130,9 @@ def slots_of_roles(roles: Sequence[str]) -> dict[str, int]:
     return {role: int(held or 0) for role, held in zip(roles, used, strict=True)}
 
 
-def _roles(silence: Mapping[str, Any]) -> list[RoleStanding]:
+def _roles(silence: Mapping[str, Any]) -> list[RoleStats]:
     found = {
-        role: RoleStanding(role, paused=paused or not enabled)
+        role: RoleStats(role, paused=paused or not enabled)
         for role, paused, enabled in Agent.objects.order_by("role").values_list("role", "paused", "enabled")
     }
     for row in _QUEUES.run({}):
@@ -149,14 +149,14 @@ def _roles(silence: Mapping[str, Any]) -> list[RoleStanding]:
     return list(found.values())
 
 
-def _entry(found: dict[str, RoleStanding], role: str) -> RoleStanding:
-    return found.setdefault(role, RoleStanding(role))
+def _entry(found: dict[str, RoleStats], role: str) -> RoleStats:
+    return found.setdefault(role, RoleStats(role))
 
 
-def _people() -> list[PeopleStanding]:
+def _people() -> list[PeopleStats]:
     rows = {row.kind: row for row in _PEOPLE.run({})}
     return [
-        PeopleStanding(kind, rows[kind].waiting, rows[kind].oldest_seconds) for kind in KINDS if kind in rows
+        PeopleStats(kind, rows[kind].waiting, rows[kind].oldest_seconds) for kind in KINDS if kind in rows
     ]
 
 

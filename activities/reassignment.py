@@ -1,6 +1,6 @@
 """Reassignment: the work is handed to another agent or to a person, as a new activity that takes the place of this one.
 
-The heir inherits input, place in the pipeline and whatever waits for the result: a parent gets its answer from the heir. An agent may
+The heir inherits input, place in the pipeline and whatever waits for the result: a parent gets its answer from the successor. An agent may
 hand on only so many times, and never back to a role that has had it. What people decide stays with people.
 """
 
@@ -31,7 +31,7 @@ _NEVER = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION
 def reassign(
     tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> Activity:  # fmt: skip
-    """An operator hands the work on; the heir. Raises `TransitionRefused` from where that cannot be, `ActivityNotFound`."""
+    """An operator hands the work on; the successor. Raises `TransitionRefused` from where that cannot be, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
         # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
         activity = activity_tree.lock_with_dependents(tenant_id, activity_id)
@@ -39,7 +39,7 @@ def reassign(
             raise ActivityNotFound(f"There is no activity {activity_id}.")
         _refuse_question(activity, agent_role)
         heir = _hand_on(activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor)
-        cancellation.let_go(tenant_id, activity_id, actor=actor)
+        cancellation.release_everything(tenant_id, activity_id, actor=actor)
         return heir
 
 
@@ -58,7 +58,7 @@ def _refuse_question(activity: Activity, agent_role: str | None) -> None:
 def reassign_by_agent(
     run: RunToken, *, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> UUID:
-    """An agent hands its own work on; the heir's id. Raises `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
+    """An agent hands its own work on; the successor's id. Raises `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
 
     In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree.
     """
@@ -69,7 +69,7 @@ def reassign_by_agent(
     heir = _hand_on(
         activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
     )
-    cancellation.let_go(run.tenant_id, run.activity_id, actor=actor)
+    cancellation.release_everything(run.tenant_id, run.activity_id, actor=actor)
     return heir.pk
 
 
@@ -91,7 +91,7 @@ def _hand_on(
     if run is None:
         transitions.apply(activity.pk, "reassign", actor=actor, detail=detail, reassign_reason=reason)
     else:
-        suspension.put_aside(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
+        suspension.suspend(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
     heirs = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
     if activity.dedup_key and not _is_taken(activity):
         heirs.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.

@@ -24,13 +24,13 @@ from .alerts import tell_of_agent_health, tell_of_expired_channel
 
 def connect() -> None:
     activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
-    activity_settled.connect(end_what_was_told, dispatch_uid="activities.end_what_was_told")
+    activity_settled.connect(end_wakes, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
     references.provide("activities", open_work.SOURCE)
 
 
-def end_what_was_told(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+def end_wakes(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     """`activity` is a `transitions.Moved`."""
     producer.follow(activity)
     queries.tell_decision(activity)

@@ -65,7 +65,7 @@ def collecting() -> Iterator[Exchange]:
         _collected.reset(token)
 
 
-def turn_over(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Grant | None:
+def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Grant | None:
     """Exchange from within a worker; returns a grant for it to run itself when `go_on` and one of `roles` is next.
 
     The other grants are published. When Redis does not answer, the relay keeps trying and None is returned.

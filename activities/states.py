@@ -23,7 +23,7 @@ class Status(StrEnum):
     DONE = "done"  # Final.
     APPROVED = "approved"  # Final.
     REJECTED = "rejected"  # Final; a revision takes its place.
-    REASSIGNED = "reassigned"  # Final; an heir takes its place.
+    REASSIGNED = "reassigned"  # Final; a successor takes its place.
     FAILED = "failed"  # Escalated to needs_review, or tried again or reassigned by an operator.
     NEEDS_REVIEW = "needs_review"  # An operator tries again, reassigns or cancels.
     CANCELLED = "cancelled"  # Final.

@@ -17,7 +17,6 @@ from uuid import UUID
 
 from django.db.models import Min, Sum
 
-from activities import activity_tree, cancellation, outputs
 from activities.exceptions import SubagentNotFound, SubmissionInvalid
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem, open_mailbox, stored_priority
@@ -30,6 +29,8 @@ from agents.models import AgentSession
 from tenants import clock
 from tenants.identifiers import uuid7
 from tenants.models import UsageEntry
+
+from . import activity_tree, cancellation, outputs
 
 # A subagent is started: its conversation first, then its activity, in one transaction.
 #
@@ -231,7 +232,7 @@ _STATUS_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SubagentState:
     """`activity` is the one that counts by now. `ids` are all that had the work, the first one first. Times in seconds."""
 
     subagent: Subagent
@@ -250,16 +251,16 @@ def status_of(status: str) -> str:
     return _STATUS_OF.get(Status(status), RUNNING)
 
 
-def one(tenant_id: UUID, subagent_id: UUID) -> Standing:
+def one(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
     """Raises `SubagentNotFound`. In the caller's `tenant_scope`, as all of this module."""
     rows = Subagent.objects.for_tenant(tenant_id).select_related("activity", "conversation")
     found = rows.filter(pk=subagent_id).first()
     if found is None:
         raise SubagentNotFound(f"There is no subagent {subagent_id}.")
-    return standing(tenant_id, [found])[0]
+    return states_of(tenant_id, [found])[0]
 
 
-def standing(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[Standing]:
+def states_of(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[SubagentState]:
     """Of each, in as many statements as for one, but for those whose work somebody else has taken over."""
     lines = [_line_of(tenant_id, subagent.activity) for subagent in subagents]
     ids = [activity.pk for line in lines for activity in line]
@@ -269,7 +270,7 @@ def standing(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[Standing]:
     ]
 
 
-def cancel(tenant_id: UUID, subagent_id: UUID, *, actor: str, reason: str = "") -> Standing:
+def cancel(tenant_id: UUID, subagent_id: UUID, *, actor: str, reason: str = "") -> SubagentState:
     """What waits never starts; an agent at work is told to stop. One that has ended stays as it is. Raises `SubagentNotFound`."""
     found = one(tenant_id, subagent_id)
     if found.status not in ENDED:
@@ -293,13 +294,13 @@ def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
 
 def _standing_of(
     subagent: Subagent, line: Sequence[Activity], tokens: dict[UUID, int], begun: dict[UUID, datetime]
-) -> Standing:
+) -> SubagentState:
     ids = [activity.pk for activity in line]
     starts = [begun[activity_id] for activity_id in ids if activity_id in begun]
     last = line[-1]
     end = last.finished_at or clock.now()
     seconds = round(max(0.0, (end - min(starts)).total_seconds()), 3) if starts else None
-    return Standing(subagent, last, ids, sum(tokens.get(activity_id, 0) for activity_id in ids), seconds)
+    return SubagentState(subagent, last, ids, sum(tokens.get(activity_id, 0) for activity_id in ids), seconds)
 
 
 def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) -> dict[UUID, int]:

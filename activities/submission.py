@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from activities import backlog, relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DecisionRules
@@ -24,6 +23,8 @@ from tenants import clock, request_context, wide_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+
+from . import backlog, relay, states
 
 TRIES = 3  # An equal activity may end between the insert that it refuses and the look at it.
 

@@ -31,7 +31,7 @@ def live(run: RunToken, *, with_parent: bool = False) -> Activity:
     return activity
 
 
-def put_aside(
+def suspend(
     run: RunToken, verb: str, *, tool: str, detail: Mapping[str, Any] | None = None, **changes: Any
 ) -> transitions.Moved:
     """Move the activity of a live run, which is locked, by `verb` and end the run. Raises `RunSuperseded`, `TransitionRefused`.
@@ -48,7 +48,7 @@ def put_aside(
         error=None,
         **changes,
     )
-    ended = transitions.put_aside(
+    ended = transitions.suspend(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool
     )
     if ended is None:

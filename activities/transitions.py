@@ -266,7 +266,7 @@ def finish(
     return _announced(rows[0])
 
 
-def hand_back(
+def requeue(
     *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, run_status: str, error: Mapping[str, Any] | None, cause: str,
     due_at: datetime | None = None, attempts: int = 0, stalls: int = 0, actor: str = "worker",
 ) -> Moved:  # fmt: skip
@@ -312,7 +312,7 @@ def end_run(
     return rows[0] if rows else None
 
 
-def put_aside(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, tool: str) -> Any | None:
+def suspend(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, tool: str) -> Any | None:
     """End the live run of an activity that this transaction has just moved to where it waits. None when the run was over."""
     rows = _PUT_ASIDE.run(
         {"tenant": tenant_id, "activity": activity_id, "run": run_id, "tool": tool}, using=APP

@@ -26,7 +26,7 @@ from tenants import clock, pausing
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait, PauseKind, Tenant
 from tenants.money import calendar
-from tenants.ttl_cache import Remembered
+from tenants.ttl_cache import TtlCache
 
 from . import activity_tree, admission, budgets
 from .outbox import LATER
@@ -313,7 +313,7 @@ class _Pauses:
         return next((who for who in (*self.of_roles.get(role, ()), *named) if who), None)
 
 
-_recent: Remembered[_Pauses] = Remembered(seconds=1.0, entries=10_000)
+_recent: TtlCache[_Pauses] = TtlCache(seconds=1.0, entries=10_000)
 
 
 def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> _Pauses:
@@ -365,7 +365,7 @@ def _asked(activity: Activity) -> Waiting:
         return Waiting("queued", REBUILT)
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
-    found = of_standing(standing, role=activity.agent_role or "")
+    found = reasons_of_queues(standing, role=activity.agent_role or "")
     return _behind_doors(found, activity.agent_role or "") if found.code == "no_worker" else found
 
 
@@ -384,7 +384,7 @@ def _behind_doors(found: Waiting, role: str) -> Waiting:
     return replace(found, detail=detail, holder="; ".join(reasons[:5]))
 
 
-def of_standing(standing: Mapping[str, Any], *, role: str) -> Waiting:
+def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
     """From what admission says (see admission/lua/inspect.lua) to a reason."""
     if standing["state"] == "held":
         return Waiting(

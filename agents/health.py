@@ -1,8 +1,8 @@
 """Health: whether the endpoints of HTTP agents can be reached. Information for people; dispatch does not ask.
 
-Looked at by workers, never in a request: an errand finds the agents that are due and calls a few at a time, each within a deadline, through
-the guard of all outbound calls and without credentials. An agent is unhealthy after two failures in a row, and healthy after one success.
-A process that dies in between leaves its agents to the next turn. What is known is forgotten when the address changes.
+Looked at by workers, never in a request: a background task finds the agents that are due and calls a few at a time, each within a
+deadline, through the guard of all outbound calls and without credentials. An agent is unhealthy after two failures in a row, and healthy
+after one success. A process that dies in between leaves its agents to the next turn. What is known is forgotten when the address changes.
 """
 
 from __future__ import annotations

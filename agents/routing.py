@@ -1,4 +1,4 @@
-"""The Celery queues: one per agent's role, shared by all tenants, and those of the system's own errands."""
+"""The Celery queues: one per agent's role, shared by all tenants, and those of the system's own background tasks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BACKOFFS = ("exponential", "linear", "fixed")
 CHANNELS = ("email", "slack", "webhook")
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """The value is none of the key's. The message completes "the key ..."."""
 
 
@@ -57,7 +57,7 @@ def camel(name: str) -> str:
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit("must be true or false")
+        raise InvalidValue("must be true or false")
     return value
 
 
@@ -65,7 +65,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     def fit(value: Any) -> int:
         whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
         if not whole or not low <= value <= high:
-            raise Unfit(f"must be a whole number from {low:,} to {high:,}")
+            raise InvalidValue(f"must be a whole number from {low:,} to {high:,}")
         return int(value)
 
     return fit
@@ -74,7 +74,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def fit(value: Any) -> str:
         if value not in choices or not isinstance(value, str):
-            raise Unfit(f"must be one of {', '.join(choices)}")
+            raise InvalidValue(f"must be one of {', '.join(choices)}")
         return value
 
     return fit
@@ -82,13 +82,13 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 def _zone(value: Any) -> str:
     if not isinstance(value, str) or value not in available_timezones():
-        raise Unfit("must be the name of a time zone, such as America/New_York")
+        raise InvalidValue("must be the name of a time zone, such as America/New_York")
     return value
 
 
 def _channels(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name in CHANNELS for name in value):
-        raise Unfit(f"must be a list of {', '.join(CHANNELS)}")
+        raise InvalidValue(f"must be a list of {', '.join(CHANNELS)}")
     return list(dict.fromkeys(value))
 
 
@@ -209,7 +209,7 @@ def read(given: Any) -> Tree:
     for key, value, path in _members(given, _TREE, "", faults):
         try:
             put(found, key.parts, key.fit(value))
-        except Unfit as fault:
+        except InvalidValue as fault:
             faults.append((path, str(fault)))
     if faults:
         raise SettingsInvalid(faults)
@@ -433,7 +433,7 @@ def settings_of(value: Any) -> SchedulerSettings:
             continue
         try:
             fitted = key.fit(given)
-        except Unfit as fault:
+        except InvalidValue as fault:
             facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(fault)}
             logger.warning("A setting of the platform cannot be used", extra=facts)
             continue

@@ -50,7 +50,9 @@ def begin(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *,
     _BEGIN.run(facts)
 
 
-def go_on(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = "") -> None:
+def continue_session(
+    tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = ""
+) -> None:
     """A run has continued this conversation. Nothing happens to one that has ended meanwhile: it stays ended."""
     continued = _live(tenant_id, deliverable_id, role).filter(external_session_id=external_id)
     told = {"briefing": briefing} if briefing else {}

@@ -1,4 +1,4 @@
-"""Celery's entry points, each one call long. The errand that calls them is registered by an app that knows of errands."""
+"""Celery's entry points, each one call long. The background task that calls them is registered by an app that knows of background tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenants import tracing
 
 
 @shared_task(name="agents.check_health", ignore_result=True)
-@tracing.errand
+@tracing.background_task
 def check_health() -> int:
     """Look at the agents that are due. Safe to deliver twice, late or not at all."""
     return health.check_waiting()

@@ -18,7 +18,7 @@ from agents import outbound
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentRateLimited
 from agents.governor import Call, Governor, Profile
-from agents.governor.calling import Told, governed
+from agents.governor.calling import ProviderFeedback, governed
 from agents.governor.providers import provider_of
 from benchmarks.fake_provider import FakeProvider, Limits, Turn
 from benchmarks.fake_provider.limits import Meter
@@ -99,7 +99,7 @@ class Governed(Client):
                 # The engine would put the work aside; here the caller has nothing else to do.
                 time.sleep(min(held.retry_after or 1.0, MINUTE_SECONDS / 60))
 
-    def _ask(self, told: Told) -> None:
+    def _ask(self, told: ProviderFeedback) -> None:
         try:
             told.headers = self.send().headers
         except Refused as refused:

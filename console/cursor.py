@@ -11,14 +11,14 @@ from django.db.models import Q, QuerySet
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Cursor:
     """Behind the row with this time and id. Written into addresses."""
 
     at: datetime
     id: UUID
 
     @classmethod
-    def read(cls, text: str) -> Place | None:
+    def read(cls, text: str) -> Cursor | None:
         """None for what is no place: then the page is the first one."""
         microseconds, _, number = text.partition(".")
         try:
@@ -30,7 +30,7 @@ class Place:
         return f"{round(self.at.timestamp() * 1_000_000)}.{self.id.hex}"
 
 
-def page_of(rows: QuerySet[Any], by: str, after: Place | None, size: int) -> tuple[list[Any], Place | None]:
+def page_of(rows: QuerySet[Any], by: str, after: Cursor | None, size: int) -> tuple[list[Any], Cursor | None]:
     """The newest of the rows behind a place, and where the next page begins if there is one. `by` is the name of the time."""
     if after is not None:
         # The first condition is what an index understands; the second leaves out what the last page has shown.
@@ -39,4 +39,4 @@ def page_of(rows: QuerySet[Any], by: str, after: Place | None, size: int) -> tup
         )
     found = list(rows.order_by(f"-{by}", "-pk")[: size + 1])
     last = found[size - 1] if len(found) > size else None
-    return found[:size], Place(getattr(last, by), last.pk) if last else None
+    return found[:size], Cursor(getattr(last, by), last.pk) if last else None

@@ -14,7 +14,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from agents.governor import overview as governor
-from agents.governor.overview import ShownProvider
+from agents.governor.overview import ProviderRow
 from console.overview import Overview, overview, overview_within
 from pipelines.models import Schedule
 from tenants import admin_scope
@@ -29,7 +29,7 @@ class Board:
 
     overview: Overview
     coming: Sequence[Schedule]
-    breakers: Sequence[ShownProvider] | None
+    breakers: Sequence[ProviderRow] | None
     sees_all: bool
 
 
@@ -53,5 +53,5 @@ def _coming() -> list[Schedule]:
     return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
 
 
-def _left_alone() -> list[ShownProvider]:
+def _left_alone() -> list[ProviderRow]:
     return [each for each in governor.of_platform() if each.state in ("breaker_open", "retry_after")]

@@ -9,12 +9,12 @@ from django.utils.http import urlencode
 from console.inbox.items import Refused
 
 from .internal_api import Reply
-from .page import Desk
+from .page import PageContext
 
 NOT_SURE = "Say that you are sure: this cannot be undone."
 
 
-def done(request: HttpRequest, desk: Desk, address: str, words: str) -> HttpResponse:
+def done(request: HttpRequest, desk: PageContext, address: str, words: str) -> HttpResponse:
     """On to that page, which says what was done."""
     messages.success(request, words)
     return HttpResponseRedirect(f"{address}?{urlencode({'tenant': desk.who.tenant})}")

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 
 from tenants.models import Role
 
-from .page import Desk, shown
+from .page import PageContext, shown
 
 View = Callable[..., HttpResponse]
 
@@ -20,7 +20,7 @@ def for_admins(what: str) -> Callable[[View], View]:
 
     def made(view: View) -> View:
         @wraps(view)
-        def guarded(request: HttpRequest, desk: Desk, *args: Any, **kwargs: Any) -> HttpResponse:
+        def guarded(request: HttpRequest, desk: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
             if not desk.who.role.includes(Role.ADMIN):
                 return shown(request, desk, "console/for_admins.html", {"what": what}, 403)
             return view(request, desk, *args, **kwargs)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from activities.queue_stats import PeopleStanding, RoleStanding, Standing, standing
+from activities.queue_stats import PeopleStats, QueueStats, RoleStats, stats_of_queues
 from console import dependencies
 from console.dependencies import Check
 from tenants.context import system_scope, tenant_scope
@@ -36,7 +36,7 @@ WORDS = {
 class QueueRow:
     """One role in the table."""
 
-    standing: RoleStanding
+    standing: RoleStats
     oldest: str
     state: str
     bands: list[tuple[str, int]]
@@ -67,7 +67,7 @@ class Overview:
     sentence: str
     reasons: list[str]
     checks: list[Check]
-    figures: Standing | None
+    figures: QueueStats | None
     queues: list[QueueRow]
     people: list[PeopleRow]
 
@@ -142,15 +142,15 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     )
 
 
-def _figures(scope: AbstractContextManager[None]) -> Standing | None:
+def _figures(scope: AbstractContextManager[None]) -> QueueStats | None:
     try:
         with scope:
-            return standing(refusals=False)
+            return stats_of_queues(refusals=False)
     except DatabaseError:
         return None  # It answered a moment ago. The page says what is known.
 
 
-def _reasons(figures: Standing) -> Iterator[str]:
+def _reasons(figures: QueueStats) -> Iterator[str]:
     unserved = [role for role in figures.roles if role.depth and not role.workers and not role.paused]
     if unserved:
         yield _unserved(sorted(unserved, key=lambda role: -role.depth))
@@ -160,13 +160,13 @@ def _reasons(figures: Standing) -> Iterator[str]:
         yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the first for {in_words(figures.spooled_seconds)}."
 
 
-def _unserved(roles: list[RoleStanding]) -> str:
+def _unserved(roles: list[RoleStats]) -> str:
     named = ", ".join(f"{role.role} ({role.depth} waiting)" for role in roles[:NAMED])
     more = f" and {_count(len(roles) - NAMED, 'other role', 'other roles')}" if len(roles) > NAMED else ""
     return f"No worker serves {named}{more}."
 
 
-def _sentence(status: str, figures: Standing | None) -> str:
+def _sentence(status: str, figures: QueueStats | None) -> str:
     if status == "unavailable" or figures is None:
         return "Unavailable."
     if status == "degraded":
@@ -174,7 +174,7 @@ def _sentence(status: str, figures: Standing | None) -> str:
     return "All is well." if figures.workers else "All is well, but no worker runs."
 
 
-def _queue_row(role: RoleStanding) -> QueueRow:
+def _queue_row(role: RoleStats) -> QueueRow:
     state = (
         "paused"
         if role.paused
@@ -188,7 +188,7 @@ def _queue_row(role: RoleStanding) -> QueueRow:
     return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
 
 
-def _people_row(asked: PeopleStanding) -> PeopleRow:
+def _people_row(asked: PeopleStats) -> PeopleRow:
     return PeopleRow(
         asked.kind, WORDS[asked.kind], asked.waiting, in_words(asked.oldest_seconds), asked.oldest_seconds
     )

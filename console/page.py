@@ -41,7 +41,7 @@ ACTING = ("POST",)
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class PageContext:
     """At whose desk a person sits, and at which page. `tenants` are the person's own."""
 
     who: Principal
@@ -77,11 +77,11 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
     return made
 
 
-def sit_down(request: HttpRequest, here: str) -> Desk | None:
+def sit_down(request: HttpRequest, here: str) -> PageContext | None:
     """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
     who, tenants = acting(user, request.GET.get("tenant", ""))
-    return None if who is None else Desk(who, tenants, here)
+    return None if who is None else PageContext(who, tenants, here)
 
 
 def choose(request: HttpRequest, here: str) -> HttpResponse:
@@ -98,7 +98,11 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
 
 
 def shown(
-    request: HttpRequest, desk: Desk, template: str, context: dict[str, Any] | None = None, status: int = 200
+    request: HttpRequest,
+    desk: PageContext,
+    template: str,
+    context: dict[str, Any] | None = None,
+    status: int = 200,
 ) -> HttpResponse:
     """The page from its template, within the console's frame."""
     framed = {"acting": desk.who, "tenants": desk.tenants, "here": desk.here, "desk": desk, **(context or {})}
@@ -112,7 +116,7 @@ MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WaitingTenant:
     """A tenant in which people are asked for something. `seen`: whether the glass that the superuser has broken shows it."""
 
     slug: str
@@ -139,7 +143,7 @@ def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | No
         raise Http404 from refusal
 
 
-def tenants_that_ask(glass: Collection[BreakGlass]) -> list[Asked]:
+def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:
     """The tenants in which most waits for people. For superusers alone; `glass` is what they have broken."""
     seen = {each.opened_for for each in glass}
     with system_scope():
@@ -147,7 +151,7 @@ def tenants_that_ask(glass: Collection[BreakGlass]) -> list[Asked]:
         counted = rows.values("tenant_id", "tenant__slug", "tenant__name").annotate(items=Count("pk"))
         page = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
         return [
-            Asked(
+            WaitingTenant(
                 row["tenant__slug"], row["tenant__name"], row["items"], bool(seen & {None, row["tenant_id"]})
             )
             for row in page

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_GET
 
 from tenants.api import event_stream
 from tenants.events.connection_limits import TooManyStreams
-from tenants.events.log import Wanted
-from tenants.events.subscribers import Bearer
+from tenants.events.log import EventFilter
+from tenants.events.subscribers import Subscriber
 
 from .page import acting
 
@@ -31,12 +31,12 @@ def stream(request: HttpRequest) -> HttpResponseBase:
     if who is None:
         return HttpResponseBadRequest("Name a tenant.")
     try:
-        wanted = Wanted(activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run"))
+        wanted = EventFilter(activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run"))
         after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
     except ValueError:
         return HttpResponseBadRequest("That is no id.")
     try:
-        return event_stream.follow(request.META, Bearer(who, request.session.session_key), wanted, after)
+        return event_stream.follow(request.META, Subscriber(who, request.session.session_key), wanted, after)
     except TooManyStreams as refusal:
         return HttpResponse(str(refusal), status=429, headers={"Retry-After": str(refusal.retry_after)})
 

@@ -30,7 +30,7 @@ from tenants import clock
 
 from .activity_chart import pulse_of
 from .error_pages import told_when_away
-from .page import ACTING, LOOKING, Desk, acting, choose, page, shown
+from .page import ACTING, LOOKING, PageContext, acting, choose, page, shown
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -72,13 +72,13 @@ def tenants(request: HttpRequest) -> HttpResponse:
 
 
 @page("inbox")
-def inbox_list(request: HttpRequest, desk: Desk) -> HttpResponse:
+def inbox_list(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Everything that people are asked for in the tenant."""
     return _page(request, desk)
 
 
 @page("inbox", (*LOOKING, *ACTING))
-def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
+def inbox_item(request: HttpRequest, desk: PageContext, item_id: UUID) -> HttpResponse:
     """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
     if request.method != "POST":
         if not _wants_item(request):
@@ -100,7 +100,7 @@ def inbox_item(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
 
 
 @page("inbox", ACTING)
-def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
+def inbox_approve(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
     try:
         approve = held_answers.hold_together if held_answers.is_held() else actions.approve_together
@@ -111,14 +111,14 @@ def inbox_approve(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("inbox", ACTING)
-def inbox_back(request: HttpRequest, desk: Desk) -> HttpResponse:
+def inbox_back(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Bring an item back that the person had put aside. It leads to where it was asked for."""
     try:
         item_id = UUID(request.POST.get("item", ""))
     except ValueError as error:
         raise Http404 from error
     try:
-        name = snooze.bring_back(desk.who, item_id)
+        name = snooze.end_snooze(desk.who, item_id)
     except Refused as refusal:
         return _page(request, desk, refusal=refusal)
     messages.success(request, f"Back in your list: {name}")
@@ -130,7 +130,7 @@ def inbox_back(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("inbox")
-def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
+def inbox_gone(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """What has become of the items named with ?id=, for a page from whose list they have gone."""
     try:
         ids = [UUID(given) for given in request.GET.getlist("id")]
@@ -139,12 +139,12 @@ def inbox_gone(request: HttpRequest, desk: Desk) -> HttpResponse:
     return render(request, "console/inbox_gone.html", {"acting": desk.who, "gone": gone(desk.who, ids)})
 
 
-def _aside(request: HttpRequest, desk: Desk, item_id: UUID) -> HttpResponse:
+def _aside(request: HttpRequest, desk: PageContext, item_id: UUID) -> HttpResponse:
     """Put an item aside for this person, and on to the next one."""
     try:
         shown, zone = snooze.version_shown(request.POST), _zone(desk)
         wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-        row, back_at = snooze.put_aside(desk.who, item_id, shown=shown, until=wanted)
+        row, back_at = snooze.snooze(desk.who, item_id, shown=shown, until=wanted)
     except Refused as refusal:
         return _page(request, desk, item(desk.who, item_id), refusal=refusal)
     due = ", when it is due" if back_at < wanted else ""
@@ -160,7 +160,7 @@ def _wants_item(request: HttpRequest) -> bool:
 
 def _page(
     request: HttpRequest,
-    desk: Desk,
+    desk: PageContext,
     opened: Item | None = None,
     *,
     open_id: UUID | None = None,
@@ -187,12 +187,12 @@ def _page(
     )
 
 
-def _view(request: HttpRequest, desk: Desk) -> View:
+def _view(request: HttpRequest, desk: PageContext) -> View:
     """Which part of the inbox the person looks at."""
     return View.read(desk.who.tenant, request.GET)
 
 
-def _zone(desk: Desk) -> ZoneInfo:
+def _zone(desk: PageContext) -> ZoneInfo:
     """That of the tenant. Who looks at it from outside has no times to choose."""
     return zone_of(next((own.timezone for own in desk.tenants if own.pk == desk.tenant_id), "UTC"))
 
@@ -201,7 +201,7 @@ def _address_of(item_id: UUID | str, view: View) -> str:
     return f"{reverse('console:inbox_item', args=[item_id])}?{view.address}#item"
 
 
-def _next(request: HttpRequest, desk: Desk) -> str:
+def _next(request: HttpRequest, desk: PageContext) -> str:
     """Where an answered item leads: to the one that followed it if that is still open, else to the list."""
     view = _view(request, desk)
     listed = inbox(desk.who, view)

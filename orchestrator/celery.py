@@ -44,9 +44,7 @@ LEAVE_SECONDS = 3.0  # for what a cold shutdown does besides: messages go back, 
 DEFAULT_CONCURRENCY = (
     16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
 )
-SYSTEM_CONCURRENCY = (
-    4  # Threads of a worker without roles: errands are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
-)
+SYSTEM_CONCURRENCY = 4  # Threads of a worker without roles: background tasks are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
 
 ROLES_SECONDS = 0.75  # between two looks at the registry: what is added there is served within 2 s
 

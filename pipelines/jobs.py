@@ -1,7 +1,7 @@
 """Jobs of schedules: each follows the activity or the pipeline run that does its work, in the transaction that moves it.
 
-Work that comes from no schedule costs nothing here. A job goes on with the heir or the revision that takes the place of its activity. One
-that had failed and is tried again is open again, and its execution with it, so that both come right when the second try ends well.
+Work that comes from no schedule costs nothing here. A job goes on with the successor or the revision that takes the place of its activity.
+One that had failed and is tried again is open again, and its execution with it, so that both come right when the second try ends well.
 
 Lock order: activity, pipeline run, execution. The lock of an execution comes before its jobs.
 """

@@ -67,7 +67,9 @@ def advance(activity: Any) -> None:
         return
     plan = versions.compiled(run.version_id)
     following = _following(run, plan, activity.step, state == StepState.DONE)
-    go_on(run, plan, following, left={activity.step: output} if output and not activity.branch else None)
+    start_following(
+        run, plan, following, left={activity.step: output} if output and not activity.branch else None
+    )
 
 
 def _is_aside(activity: Any) -> bool:
@@ -76,7 +78,7 @@ def _is_aside(activity: Any) -> bool:
 
 
 def _go_on_with_heir(activity: Any) -> None:
-    """The step is the heir's from now on. One that had failed is under way again, and what was skipped because of it waits.
+    """The step is the successor's from now on. One that had failed is under way again, and what was skipped because of it waits.
 
     Raises `TransitionRefused` in a run that was cancelled: whoever cancelled it has not seen this heir.
     """
@@ -87,7 +89,7 @@ def _go_on_with_heir(activity: Any) -> None:
         )
     if activity.source in (Status.FAILED, Status.NEEDS_REVIEW):
         reopen(activity)
-    revisions.go_on_with(LinkKind.REASSIGNED_FROM, activity)
+    revisions.continue_with(LinkKind.REASSIGNED_FROM, activity)
 
 
 def locked(tenant_id: UUID) -> QuerySet[PipelineRun]:
@@ -139,7 +141,7 @@ def states_of(run_id: UUID) -> dict[str, str]:
     return {row.step: row.state for row in _STATES.run({"run": run_id})}
 
 
-def go_on(
+def start_following(
     run: Any,
     plan: Compiled,
     following: Advance,
@@ -266,7 +268,7 @@ def give_up(run: PipelineRun, plan: Compiled, step: str, code: str, message: str
     failed = fail(run, step, code, message)
     if failed:
         run.unsettled -= failed
-        go_on(run, plan, plan.graph.advance(states_of(run.pk)))
+        start_following(run, plan, plan.graph.advance(states_of(run.pk)))
 
 
 def _end(run: Any, steps: Sequence[str], state: StepState, **more: Any) -> int:

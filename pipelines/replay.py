@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from pipelines import progression, starting, versions
 from pipelines.exceptions import (
     NotReplayable,
     PipelineDisabled,
@@ -29,6 +28,8 @@ from pipelines.models.run import RunState, StepReason
 from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
+
+from . import progression, starting, versions
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def replay(
             for step, seconds in starting.waiting_times(plan, plan.position.keys() - anew).items()
             if step in anew
         })  # fmt: skip
-        progression.go_on(run, plan, plan.graph.advance(progression.states_of(run.pk)))
+        progression.start_following(run, plan, plan.graph.advance(progression.states_of(run.pk)))
         run.refresh_from_db()
     facts = {"action": "run_replayed", "tenant": str(tenant_id), "run": str(run.pk), "replay_of": str(run_id)}
     logger.info("Pipeline run replayed", extra=facts)

@@ -36,7 +36,7 @@ def follow_rejection(activity: Any) -> bool:
         return True
     if activity.is_approval_gate:
         return _send_back(run, activity)
-    return go_on_with(LinkKind.REVISION_OF, activity)
+    return continue_with(LinkKind.REVISION_OF, activity)
 
 
 def _cancel_revision(activity: Any) -> None:
@@ -50,8 +50,8 @@ def _cancel_revision(activity: Any) -> None:
         )
 
 
-def go_on_with(kind: LinkKind, activity: Any) -> bool:
-    """Let the revision or the heir of an activity take its place in the run; False when there is none. Under the activity's lock."""
+def continue_with(kind: LinkKind, activity: Any) -> bool:
+    """Let the revision or the successor of an activity take its place in the run; False when there is none. Under the activity's lock."""
     successor = (
         Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.id, link_kind=kind).first()
     )

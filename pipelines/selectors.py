@@ -22,7 +22,7 @@ MOST_VERSIONS = 100  # of a pipeline that are listed
 
 
 @dataclass(frozen=True, slots=True)
-class BranchShown:
+class BranchRow:
     """One branch of a step that was fanned out."""
 
     run: StepRun
@@ -49,14 +49,14 @@ class BranchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class StepShown:
+class StepRow:
     """One step of a run: its own state, and that of the activity that does it; or the first of its branches."""
 
     run: StepRun
     name: str
     needs: Sequence[str]
     activity_status: str | None
-    branches: Sequence[BranchShown] = ()
+    branches: Sequence[BranchRow] = ()
     agent_role: str | None = None
     human_role: str | None = None
     priority: int | None = None  # None: that of the run
@@ -75,9 +75,7 @@ def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     return found
 
 
-def steps_of(
-    tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0
-) -> dict[UUID, list[StepShown]]:
+def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> dict[UUID, list[StepRow]]:
     """The steps of these runs in the order of the definition, in three statements for all of them.
 
     With them come so many of the first `branches` of those that were fanned out.
@@ -93,7 +91,7 @@ def steps_of(
     statuses = dict(done_by.values_list("pk", "status"))
     shown = _branches(steps, done_by, statuses)
     versions = {run.pk: run.version_id for run in page}
-    found: dict[UUID, list[StepShown]] = defaultdict(list)
+    found: dict[UUID, list[StepRow]] = defaultdict(list)
     for step in sorted(steps, key=lambda step: (step.position, step.branch)):
         if step.branch:
             continue
@@ -101,7 +99,7 @@ def steps_of(
         status = statuses.get(step.activity_id) if step.activity_id else None
         name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
         found[step.run_id].append(
-            StepShown(
+            StepRow(
                 step,
                 name,
                 needs,
@@ -117,17 +115,17 @@ def steps_of(
 
 def _branches(
     steps: Sequence[StepRun], done_by: QuerySet[Activity], statuses: Mapping[UUID, str]
-) -> dict[tuple[UUID, str], list[BranchShown]]:
+) -> dict[tuple[UUID, str], list[BranchRow]]:
     """The branches among these rows, by their run and step. One statement more, if there are any."""
     rows = sorted((step for step in steps if step.branch), key=lambda step: step.branch)
-    found: dict[tuple[UUID, str], list[BranchShown]] = defaultdict(list)
+    found: dict[tuple[UUID, str], list[BranchRow]] = defaultdict(list)
     if not rows:
         return found
     items = dict(done_by.filter(branch__gt=0).values_list("pk", KeyTransform("item", "params")))
     for row in rows:
         activity_id = row.activity_id
         item, status = (items.get(activity_id), statuses.get(activity_id)) if activity_id else (None, None)
-        found[row.run_id, row.step].append(BranchShown(row, item, status))
+        found[row.run_id, row.step].append(BranchRow(row, item, status))
     return found
 
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from activities import backlog
 from activities.submission import newcomers, submit
-from pipelines import parameters, progression, starting, versions
 from pipelines.conditions import RESERVED
 from pipelines.definition import Fault, StepDefinition
 from pipelines.exceptions import InvalidParams, PipelineDisabled, PipelineNotFound, ReservedParams
@@ -22,6 +21,8 @@ from pipelines.versions import Compiled
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
+
+from . import parameters, progression, starting, versions
 
 
 class WhenFull(Enum):
@@ -108,7 +109,7 @@ def start_runs(
         submit(first, actor=actor, bounded=when_full == WhenFull.REFUSE)
         asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if asked else ():
-            progression.go_on(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
+            progression.start_following(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
     return runs
 
 

@@ -20,7 +20,6 @@ from activities import outputs
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
 from activities.states import LIVE, Status
-from pipelines import inputs, progression, starting, versions
 from pipelines.graph import SETTLED, StepState
 from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState, StepReason
@@ -28,6 +27,8 @@ from pipelines.progression import Known
 from pipelines.versions import Compiled
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
+
+from . import inputs, progression, starting, versions
 
 # Steps of runs under way for which there was no room in their role's backlog: they wait, marked, and start when there is.
 #
@@ -77,7 +78,7 @@ def admit(tenant_id: UUID, run_id: UUID) -> list[str | None]:
         if run.status != RunState.RUNNING or not marked.update(reason=""):
             return []
         plan = versions.compiled(run.version_id)
-        progression.go_on(run, plan, plan.graph.advance(progression.states_of(run_id)))
+        progression.start_following(run, plan, plan.graph.advance(progression.states_of(run_id)))
         return [plan.step(step).agent_role for step in marked.all().values_list("step", flat=True)]
 
 
@@ -264,7 +265,7 @@ def decide_run(tenant_id: UUID, run_id: UUID) -> None:
         if marked.update(reason="") and run.status == RunState.RUNNING:
             plan = versions.compiled(run.version_id)
             following = plan.graph.advance(progression.states_of(run_id))
-            progression.go_on(run, plan, following, known=known)
+            progression.start_following(run, plan, following, known=known)
 
 
 def _read(tenant_id: UUID, run_id: UUID) -> tuple[list[str], Known]:

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from tenants import break_glass, members
 from tenants.audit import recording
 from tenants.context import admin_scope, system_scope
 from tenants.models import Role
 from tenants.models.audit import BreakGlass
+
+from . import break_glass, members
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def members_of(tenant_id: UUID) -> list[Membership]:
     return list(rows.order_by("user__username"))
 
 
-def standing_of(member: Membership) -> str:
+def fingerprint_of(member: Membership) -> str:
     """What a member may do, as a text by which a change is noticed."""
     return " ".join((str(member.role), *member.human_roles))
 
@@ -179,7 +179,7 @@ def change_member(
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
         member = _locked(who, membership_id)
-        if standing_of(member) != seen:
+        if fingerprint_of(member) != seen:
             raise MemberChanged(f"{member.user} was changed since you looked, and acts as {member.role} now.")
         if role != Role.ADMIN:
             _refuse_last_admin(who, member)

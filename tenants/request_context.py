@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import structlog
 
-from tenants import tracing
+from . import tracing
 
 REQUEST = "request"
 

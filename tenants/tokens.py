@@ -18,12 +18,13 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.models import Q
 
-from tenants import audit, clock, ttl_cache
 from tenants.audit.recording import redacted
 from tenants.context import APP, set_tenant, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.principals import Principal
+
+from . import audit, clock, ttl_cache
 
 SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leaked token
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
@@ -155,7 +156,7 @@ def _principal(token: ApiToken, member: Membership | None) -> Principal:
     )
 
 
-_known: ttl_cache.Remembered[tuple[Principal, datetime | None]] = ttl_cache.Remembered(
+_known: ttl_cache.TtlCache[tuple[Principal, datetime | None]] = ttl_cache.TtlCache(
     seconds=1.0, entries=10_000
 )
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Remembered(Generic[Value]):
+class TtlCache(Generic[Value]):
     """Values by key, each for `seconds` after it was kept. Holds at most `entries`; threads may share it."""
 
     def __init__(self, *, seconds: float, entries: int) -> None:

@@ -44,7 +44,7 @@ def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
 
 
 def look_after(tenant: Tenant, turns: int = 1) -> None:
-    """Do what the errands of batches do, as often, whenever it is due."""
+    """Do what the background tasks of batches do, as often, whenever it is due."""
     for _ in range(turns):
         lifecycle.leave()
         provider_batches_items.gather()

@@ -16,7 +16,7 @@ PATIENCE = 120.0
 
 
 def count_all() -> None:
-    """Let the keeper's turns count everything that has happened."""
+    """Let the leader's turns count everything that has happened."""
 
     def done() -> bool:
         counters.count_fresh()

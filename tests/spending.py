@@ -82,7 +82,7 @@ def kept(tenant: Tenant) -> list[Decimal]:
 
 
 def let_go(engine: Engine) -> int:
-    """What the errand does, and what follows from it."""
+    """What the background task does, and what follows from it."""
     released = activity_budgets.release_where_room()
     outbox.promote()
     relay.flush()

@@ -21,25 +21,25 @@ from activities.models.alert import AlertKind, ChannelKind, Digest
 from activities.notifications import digests, targets
 from activities.notifications.delivery import send_again
 from activities.notifications.targets import InvalidTarget
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.context import tenant_scope
 
-ACKNOWLEDGE = Deed(
+ACKNOWLEDGE = Action(
     "acknowledge_selected",
     "Acknowledge",
     "Acknowledged",
     "Somebody has seen these alerts. Whoever said so first is the one who is named.",
     (ActivityError,),
 )
-SEND_AGAIN = Deed(
+SEND_AGAIN = Action(
     "send_again_selected",
     "Send again",
     "Waiting to be sent again",
     "These are sent once more. One whose outcome is unknown may have arrived, and then it arrives twice.",
     (ActivityError,),
 )
-TRY = Deed(
+TRY = Action(
     "try_selected",
     "Send a test",
     "A test is on its way to",
@@ -55,7 +55,7 @@ class NothingToSend(ActivityError):
 
 
 @admin.register(Alert)
-class AlertAdmin(DeedsAdmin, RecordAdmin):
+class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "kind", "weight", "acknowledged_by")
     list_filter = (TenantFilter, "severity", "kind")
     list_select_related = ("tenant",)
@@ -94,7 +94,7 @@ class AlertAdmin(DeedsAdmin, RecordAdmin):
 
 
 @admin.register(AlertDelivery)
-class AlertDeliveryAdmin(DeedsAdmin, RecordAdmin):
+class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     list_display = (
         "created_at",
         "alert_link",
@@ -200,7 +200,7 @@ class NotificationChannelForm(forms.ModelForm):
 
 
 @admin.register(NotificationChannel)
-class NotificationChannelAdmin(DeedsAdmin):
+class NotificationChannelAdmin(ActionsAdmin):
     form = NotificationChannelForm
     list_display = ("name", "kind", "tenant", "target_shown", "enabled", "created_at")
     list_filter = (TenantFilter, "kind", "enabled")

@@ -24,10 +24,10 @@ from activities.exceptions import ActivityError
 from activities.human_tasks import approvals
 from activities.human_tasks.approval_links import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
 
-APPROVE = Deed(
+APPROVE = Action(
     "approve_selected",
     "Approve",
     "Approved",
@@ -35,7 +35,7 @@ APPROVE = Deed(
     (ActivityError,),
     notes="Notes for the agents",
 )
-REJECT = Deed(
+REJECT = Action(
     "reject_selected",
     "Reject",
     "Rejected",
@@ -45,7 +45,7 @@ REJECT = Deed(
     notes_needed=True,
     danger=True,
 )
-WITHDRAW = Deed(
+WITHDRAW = Action(
     "withdraw_selected",
     "Withdraw",
     "Withdrawn",
@@ -74,7 +74,7 @@ class ApprovalList(ChangeList):
 
 
 @admin.register(Approval)
-class ApprovalAdmin(DeedsAdmin, RecordAdmin):
+class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "type", "state", "linked", "requested_by")
     list_filter = (TenantFilter, "type")
     list_select_related = ("tenant",)

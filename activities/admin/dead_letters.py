@@ -24,7 +24,7 @@ from activities.dead_letters import operations
 from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityRun, DeadLetter, MailboxItem, RepeatedSubmissions
 from activities.models.dead_letter import DeadLetterState
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.context import tenant_scope
 
@@ -35,21 +35,21 @@ class DealtWith(ActivityError):
     code = "dealt_with"
 
 
-REPLAY = Deed(
+REPLAY = Action(
     "replay_selected",
     "Try again",
     "Started anew",
     "These start again, with all their attempts, for the reasons that they ran for last.",
     (ActivityError,),
 )
-REPLAY_ALIKE = Deed(
+REPLAY_ALIKE = Action(
     "replay_alike_selected",
     "Try all alike again",
     "Started anew, with all that failed alike",
     "Everything of the same tenant that failed alike starts again, with all its attempts.",
     (ActivityError,),
 )
-DISMISS = Deed(
+DISMISS = Action(
     "dismiss_selected",
     "Give up",
     "Given up",
@@ -62,7 +62,7 @@ DISMISS = Deed(
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(DeedsAdmin, RecordAdmin):
+class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     list_display = (
         "created_at",
         "activity_link",
@@ -180,8 +180,8 @@ def _all_alike(letter: DeadLetter) -> QuerySet[DeadLetter]:
 
 
 def _with_count(
-    deed: Deed, letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
-) -> Deed:
+    deed: Action, letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
+) -> Action:
     """The deed with what a dry run says: the count that the deed then acts on."""
     chosen: dict[tuple[UUID, str], DeadLetter] = {}
     for letter in letters:

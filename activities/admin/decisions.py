@@ -19,10 +19,10 @@ from activities.human_tasks import approvals, blockers
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from agents import configuration
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import actor_of
 
-APPROVE = Deed(
+APPROVE = Action(
     "approve_selected",
     "Approve",
     "Approved",
@@ -30,7 +30,7 @@ APPROVE = Deed(
     (ActivityError,),
     notes="Notes for the record",
 )
-REJECT = Deed(
+REJECT = Action(
     "reject_selected",
     "Reject",
     "Rejected",
@@ -40,7 +40,7 @@ REJECT = Deed(
     notes_needed=True,
     danger=True,
 )
-CANCEL = Deed(
+CANCEL = Action(
     "cancel_selected",
     "Cancel activities",
     "Cancelled",
@@ -49,7 +49,7 @@ CANCEL = Deed(
     notes="Reason",
     danger=True,
 )
-RETRY = Deed(
+RETRY = Action(
     "retry_selected",
     "Try again",
     "Started anew",
@@ -57,7 +57,7 @@ RETRY = Deed(
     (ActivityError,),
 )
 
-RESOLVE = Deed(
+RESOLVE = Action(
     "resolve_selected",
     "Blocker removed",
     "Resolved",
@@ -76,7 +76,7 @@ def _assignees() -> list[tuple[str, Any]]:
     return [("People", people), ("Agents", agents)]
 
 
-REASSIGN = Deed(
+REASSIGN = Action(
     "reassign_selected",
     "Hand on",
     "Handed on",
@@ -99,7 +99,7 @@ VERBS = {
 }
 
 
-class DecisionsAdmin(DeedsAdmin):
+class DecisionsAdmin(ActionsAdmin):
     """The actions of the list, and the same as buttons on an activity's page."""
 
     actions = (

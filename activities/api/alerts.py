@@ -17,15 +17,15 @@ from activities.api.decisions import EmptySerializer
 from activities.models import Alert, AlertDelivery
 from activities.models.alert import AlertKind, Severity
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 
-class DeliverySerializer(Shown):
+class DeliverySerializer(ResponseSerializer):
     """An alert on its way to one of the tenant's channels."""
 
     id = serializers.UUIDField(help_text="The `webhook-id` of a webhook.")
@@ -44,7 +44,7 @@ class DeliverySerializer(Shown):
         return delivery.next_attempt_at if delivery.state == "pending" else None
 
 
-class AlertSerializer(Shown):
+class AlertSerializer(ResponseSerializer):
     """Something that people must know."""
 
     id = serializers.UUIDField()
@@ -79,7 +79,7 @@ class AlertFilter(django_filters.FilterSet):
         fields: tuple[str, ...] = ()
 
 
-class AlertViewSet(Digested, TenantViewSet):
+class AlertViewSet(DigestEtag, TenantViewSet):
     queryset = Alert.objects
     serializer_class = AlertSerializer
     filterset_class = AlertFilter

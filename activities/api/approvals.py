@@ -24,7 +24,7 @@ from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -84,7 +84,7 @@ def _item(**conditions: Any) -> QuerySet[Activity]:
 ADDRESS = "/api/v1/approvals/"
 
 
-class ApprovalItemSerializer(Shown):
+class ApprovalItemSerializer(ResponseSerializer):
     """A question to people, with everything that hangs on the answer. Its id is that of its item in the inbox."""
 
     id = serializers.UUIDField(source="approval.pk")

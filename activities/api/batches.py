@@ -16,12 +16,12 @@ from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
 from activities.provider_batches import items as provider_batches_items
 from tenants.api.documentation import operation
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 
-class BatchSerializer(Shown):
+class BatchSerializer(ResponseSerializer):
     """A batch of one provider and model. Its items were chosen before it was sent."""
 
     id = serializers.UUIDField()
@@ -47,7 +47,7 @@ class BatchSerializer(Shown):
         return counted
 
 
-class BatchItemSerializer(Shown):
+class BatchItemSerializer(ResponseSerializer):
     """A run that waits for a batch, or did."""
 
     id = serializers.UUIDField(help_text="The `custom_id` of its request.")

@@ -25,10 +25,10 @@ from activities.priorities import PriorityField, priority_of
 from activities.schemas import LONGEST_REASON, AssigneeSerializer
 from activities.states import LinkKind, Status
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest, extend
 from tenants.api.filters import SEARCH_LENGTH
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
@@ -153,7 +153,7 @@ def as_stored(chosen: dict[str, Any]) -> dict[str, Any]:
 JOBS = "/api/v1/bulk-jobs/"
 
 
-class BulkJobSerializer(Shown):
+class BulkJobSerializer(ResponseSerializer):
     """One thing that is done to many activities."""
 
     id = serializers.UUIDField()
@@ -197,7 +197,7 @@ class BulkErrorSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class BulkItemSerializer(Shown):
+class BulkItemSerializer(ResponseSerializer):
     """What became of one activity."""
 
     activity = serializers.UUIDField(source="activity_id")
@@ -306,7 +306,7 @@ class BulkOfActivities(TenantView):
         return {"dry_run": True, "count": found.count(), "sample": sample}
 
 
-class BulkJobViewSet(Digested, TenantViewSet):
+class BulkJobViewSet(DigestEtag, TenantViewSet):
     queryset = BulkJob.objects
     serializer_class = BulkJobSerializer
     filterset_fields = ("status", "action")

@@ -23,8 +23,8 @@ from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
-from tenants.api.serializers import Shown
+from tenants.api.etags import DigestEtag
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
@@ -124,7 +124,7 @@ def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
 # What is shown of dead letters, and of what was done to many.
 
 
-class DeadLetterSerializer(Shown):
+class DeadLetterSerializer(ResponseSerializer):
     """One failure for good. A replay that fails again makes a further one."""
 
     id = serializers.UUIDField()
@@ -186,7 +186,7 @@ class ReplayedSerializer(DismissedSerializer):
     seconds = serializers.FloatField(help_text="Until the last of them starts.")
 
 
-class DeadLetterViewSet(Digested, TenantViewSet):
+class DeadLetterViewSet(DigestEtag, TenantViewSet):
     queryset = DeadLetter.objects
     serializer_class = DeadLetterSerializer
     filterset_class = DeadLetterFilter

@@ -39,7 +39,7 @@ from tenants.api.documentation import operation
 from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT, CursorPagination
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 
@@ -47,7 +47,7 @@ AFTER = "after"
 MOST_LINES, USUAL_LINES = 1_000, 500
 
 
-class LogLineShownSerializer(Shown):
+class LogLineShownSerializer(ResponseSerializer):
     """One line of a run's log."""
 
     number = serializers.IntegerField(help_text="Counts up by one from 1 within its run.")

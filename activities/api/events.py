@@ -21,8 +21,8 @@ from tenants.api.pagination import LIMIT
 from tenants.api.renderers import JSONRenderer
 from tenants.api.views import TenantView
 from tenants.events import log
-from tenants.events.log import Wanted, shown
-from tenants.events.subscribers import Bearer
+from tenants.events.log import EventFilter, shown
+from tenants.events.subscribers import Subscriber
 from tenants.models.events import ANNOUNCED, KINDS
 
 AFTER = "after"
@@ -115,7 +115,7 @@ class Events(TenantView):
             return self._page(request, wanted, after, limit)
         return self._stream(request, wanted, after)
 
-    def _page(self, request: Request, wanted: Wanted, after: int | None, limit: int) -> Response:
+    def _page(self, request: Request, wanted: EventFilter, after: int | None, limit: int) -> Response:
         page = log.page(self.tenant_id, after, limit, wanted)
         following = replace_query_param(request.build_absolute_uri(), AFTER, page.cursor)
         return Response(
@@ -127,12 +127,12 @@ class Events(TenantView):
             }
         )
 
-    def _stream(self, request: Request, wanted: Wanted, after: int | None) -> Any:
+    def _stream(self, request: Request, wanted: EventFilter, after: int | None) -> Any:
         session = getattr(request._request, "session", None)
         key = session.session_key if session and self.principal.user_id else None
-        return event_stream.follow(request.META, Bearer(self.principal, key), wanted, after)
+        return event_stream.follow(request.META, Subscriber(self.principal, key), wanted, after)
 
-    def _read(self, request: Request) -> tuple[Wanted, int | None, int]:
+    def _read(self, request: Request) -> tuple[EventFilter, int | None, int]:
         kinds = request.query_params.getlist("kind")
         refuse_unknown(request, self, several=set(self.several))
         faults: list[Fault] = [
@@ -152,7 +152,7 @@ class Events(TenantView):
             faults.append((LIMIT, "must be at least 1"))
         if faults:
             raise InvalidRequest(faults)
-        return Wanted(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
+        return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
 
 
 def _id(text: str | None, name: str, faults: list[Fault]) -> UUID | None:

@@ -26,9 +26,9 @@ from activities.models.mailbox import ItemKind, ItemSource, ItemState
 from agents import configuration
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
     Flag,
@@ -167,7 +167,7 @@ class MailboxSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
 
 
-class ItemSerializer(Shown):
+class ItemSerializer(ResponseSerializer):
     """Something that is said."""
 
     id = serializers.UUIDField()
@@ -200,7 +200,7 @@ class ItemSerializer(Shown):
         return item.attempts
 
 
-class TakenItemSerializer(Shown):
+class TakenItemSerializer(ResponseSerializer):
     """As a consumer gets it."""
 
     id = serializers.UUIDField()
@@ -226,7 +226,7 @@ class TakenSerializer(serializers.Serializer[Any]):
     leased_until = serializers.DateTimeField()
 
 
-class MailboxBatchSerializer(Shown):
+class MailboxBatchSerializer(ResponseSerializer):
     """What became of a batch."""
 
     batch_id = serializers.UUIDField(source="id")
@@ -289,7 +289,7 @@ class MailboxList(ViewSetMixin, MailboxPart):
         return self.get_paginated_response(self.shown(page))
 
 
-class MailboxDetail(Digested, MailboxPart):
+class MailboxDetail(DigestEtag, MailboxPart):
     pagination_class = None
     passing = ("oldest_wait_seconds",)
 
@@ -338,7 +338,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
         return Response(shown, status=201 if posted.created else 200)
 
 
-class ItemPart(Digested, MailboxPart):
+class ItemPart(DigestEtag, MailboxPart):
     pagination_class = None
 
     def item(self, key: str, item_id: UUID) -> Any:

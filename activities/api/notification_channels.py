@@ -26,7 +26,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
@@ -38,7 +38,7 @@ from tenants.models import Role, Tenant
 ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
 
 
-class NotificationChannelSerializer(Shown):
+class NotificationChannelSerializer(ResponseSerializer):
     """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
 
     id = serializers.UUIDField()

@@ -109,7 +109,7 @@ class OperationActions:
     )
     @action(detail=True, methods=["post"])
     def reassign(self, request: Request, pk: UUID) -> Response:
-        """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the heir's result."""
+        """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the successor's result."""
         body = read(ReassignmentSerializer, request.data)
         heir = reassignment.reassign(
             self.tenant_id, self._unchanged(pk), actor=self.principal.actor, reason=body["reason"],

@@ -20,7 +20,7 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 
@@ -48,7 +48,7 @@ class TurnedAwaySerializer(serializers.Serializer[Any]):
     expired = serializers.IntegerField()
 
 
-class QueueSerializer(Shown):
+class QueueSerializer(ResponseSerializer):
     """How a role stands for this tenant."""
 
     role = serializers.CharField()
@@ -71,7 +71,7 @@ class QueueSerializer(Shown):
         return queue_of(queue.role)
 
 
-class WorkerRunSerializer(Shown):
+class WorkerRunSerializer(ResponseSerializer):
     """A run under way."""
 
     id = serializers.UUIDField()
@@ -88,7 +88,7 @@ class LoadSerializer(serializers.Serializer[Any]):
     memory = serializers.FloatField()
 
 
-class WorkerSerializer(Shown):
+class WorkerSerializer(ResponseSerializer):
     """A live process that runs agents. Workers serve all tenants."""
 
     id = serializers.UUIDField()

@@ -46,7 +46,7 @@ from tenants import request_context, tracing
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.idempotency import HEADER, key_of
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Json, Moment, Number, OneOf, StrictSerializer, Text, read
 from tenants.api.views import Handler, TenantView, tried_again
 from tenants.authentication import refuse_secret_in_address, refused
@@ -516,7 +516,7 @@ def _shown(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
 # One skill, read by the agent of a run that needs it: `/agent-runs/{run_id}/skills/{key}/`.
 
 
-class RunSkillSerializer(Shown):
+class RunSkillSerializer(ResponseSerializer):
     """A skill as an agent reads it."""
 
     key = serializers.CharField()

@@ -12,7 +12,7 @@ from activities import activity_tree, states
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.wait_reasons import Waiting
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import Json
 
 ACTIVITIES = "/api/v1/activities/"
@@ -68,7 +68,7 @@ class WaitingForSerializer(serializers.Serializer[Any]):
     holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for, if that is known.")
 
 
-class ActivitySerializer(Shown):
+class ActivitySerializer(ResponseSerializer):
     """One piece of work for an agent or a person."""
 
     id = serializers.UUIDField()
@@ -170,7 +170,7 @@ class InboxItemSerializer(ActivitySerializer):
         return {**{name: getattr(about, name) for name in shown}, "link": link_of(about.pk)}
 
 
-class RunSerializer(Shown):
+class RunSerializer(ResponseSerializer):
     """One attempt of an agent."""
 
     id = serializers.UUIDField()
@@ -194,7 +194,7 @@ class RunSerializer(Shown):
     error = serializers.DictField(allow_null=True)
 
 
-class OutputSerializer(Shown):
+class OutputSerializer(ResponseSerializer):
     """What an activity produced."""
 
     id = serializers.UUIDField()
@@ -215,7 +215,7 @@ class WorkedOnSerializer(serializers.Serializer[Any]):
     )
 
 
-class WhySerializer(Shown):
+class WhySerializer(ResponseSerializer):
     """Why an activity does not run right now; `code` is null when it runs or has ended."""
 
     code = serializers.CharField(

@@ -22,12 +22,12 @@ from activities import outputs, subagents
 from activities.api.operations import ReasonSerializer
 from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
-from activities.subagents import NewSubagent, Standing, output_file_of
+from activities.subagents import NewSubagent, SubagentState, output_file_of
 from agents import configuration
 from agents.command_line import transcripts
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
-from tenants.api.serializers import Shown
+from tenants.api.etags import DigestEtag
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
@@ -91,7 +91,7 @@ def new_subagent(attrs: dict[str, Any]) -> NewSubagent:
     return NewSubagent(**attrs)
 
 
-class SubagentSerializer(Shown):
+class SubagentSerializer(ResponseSerializer):
     """Work that was started from elsewhere, and how it stands."""
 
     task_id = serializers.UUIDField(source="subagent.activity_id", help_text="Its activity.")
@@ -124,7 +124,7 @@ class SubagentSerializer(Shown):
     created_at = serializers.DateTimeField(source="subagent.created_at")
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
 
-    def get_output_file(self, found: Standing) -> str:
+    def get_output_file(self, found: SubagentState) -> str:
         return output_file_of(found.subagent.pk)
 
 
@@ -137,7 +137,7 @@ class SubagentFilter(django_filters.FilterSet):
         fields: tuple[str, ...] = ()
 
 
-class SubagentViewSet(Digested, TenantViewSet):
+class SubagentViewSet(DigestEtag, TenantViewSet):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
     filterset_class = SubagentFilter
@@ -153,7 +153,7 @@ class SubagentViewSet(Digested, TenantViewSet):
     @operation("Subagents, newest first", answer=SubagentSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        found = subagents.standing(self.tenant_id, page)
+        found = subagents.states_of(self.tenant_id, page)
         return self.get_paginated_response(SubagentSerializer(found, many=True).data)
 
     @operation("One subagent", answer=SubagentSerializer, refusals=(404,))
@@ -220,7 +220,7 @@ class SubagentTranscript(ViewSetMixin, TenantView):
         }
         return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
 
-    def _instead(self, found: Standing) -> Iterator[bytes]:
+    def _instead(self, found: SubagentState) -> Iterator[bytes]:
         reference = found.activity.output_ref
         output = outputs.read(self.tenant_id, reference) if reference else None
         if output is not None:

@@ -24,7 +24,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
@@ -33,7 +33,7 @@ from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeli
 # What is sent and shown of webhooks.
 
 
-class WebhookSerializer(Shown):
+class WebhookSerializer(ResponseSerializer):
     """Where events are sent."""
 
     id = serializers.UUIDField()
@@ -73,7 +73,7 @@ class WebhookBodySerializer(StrictSerializer):
     enabled = Flag(**OPTIONAL)
 
 
-class WebhookDeliverySerializer(Shown):
+class WebhookDeliverySerializer(ResponseSerializer):
     """One event on its way to the webhook, and what came of its last attempt."""
 
     id = serializers.UUIDField(help_text="The `webhook-id` of every attempt.")

@@ -189,7 +189,7 @@ def _let_go(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
         cancel_reason=cancellation.OBSOLETE,
     )
     for activity_id in sorted(_with_more(tenant_id, cancelled)):
-        cancellation.let_go(tenant_id, activity_id, actor=actor)
+        cancellation.release_everything(tenant_id, activity_id, actor=actor)
 
 
 def _with_more(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:

@@ -165,7 +165,7 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     approval_links.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
     answer = _goes_on(approval)
     if run.activity_id in linked:
-        suspension.put_aside(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
+        suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
         answer = _waits(Status.AWAITING_REVIEW, approval)
     return {**answer, **_holding(asking, wanted, linked, refused)}
 

@@ -77,7 +77,7 @@ def completed(
         if moved.status == "awaiting_approval":
             approvals.open_gate(moved)
         elif moved.again:
-            outbox.go_on(moved)
+            outbox.run_again(moved)
         budgets.ended(run, moved, result.usage)
     return moved
 
@@ -208,12 +208,12 @@ def stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> 
             raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
-        moved = transitions.hand_back(
+        moved = transitions.requeue(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
         )  # fmt: skip
         _give_back(moved)
-        outbox.go_on(moved)
+        outbox.run_again(moved)
         budgets.ended(run, moved)
     return moved
 
@@ -225,11 +225,11 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
     """
     with tenant_scope(run.tenant_id):
         suspension.live(run)
-        moved = transitions.hand_back(
+        moved = transitions.requeue(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
             error=as_dict(BudgetSpent(str(refusal))), cause=budgets.CAUSE, due_at=budgets.NEVER, attempts=-1, actor="engine",
         )  # fmt: skip
-        outbox.go_on(moved, later=True)
+        outbox.run_again(moved, later=True)
         if moved.accepted_at is not None:
             _give_back(moved)
         budgets.ended(run, moved)
@@ -296,11 +296,11 @@ def _again(
     attempts: int = 0,
     told: Mapping[str, Any] | None = None,
 ) -> transitions.Moved:
-    moved = transitions.hand_back(
+    moved = transitions.requeue(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
         error=dict(told or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
-    outbox.go_on(moved, later=True)
+    outbox.run_again(moved, later=True)
     _give_back(moved)
     budgets.ended(run, moved)
     return moved
@@ -308,13 +308,13 @@ def _again(
 
 def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Moved:
     """The agent does not know the conversation that it was given. Without one it starts again at once; that uses up no attempt."""
-    moved = transitions.hand_back(
+    moved = transitions.requeue(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
         error=as_dict(error), cause="session", attempts=-1, actor=actor,
     )  # fmt: skip
     sessions.disown(run, moved)
     _give_back(moved)
-    outbox.go_on(moved)
+    outbox.run_again(moved)
     budgets.ended(run, moved)
     return moved
 
@@ -336,7 +336,7 @@ def _failed_for_good(
     )
     if ended:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
-    dead_letter_records.bury(moved, reason=reason, run_id=run.run_id, error=error)
+    dead_letter_records.record_dead_letter(moved, reason=reason, run_id=run.run_id, error=error)
     if ended:
         budgets.ended(run, ended)
     return moved

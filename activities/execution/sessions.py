@@ -47,7 +47,9 @@ def used(run: RunToken, activity: Any, session_id: str | None) -> None:
     if _is_news(run, session_id):
         _begin(run, activity, session_id)
     elif matter := _matter_of(activity):
-        sessions.go_on(run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing)
+        sessions.continue_session(
+            run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing
+        )
 
 
 def was_given(run: RunToken) -> bool:

@@ -207,7 +207,7 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     questions = activity_tree.lock(tenant_id, approvals)
     links.update(state=LinkState.SKIPPED, reason="It was cancelled or handed on.")
     for question in questions.values():
-        # What others asked about the work is asked about the heir's work.
+        # What others asked about the work is asked about the successor's work.
         if heir is not None and question.parent_id != activity_id:
             link(tenant_id, question.pk, [heir], actor=actor, may_hold=[heir.pk])
     waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))

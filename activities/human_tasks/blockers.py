@@ -31,7 +31,7 @@ def report(run: RunToken, *, blocker_type: str, message: str, channel_id: UUID |
     Raises `RunSuperseded`. In the caller's `tenant_scope`, which has made sure that the channel is the tenant's.
     """
     suspension.live(run)
-    moved = suspension.put_aside(
+    moved = suspension.suspend(
         run, "block", tool=TOOL, detail={"type": blocker_type, "message": message},
         blocker_type=blocker_type, blocker_message=message, blocked_at=transitions.NOW,
     )  # fmt: skip

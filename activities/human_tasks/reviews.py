@@ -27,7 +27,7 @@ def request(
     """Put the activity of a live run aside until a person has answered; the review's id. Raises `RunSuperseded`, `QuotaExceeded`."""
     activity = suspension.live(run)
     _refuse_too_many(activity)
-    moved = suspension.put_aside(run, "await_review", tool=TOOL, detail={"question": question})
+    moved = suspension.suspend(run, "await_review", tool=TOOL, detail={"question": question})
     review = child_of(
         moved,
         LinkKind.REVIEW,

@@ -50,7 +50,7 @@ def create(
     )
     (submitted,) = submit([subtask], actor=f"run:{run.run_id}")
     if blocking:
-        suspension.put_aside(run, "await_subtask", tool=TOOL, detail={"subtask": str(submitted.id)})
+        suspension.suspend(run, "await_subtask", tool=TOOL, detail={"subtask": str(submitted.id)})
     return submitted.id
 
 

@@ -225,7 +225,7 @@ def _try_again_or_fail(
         return
     rows.update(state=ItemState.FAILED, done_at=now, error=error)
     last = BurialReason.EXHAUSTED if delayed else BurialReason.STALLED
-    dead_letter_records.bury_item(
+    dead_letter_records.record_dead_item(
         item, key, reason=last if retryable else BurialReason.PERMANENT, error=error
     )
     facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}

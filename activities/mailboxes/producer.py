@@ -140,7 +140,7 @@ _ENDS = {
     Status.DONE: ItemState.DONE,
     Status.APPROVED: ItemState.DONE,
     Status.REJECTED: ItemState.DONE,  # its revision goes on with it
-    Status.REASSIGNED: ItemState.DONE,  # its heir does
+    Status.REASSIGNED: ItemState.DONE,  # its successor does
     Status.FAILED: ItemState.FAILED,
     Status.NEEDS_REVIEW: ItemState.FAILED,
     Status.CANCELLED: ItemState.CANCELLED,

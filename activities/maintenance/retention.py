@@ -135,7 +135,7 @@ DEPARTED_WATCH = timedelta(hours=1)
 
 
 def outputs_to_forget() -> QuerySet[Any]:
-    """Notes that have rested, of all tenants, for the errand."""
+    """Notes that have rested, of all tenants, for the background task."""
     rows: QuerySet[Any] = ForgottenOutput.objects.filter(at__lte=Now() - REST)
     return rows
 

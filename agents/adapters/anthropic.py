@@ -14,15 +14,16 @@ import anthropic
 import orjson
 
 from agents import outbound
-from agents.adapters import dialogue
-from agents.adapters.dialogue import Asked, Said
 from agents.adapters.message_batches import ENDS, said_of
 from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import broken_off, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
-from agents.governor.calling import Told
+from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
+
+from . import dialogue
+from .dialogue import ModelAnswer, ToolRequest
 
 _CACHED = {"type": "ephemeral"}
 
@@ -48,7 +49,7 @@ class _Messages:
         self._system = dialogue.system_of(request, options)
         self._begun = request.begun
 
-    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
+    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
         if self._begun is not None:
             said = self._said_before(told)
             heard(said.text)
@@ -68,7 +69,7 @@ class _Messages:
         )
         return said
 
-    def _said_before(self, told: Told) -> Said:
+    def _said_before(self, told: ProviderFeedback) -> ModelAnswer:
         """What the model has answered in a batch, as the first of this conversation. It was counted with its batch."""
         begun, self._begun = self._begun or {}, None
         said = said_of(begun)
@@ -77,7 +78,7 @@ class _Messages:
         told.input_tokens = told.output_tokens = 0
         return replace(said, input_tokens=0, output_tokens=0, limited_input=0)
 
-    def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
+    def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
         blocks = [
             {
                 "type": "tool_result",
@@ -95,14 +96,14 @@ class _Messages:
     def characters(self) -> int:
         return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _streamed(self, told: Told, heard: Callable[[str], None]) -> Any:
+    def _streamed(self, told: ProviderFeedback, heard: Callable[[str], None]) -> Any:
         with self._client.messages.stream(**self._body()) as stream:
             told.headers = dict(stream.response.headers)
             for piece in stream.text_stream:
                 heard(piece)
             return stream.get_final_message()
 
-    def _whole(self, told: Told) -> Any:
+    def _whole(self, told: ProviderFeedback) -> Any:
         raw = self._client.messages.with_raw_response.create(**self._body())
         told.headers = dict(raw.headers)
         return raw.parse()
@@ -140,12 +141,12 @@ _TOOLS: list[dict[str, Any]] = [
 _TOOLS[-1]["cache_control"] = _CACHED
 
 
-def _said(message: Any) -> Said:
+def _said(message: Any) -> ModelAnswer:
     usage = message.usage
     written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
-    return Said(
+    return ModelAnswer(
         text="".join(block.text for block in message.content if block.type == "text"),
-        asked=[Asked(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
+        asked=[ToolRequest(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
         ended=ENDS.get(message.stop_reason, "done"),
         input_tokens=usage.input_tokens + written + read, output_tokens=usage.output_tokens,
         limited_input=usage.input_tokens + written,  # what comes from the cache does not count against the limit

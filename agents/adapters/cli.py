@@ -23,7 +23,7 @@ from agents import redaction
 from agents.command_line import invocation, options, output, processes, transcripts, workspaces, worktrees
 from agents.command_line.measuring import Resources
 from agents.command_line.options import Options
-from agents.command_line.output import Said
+from agents.command_line.output import AgentOutput
 from agents.command_line.processes import Command, Ended, Watch
 from agents.command_line.worktrees import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
@@ -115,7 +115,7 @@ class _Call:
     def _report(self, resources: Resources) -> None:
         self.link.progressed({"resources": resources.as_dict()})
 
-    def _result(self, ended: Ended, said: Said) -> Completed:
+    def _result(self, ended: Ended, said: AgentOutput) -> Completed:
         if ended.stopped == processes.OVERDUE:
             message = f"The agent did not finish within {self.request.timeout_seconds:g} s and was ended."
             raise RetryableAgentError(message, code="agent_timeout")
@@ -131,7 +131,7 @@ class _Call:
             return said.result
         raise self._failure(ended, said)
 
-    def _failure(self, ended: Ended, said: Said) -> AgentError:
+    def _failure(self, ended: Ended, said: AgentOutput) -> AgentError:
         told = said.error or bytes(self.tail).decode("utf-8", "replace")
         shown = redaction.excerpt(told, secrets=redaction.secrets_of(self.request))
         message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")

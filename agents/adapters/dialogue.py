@@ -35,7 +35,7 @@ from agents.exceptions import (
     RetryableAgentError,
 )
 from agents.governor import Call
-from agents.governor.calling import PATIENCE_SECONDS, Told, governed
+from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, governed
 from agents.governor.providers import Provider, provider_of
 from agents.response_parser import InvalidAnswer
 from tenants import strict_json
@@ -60,7 +60,7 @@ _FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToolRequest:
     """A tool that the model wants called. `arguments` is None when they are no JSON object."""
 
     id: str
@@ -69,11 +69,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ModelAnswer:
     """One answer of the model. `ended`: done, tools, length or refused. `limited_input` is what counts against the provider's limits."""
 
     text: str
-    asked: Sequence[Asked]
+    asked: Sequence[ToolRequest]
     ended: str
     input_tokens: int
     output_tokens: int
@@ -84,12 +84,12 @@ class Said:
 class Dialect(Protocol):
     """A conversation in one provider's protocol. Keeps what was said."""
 
-    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
+    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
         """Have the model answer to what was said so far; `heard` gets its text as it comes, in pieces. Raises the `AgentError` that its
         failure stands for."""
         ...  # pragma: no cover
 
-    def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
+    def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
         """Tell what the tools answered."""
         ...  # pragma: no cover
 
@@ -132,7 +132,7 @@ def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Complet
         return _Dialogue(dialect, request, link, provider, options, record).held()
 
 
-def output_of(said: Said, options: ModelOptions) -> Output:
+def output_of(said: ModelAnswer, options: ModelOptions) -> Output:
     """What a model's last word is worth. Raises `AgentError`, and `StrictJSONError` for one that is not the JSON that was asked for."""
     if said.ended == "refused":
         raise PermanentAgentError("The model refused to answer.", code="model_refused")
@@ -179,7 +179,7 @@ class _Dialogue:
             raise PermanentAgentError(f"The model was not done after {most} turns.", code="max_turns")
         raise PermanentAgentError(f"The model was not done after {most} rounds.", code="too_many_rounds")
 
-    def _said(self, number: int) -> Said:
+    def _said(self, number: int) -> ModelAnswer:
         """One round. Later ones are patient, and try again what was held back: all that was said would be lost."""
         patience = PATIENCE_SECONDS if number == 1 else LATER_PATIENCE_SECONDS
         give_up_at = time.monotonic() + patience
@@ -198,7 +198,7 @@ class _Dialogue:
                 return said
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _called(self, call_id: str, patience: float) -> Said:
+    def _called(self, call_id: str, patience: float) -> ModelAnswer:
         expected = self.dialect.characters() // CHARACTERS_PER_TOKEN + 1
         seconds = self._seconds_left()
         call = Call(
@@ -216,7 +216,7 @@ class _Dialogue:
                 told.input_tokens, told.output_tokens = said.limited_input, said.output_tokens
         return said
 
-    def _heard(self, told: Told) -> Said:
+    def _heard(self, told: ProviderFeedback) -> ModelAnswer:
         """What the model says, which people read while it is said."""
         live = _LiveText(self.link)
         try:
@@ -235,7 +235,7 @@ class _Dialogue:
             )
         return left
 
-    def _count(self, said: Said) -> None:
+    def _count(self, said: ModelAnswer) -> None:
         self.usage = Usage(
             self.usage.input_tokens + said.input_tokens,
             self.usage.output_tokens + said.output_tokens,
@@ -244,7 +244,7 @@ class _Dialogue:
         if reason := self.link.spent(self.usage):
             raise AgentError(f"The run was stopped: {reason}", code="run_cancelled")
 
-    def _tools_end_the_run(self, asked: Sequence[Asked]) -> bool:
+    def _tools_end_the_run(self, asked: Sequence[ToolRequest]) -> bool:
         results = []
         for each in asked:
             self.link.log("tool_call", f"{each.name} {_as_json(each.arguments)}")
@@ -258,13 +258,13 @@ class _Dialogue:
         self.dialect.answer(results)
         return False
 
-    def _tool(self, asked: Asked) -> ToolAnswer:
+    def _tool(self, asked: ToolRequest) -> ToolAnswer:
         if asked.arguments is None:
             told = {"error": "invalid_arguments", "message": "The arguments are no JSON object."}
             return ToolAnswer(told, refused=True)
         return self.link.call_tool(ToolCall(asked.name, asked.arguments, asked.id))
 
-    def _output(self, said: Said) -> Output | None:
+    def _output(self, said: ModelAnswer) -> Output | None:
         """The model's last word, or None when it was asked to say it again."""
         try:
             return output_of(said, self.options)

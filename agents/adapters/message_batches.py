@@ -18,16 +18,17 @@ from uuid import uuid4
 import orjson
 
 from agents import outbound
-from agents.adapters import dialogue
-from agents.adapters.dialogue import Asked, Said
 from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import invalid, refused
 from agents.contracts import Completed, Usage
 from agents.exceptions import AgentError, RetryableAgentError
 from agents.governor import Call, Governor, Profile
-from agents.governor.calling import Told, governed
+from agents.governor.calling import ProviderFeedback, governed
 from agents.governor.providers import Provider
 from tenants import strict_json
+
+from . import dialogue
+from .dialogue import ModelAnswer, ToolRequest
 
 VERSION = "2023-06-01"
 MOST_REQUESTS = 100_000  # of one batch, as the protocol has it
@@ -148,7 +149,7 @@ class MessageBatches:
         }
 
     @contextmanager
-    def _governed(self, seconds: float) -> Iterator[Told]:
+    def _governed(self, seconds: float) -> Iterator[ProviderFeedback]:
         governor = Governor(f"{self.provider.key}|batches", Profile())
         call = Call(f"batches:{uuid4()}", seconds, 0, 0, urgent=False)
         with governed(self.provider, call, governor=governor) as told:
@@ -201,13 +202,13 @@ class MessageBatches:
             raise invalid(self.provider, error) from error
 
 
-def said_of(message: Mapping[str, Any]) -> Said:
+def said_of(message: Mapping[str, Any]) -> ModelAnswer:
     """A whole message as it stands in a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for what is none."""
     usage, blocks = message["usage"], message["content"]
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
-    return Said(
+    return ModelAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
-        asked=[Asked(block["id"], block["name"], _object(block.get("input"))) for block in blocks if block["type"] == "tool_use"],
+        asked=[ToolRequest(block["id"], block["name"], _object(block.get("input"))) for block in blocks if block["type"] == "tool_use"],
         ended=ENDS.get(message["stop_reason"], "done"),
         input_tokens=usage["input_tokens"] + written + read, output_tokens=usage["output_tokens"],
         limited_input=usage["input_tokens"] + written, model=message.get("model"),

@@ -13,14 +13,15 @@ import openai
 import orjson
 
 from agents import outbound
-from agents.adapters import dialogue
-from agents.adapters.dialogue import Asked, Said
 from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import broken_off, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
-from agents.governor.calling import Told
+from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
+
+from . import dialogue
+from .dialogue import ModelAnswer, ToolRequest
 
 OWN_HOST = "api.openai.com:"  # wants another name for max_tokens than everybody else understands
 _ENDS = {"length": "length", "content_filter": "refused"}
@@ -82,7 +83,7 @@ class _Chat:
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": request.prompt})
 
-    def say(self, told: Told, heard: Callable[[str], None]) -> Said:
+    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
         gathered = _Gathered(heard)
         with plain_errors(openai, request=self._request, provider=self._provider, told=told):
             for piece in self._pieces(told):
@@ -93,7 +94,7 @@ class _Chat:
         self._messages.append(_plain(gathered))
         return said
 
-    def answer(self, results: Sequence[tuple[Asked, ToolAnswer]]) -> None:
+    def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
         for asked, answer in results:
             text = orjson.dumps(dict(answer.body), default=str).decode()
             self._messages.append({"role": "tool", "tool_call_id": asked.id, "content": text})
@@ -104,7 +105,7 @@ class _Chat:
     def characters(self) -> int:
         return len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _pieces(self, told: Told) -> Iterable[Any]:
+    def _pieces(self, told: ProviderFeedback) -> Iterable[Any]:
         """The answer as it comes. A stream that is left early is closed."""
         if not self._options.stream:
             raw = self._client.chat.completions.with_raw_response.create(**self._body())
@@ -131,13 +132,13 @@ class _Chat:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _said(self, gathered: _Gathered) -> Said:
+    def _said(self, gathered: _Gathered) -> ModelAnswer:
         given, produced = self._tokens(gathered)
         asked = [_asked(call) for _, call in sorted(gathered.calls.items())]
         if any(not each.id or not each.name for each in asked):
             raise invalid(self._provider, "a call to a tool without its name or id")
         ended = "refused" if gathered.refusal else _ENDS.get(gathered.finish or "", "done")
-        return Said(
+        return ModelAnswer(
             text="".join(gathered.text), asked=asked, ended=ended, input_tokens=given,
             output_tokens=produced, limited_input=given, model=gathered.model,
         )  # fmt: skip
@@ -163,12 +164,12 @@ _TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def _asked(call: Mapping[str, str]) -> Asked:
+def _asked(call: Mapping[str, str]) -> ToolRequest:
     try:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:
         arguments = None
-    return Asked(call["id"], call["name"], arguments if isinstance(arguments, dict) else None)
+    return ToolRequest(call["id"], call["name"], arguments if isinstance(arguments, dict) else None)
 
 
 def _plain(gathered: _Gathered) -> dict[str, Any]:

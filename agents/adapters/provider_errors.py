@@ -15,7 +15,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
-from agents.governor.calling import Told
+from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 
 _RETRYABLE = frozenset({408, 409, 425})  # and all from 500
@@ -36,7 +36,9 @@ _QUOTA = "insufficient_quota"
 
 
 @contextmanager
-def plain_errors(library: Any, *, request: AgentRequest, provider: Provider, told: Told) -> Iterator[None]:
+def plain_errors(
+    library: Any, *, request: AgentRequest, provider: Provider, told: ProviderFeedback
+) -> Iterator[None]:
     """Turn whatever the library raises in this block into an `AgentError`, and note the headers of a refusal."""
     try:
         with outbound.plain_errors(provider.base_url, request.timeout_seconds):

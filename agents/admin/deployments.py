@@ -18,10 +18,10 @@ from agents import configuration, deployments
 from agents.api.registry import fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import AgentVersionDeployment
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
 
-PROMOTE = Deed(
+PROMOTE = Action(
     "promote_selected",
     "Bring into production",
     "In production",
@@ -87,7 +87,7 @@ class DeploymentInline(_Shown, ShownInline):
 
 
 @admin.register(AgentVersionDeployment)
-class AgentVersionDeploymentAdmin(_Shown, DeedsAdmin):
+class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
     form = DeploymentForm
     list_display = ("version", "agent", "where", "endpoint", "deployed_by", "deployed_at", "replaced")
     list_filter = ("environment", ("replaced_at", admin.EmptyFieldListFilter))

@@ -23,13 +23,13 @@ from agents.api.configurations import AuthSerializer
 from agents.api.registry import PLAIN, AgentChangeSerializer, fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, actor_of, badge
 from tenants.api.faults import flatten
 
 HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
 
-ROLL_BACK = Deed(
+ROLL_BACK = Action(
     "roll_back_selected",
     "Roll back",
     "Rolled back",
@@ -38,7 +38,7 @@ ROLL_BACK = Deed(
     danger=True,
 )
 
-CHECK = Deed(
+CHECK = Action(
     "check_selected",
     "Check now",
     "A worker looks within seconds",
@@ -92,7 +92,7 @@ class AgentForm(SealingForm):
 
 
 @admin.register(Agent)
-class AgentAdmin(SealingAdmin, DeedsAdmin):
+class AgentAdmin(SealingAdmin, ActionsAdmin):
     form = AgentForm
     list_display = (
         "role", "name", "adapter", "in_production", "seen_health", "tenant_concurrency", "max_concurrency", "enabled", "paused",

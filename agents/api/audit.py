@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from tenants.api.documentation import operation
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 from tenants.models.audit import AuditEntry
@@ -31,7 +31,7 @@ class ObjectShownSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
 
 
-class AuditEntrySerializer(Shown):
+class AuditEntrySerializer(ResponseSerializer):
     """Who did what to which object. Secrets and texts of agents are never part of it."""
 
     id = serializers.UUIDField()

@@ -19,7 +19,7 @@ from agents.models import Agent
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.serializers import Shown, ShownAmount
+from tenants.api.serializers import AmountField, ResponseSerializer
 from tenants.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
@@ -31,7 +31,7 @@ ADDRESS = "/api/v1/budgets/"
 _COLUMNS = {"deliverable": "deliverable_id", "activity": "activity_id"}
 
 
-class BudgetSerializer(Shown):
+class BudgetSerializer(ResponseSerializer):
     """A cap, and how it stands in the present period. Amounts are decimals as text, in the budget's unit."""
 
     id = serializers.UUIDField()
@@ -43,15 +43,15 @@ class BudgetSerializer(Shown):
     activity = serializers.UUIDField(source="activity_id", allow_null=True, help_text="null: all activities.")
     unit = serializers.CharField(help_text=f"One of {', '.join(BudgetUnit.values)}.")
     period = serializers.CharField(help_text=f"One of {', '.join(BudgetPeriod.values)}; by UTC's calendar.")
-    cap = ShownAmount()
-    warning_share = ShownAmount()
-    estimate = ShownAmount(
+    cap = AmountField()
+    warning_share = AmountField()
+    estimate = AmountField(
         allow_null=True, help_text="Kept for each run that starts. null: what runs of its role took lately."
     )
-    spent = ShownAmount()
-    reserved = ShownAmount(help_text="Kept for runs that are going on.")
-    remaining = ShownAmount(help_text="Of the cap, what is neither spent nor reserved.")
-    overshoot = ShownAmount(help_text="How far it was over the cap in this period.")
+    spent = AmountField()
+    reserved = AmountField(help_text="Kept for runs that are going on.")
+    remaining = AmountField(help_text="Of the cap, what is neither spent nor reserved.")
+    overshoot = AmountField(help_text="How far it was over the cap in this period.")
     period_start = serializers.SerializerMethodField()
     period_end = serializers.SerializerMethodField(help_text="When it begins anew; null: never.")
     warned_at = serializers.DateTimeField(allow_null=True)

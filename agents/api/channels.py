@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from tenants import channels
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.channels import STANDING
@@ -33,7 +33,7 @@ class ChannelNameTaken(TenantError):
     status = 409
 
 
-class ChannelSerializer(Shown):
+class ChannelSerializer(ResponseSerializer):
     """A connection to the outside that agents need."""
 
     id = serializers.UUIDField()

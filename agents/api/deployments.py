@@ -19,7 +19,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned, etag_of
 from tenants.api.filters import FlagFilter
 from tenants.api.permissions import PlatformPermission
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -27,7 +27,7 @@ from tenants.models import Role
 from .registry import NewDeploymentSerializer, refuse_unusable
 
 
-class DeploymentSerializer(Shown):
+class DeploymentSerializer(ResponseSerializer):
     """A version of an agent in an environment, now or formerly."""
 
     id = serializers.UUIDField()

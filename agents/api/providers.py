@@ -11,11 +11,11 @@ from agents.models import Agent
 from tenants.api.documentation import operation
 from tenants.api.filters import refuse_unknown
 from tenants.api.pagination import CursorPagination
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 
 
-class ProviderSerializer(Shown):
+class ProviderSerializer(ResponseSerializer):
     """A model provider under one credential, as all workers together see it."""
 
     adapter = serializers.CharField()

@@ -42,7 +42,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Member, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -155,7 +155,7 @@ PLAIN: tuple[str, ...] = tuple(str(name) for name in AgentChangeSerializer._decl
 # What is shown of a role of the registry: to tenants, and to platform admins.
 
 
-class AgentSerializer(Shown):
+class AgentSerializer(ResponseSerializer):
     """A role of the registry, with what holds where a tenant sets nothing else. Endpoints and credentials are the platform's."""
 
     role = serializers.CharField()

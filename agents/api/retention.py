@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.api.documentation import IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
 from tenants.api.strict import Member, StrictSerializer, read
 from tenants.api.views import TenantView
@@ -53,7 +53,7 @@ class RetentionSerializer(StrictSerializer):
     kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 
 
-class RetentionView(Digested, TenantView):
+class RetentionView(DigestEtag, TenantView):
     queryset = RetentionPolicy.objects
     pagination_class = None
     reject_duplicate_keys = True

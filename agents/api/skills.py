@@ -19,7 +19,7 @@ from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_valida
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import FlagFilter
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -46,7 +46,7 @@ class TooManySkills(AgentError):
     status = 409
 
 
-class SkillShortSerializer(Shown):
+class SkillShortSerializer(ResponseSerializer):
     """A skill without its text."""
 
     key = serializers.CharField()

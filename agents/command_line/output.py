@@ -30,7 +30,7 @@ _OUTPUT = ("output_tokens", "completion_tokens")
 
 
 @dataclass(slots=True)
-class Said:
+class AgentOutput:
     """What the agent has made of it: a result, or its own word `error` that it failed, of the kind `kind`, or an answer at `fault`."""
 
     result: Completed | None = None
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
     def feed(self, chunk: bytes) -> None: ...
 
-    def close(self) -> Said: ...
+    def close(self) -> AgentOutput: ...
 
 
 def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Reader:
@@ -105,21 +105,21 @@ class Whole:
                 ("output", f"is larger than {settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES} bytes")
             )
 
-    def close(self) -> Said:
+    def close(self) -> AgentOutput:
         self.live.close()
         if not self.as_json:
-            return Said(Completed(Output(content=_plain(bytes(self.kept)).strip())))
+            return AgentOutput(Completed(Output(content=_plain(bytes(self.kept)).strip())))
         try:
             return self._object()
         except strict_json.StrictJSONError as error:
-            return Said(fault=InvalidAnswer((error.path, error.message)))
+            return AgentOutput(fault=InvalidAnswer((error.path, error.message)))
         except InvalidAnswer as fault:
-            return Said(fault=fault)
+            return AgentOutput(fault=fault)
 
-    def _object(self) -> Said:
+    def _object(self) -> AgentOutput:
         answer = strict_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
         if not isinstance(answer, list) and (not isinstance(answer, Mapping) or "type" not in answer):
-            return Said(completed_from(answer))
+            return AgentOutput(completed_from(answer))
         events = Events(self.link, lambda reason: None)
         for event in answer if isinstance(answer, list) else [answer]:
             events.hear(event)
@@ -138,7 +138,7 @@ class Events:
     usage: Usage = field(default_factory=Usage)
     by_message: dict[str, Usage] = field(default_factory=dict)
     last_text: str | None = None
-    said: Said = field(default_factory=Said)
+    said: AgentOutput = field(default_factory=AgentOutput)
     answers: set[str] = field(default_factory=set)
 
     @property
@@ -158,7 +158,7 @@ class Events:
             self.rest.clear()
             self.skipping = True
 
-    def close(self) -> Said:
+    def close(self) -> AgentOutput:
         if self.rest and not self.skipping:
             self._line(bytes(self.rest))
             self.rest.clear()
@@ -191,7 +191,7 @@ class Events:
             case "error" | "turn.failed":
                 fault = event.get("error")
                 message = fault.get("message") if isinstance(fault, Mapping) else event.get("message")
-                self.said = Said(error=_text(message) or "no reason given", kind="error")
+                self.said = AgentOutput(error=_text(message) or "no reason given", kind="error")
 
     def _show(self, event: Mapping[str, Any]) -> None:
         """Add what people understand of it to the log of the run."""
@@ -232,14 +232,14 @@ class Events:
     def _hear_result(self, event: Mapping[str, Any]) -> None:
         text, kind = event.get("result"), str(event.get("subtype") or "")
         if event.get("is_error") or kind.startswith("error") or event.get("status") == "error":
-            self.said = Said(error=_text(text) or kind or "no reason given", kind=kind or "error")
+            self.said = AgentOutput(error=_text(text) or kind or "no reason given", kind=kind or "error")
             return
         if isinstance(event.get("output"), Mapping):
-            self.said = Said(self._completed(completed_from({"output": event["output"]}).output))
+            self.said = AgentOutput(self._completed(completed_from({"output": event["output"]}).output))
             return
         data = event.get("structured_output", text if isinstance(text, dict | list) else None)
         content = text if isinstance(text, str) else self.last_text if data is None else None
-        self.said = Said(self._completed(Output(content=content, data=data)))
+        self.said = AgentOutput(self._completed(Output(content=content, data=data)))
 
     def _completed(self, output: Output) -> Completed:
         return Completed(output, self.usage if self.usage != Usage() else None, self.session)

@@ -32,7 +32,7 @@ PROVIDER_LIMIT, BREAKER_OPEN, UNKNOWN = "provider_limit", "breaker_open", "limit
 
 
 @dataclass
-class Told:
+class ProviderFeedback:
     """What the caller finds out during its call. Tokens that stay None are not known, and what was reserved for them stays spent."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -48,9 +48,9 @@ def governed(
     stop_reason: Callable[[], str | None] = lambda: None,
     patience_seconds: float = PATIENCE_SECONDS,
     governor: Governor | None = None,
-) -> Iterator[Told]:
+) -> Iterator[ProviderFeedback]:
     """Make one call inside. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) when it may not begin soon."""
-    guard, told = governor or provider.governor, Told()
+    guard, told = governor or provider.governor, ProviderFeedback()
     known.note(provider)
     _begin(provider, guard, call, stop_reason, patience_seconds)
     outcome = Outcome.OTHER
@@ -122,7 +122,7 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
     return Outcome.FAULT
 
 
-def _tell(governor: Governor, call: Call, outcome: Outcome, told: Told) -> None:
+def _tell(governor: Governor, call: Call, outcome: Outcome, told: ProviderFeedback) -> None:
     learned = learned_from(told.headers) if told.headers else Learned()
     try:
         governor.tell(

@@ -14,14 +14,14 @@ from agents.governor import keys
 from agents.governor.profiles import Profile
 from agents.governor.providers import Provider
 from tenants import redis as connections
-from tenants.ttl_cache import Remembered
+from tenants.ttl_cache import TtlCache
 
 logger = logging.getLogger(__name__)
 
 NOTED_SECONDS = 60.0  # how often a process notes a provider that it calls
 KEPT_SECONDS = 2 * 86_400.0  # as long as the governor's own state
 
-_noted: Remembered[bool] = Remembered(seconds=NOTED_SECONDS, entries=10_000)
+_noted: TtlCache[bool] = TtlCache(seconds=NOTED_SECONDS, entries=10_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from tenants.exceptions import LimiterUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class ShownProvider:
+class ProviderRow:
     """A provider with its state. Figures are None where they are not the caller's to see."""
 
     adapter: str
@@ -41,7 +41,7 @@ class ShownProvider:
     counts: Mapping[str, int] | None
 
 
-def of_platform() -> list[ShownProvider]:
+def of_platform() -> list[ProviderRow]:
     """All that were called within two days, with all their figures."""
     try:
         rows = known.providers()
@@ -50,12 +50,12 @@ def of_platform() -> list[ShownProvider]:
     return [_shown(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
 
 
-def of_tenant(tenant_id: UUID) -> list[ShownProvider]:
+def of_tenant(tenant_id: UUID) -> list[ProviderRow]:
     """Those that the tenant's enabled roles lead to."""
     with tenant_scope(tenant_id):
         configs = {each.agent_id: each for each in AgentConfig.objects.for_tenant(tenant_id)}
         led_to = leading_to(tenant_id, Agent.objects.filter(enabled=True), configs)
-    return standing_of(led_to, own={role for role, config in configs.items() if config.auth_sealed})
+    return state_of(led_to, own={role for role, config in configs.items() if config.auth_sealed})
 
 
 def leading_to(
@@ -68,7 +68,7 @@ def leading_to(
     return {role: provider for role, provider in found.items() if provider is not None}
 
 
-def standing_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) -> list[ShownProvider]:
+def state_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) -> list[ProviderRow]:
     """How these providers stand, each once. `own` are the roles with credentials of the tenant's. Asks Redis: not in a transaction."""
     by_key: dict[str, list[str]] = {}
     for role, provider in led_to.items():
@@ -126,9 +126,9 @@ def _look(key: str, profile: Profile) -> Standing | None:
 
 def _shown(
     adapter: str, place: str, roles: tuple[str, ...], standing: Standing | None, *, own: bool
-) -> ShownProvider:
+) -> ProviderRow:
     if standing is None:
-        return ShownProvider(adapter, place, roles, "unknown", 0.0, 0.0, None, None, None, None, None)
+        return ProviderRow(adapter, place, roles, "unknown", 0.0, 0.0, None, None, None, None, None)
     state = (
         "breaker_open"
         if standing.breaker != "closed"
@@ -141,7 +141,7 @@ def _shown(
         if own
         else (None,) * 5
     )
-    return ShownProvider(
+    return ProviderRow(
         adapter,
         place,
         roles,

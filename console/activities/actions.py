@@ -20,7 +20,7 @@ CHANGED = "It has changed since you looked. Look at it as it is now; nothing was
 
 
 def act(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
-    """Cancel it, try it again or hand it on, if it still is as the page showed it; its id or its heir's, and what was done.
+    """Cancel it, try it again or hand it on, if it still is as the page showed it; its id or its successor's, and what was done.
 
     Raises `Refused`, `Http404`.
     """

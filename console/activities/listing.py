@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from activities import wait_reasons
 from activities.models import Activity
 from console.activities.query_language import Condition, QueryFault, parse
-from console.cursor import Place, page_of
+from console.cursor import Cursor, page_of
 from console.labels import band
 from tenants import clock
 from tenants.context import tenant_scope
@@ -62,7 +62,7 @@ class Listing:
 
     query: str
     rows: Sequence[Row]
-    after: Place | None
+    after: Cursor | None
     fault: QueryFault | None = None
     is_first: bool = True
 
@@ -91,7 +91,7 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
         conditions = parse(query)
     except QueryFault as fault:
         return Listing(query, (), None, fault)
-    place = Place.read(str(after)) if after else None
+    place = Cursor.read(str(after)) if after else None
     with tenant_scope(tenant_id):
         rows = found_by(tenant_id, conditions).defer("input", "retry", "metadata")
         page, following = page_of(rows, "created_at", place, PAGE)

@@ -20,7 +20,7 @@ from console.activities.texts import texts
 from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants.models import Role
 
 from . import actions, bulk
@@ -30,7 +30,7 @@ LONGEST_NUMBER = 18  # digits
 
 
 @page("activities")
-def listed(request: HttpRequest, desk: Desk) -> HttpResponse:
+def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """What a query finds, newest first."""
     found = listing(desk.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": _may_operate(desk)}
@@ -38,7 +38,7 @@ def listed(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("activities", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpResponse:
     """One activity. A POST cancels it, tries it again or hands it on."""
     refusal = None
     if request.method == "POST":
@@ -65,7 +65,7 @@ def one(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
     )
 
 
-def _run_alone(request: HttpRequest, desk: Desk, activity_id: UUID, *, with_log: bool) -> HttpResponse:
+def _run_alone(request: HttpRequest, desk: PageContext, activity_id: UUID, *, with_log: bool) -> HttpResponse:
     """What changes all the time while an agent works, without the rest of the page."""
     activity, run = watched(desk.tenant_id, activity_id)
     log = tail_of(desk.tenant_id, run.run) if with_log and run is not None else None
@@ -74,7 +74,7 @@ def _run_alone(request: HttpRequest, desk: Desk, activity_id: UUID, *, with_log:
 
 
 @page("activities")
-def whole_log(request: HttpRequest, desk: Desk, activity_id: UUID, run_id: UUID) -> HttpResponse:
+def whole_log(request: HttpRequest, desk: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
     """Everything that an agent said during a run, page by page."""
     after = request.GET.get("after", "")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
@@ -83,14 +83,14 @@ def whole_log(request: HttpRequest, desk: Desk, activity_id: UUID, run_id: UUID)
 
 
 @page("activities")
-def both_texts(request: HttpRequest, desk: Desk, activity_id: UUID) -> HttpResponse:
+def both_texts(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpResponse:
     """What its agent was told and what it made of it."""
     found = texts(desk.tenant_id, activity_id, request.GET.get("run", ""))
     return shown(request, desk, "console/activities/texts.html", {"texts": found, "activity": found.activity})
 
 
 @page("activities", (*LOOKING, *ACTING))
-def many(request: HttpRequest, desk: Desk) -> HttpResponse:
+def many(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """What a query finds is counted and shown; a POST deals with all of it."""
     if not _may_operate(desk):
         raise Http404
@@ -115,7 +115,7 @@ def many(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("activities")
-def job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
+def job(request: HttpRequest, desk: PageContext, job_id: UUID) -> HttpResponse:
     """How a bulk job gets on."""
     progress = bulk.progress(desk.tenant_id, job_id)
     if progress is None:
@@ -125,7 +125,7 @@ def job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
 
 
 @page("activities", ACTING)
-def stop_job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
+def stop_job(request: HttpRequest, desk: PageContext, job_id: UUID) -> HttpResponse:
     """What is done stays done; the rest stays as it is."""
     address = reverse("console:activities_bulk_job", args=[job_id])
     reply = call_api(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
@@ -137,10 +137,10 @@ def stop_job(request: HttpRequest, desk: Desk, job_id: UUID) -> HttpResponse:
     return flash_messages.done(request, desk, address, "It was stopped.")
 
 
-def _may_operate(desk: Desk) -> bool:
+def _may_operate(desk: PageContext) -> bool:
     return desk.who.role.includes(Role.OPERATOR)
 
 
-def _back_to_the_fault(desk: Desk, query: str) -> HttpResponse:
+def _back_to_the_fault(desk: PageContext, query: str) -> HttpResponse:
     """The list says what is wrong with a query, and where."""
     return redirect(f"{reverse('console:activities')}?{desk.query}&{urlencode({'q': query})}")

@@ -15,7 +15,7 @@ from activities.models import ActivityRun
 from activities.states import RunStatus
 from agents import deployments
 from agents.governor import overview
-from agents.governor.overview import ShownProvider
+from agents.governor.overview import ProviderRow
 from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
 from tenants import clock
 from tenants.context import tenant_scope
@@ -32,8 +32,8 @@ class Row:
     own: AgentConfig | None
     version: str
     since: AgentVersionDeployment | None
-    runs: Lately
-    provider: ShownProvider | None
+    runs: RecentRuns
+    provider: ProviderRow | None
 
     @property
     def adapter(self) -> str:
@@ -74,7 +74,7 @@ class OneAgent:
 
     row: Row
     history: Sequence[AgentVersionDeployment]
-    by_version: dict[str, Lately] = field(default_factory=dict)
+    by_version: dict[str, RecentRuns] = field(default_factory=dict)
     since: datetime | None = None
 
     @property
@@ -88,10 +88,10 @@ def agents(tenant_id: UUID) -> Agents:
         found = list(Agent.objects.order_by("role"))
         own = _own(tenant_id)
         serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in found])}
-        runs = lately(tenant_id)
+        runs = recent_runs(tenant_id)
         led_to = overview.leading_to(tenant_id, (agent for agent in found if agent.enabled), own)
     sealed = {role for role, config in own.items() if config.auth_sealed}
-    standing = overview.standing_of(led_to, own=sealed)
+    standing = overview.state_of(led_to, own=sealed)
     providers = {role: provider for provider in standing for role in provider.roles}
     rows = [
         _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
@@ -109,10 +109,10 @@ def agent(tenant_id: UUID, role: str) -> OneAgent | None:
         own = _own(tenant_id, role)
         history = deployments.history(role)[:MOST_DEPLOYMENTS]
         serves = deployments.in_production(role)  # which may be older than all that are listed
-        runs = lately(tenant_id, role)
+        runs = recent_runs(tenant_id, role)
         led_to = overview.leading_to(tenant_id, [found], own)
     config = own.get(role)
-    standing = overview.standing_of(led_to, own={role} if config and config.auth_sealed else ())
+    standing = overview.state_of(led_to, own={role} if config and config.auth_sealed else ())
     row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
     return OneAgent(row, history, runs.by_version, runs.since)
 
@@ -134,10 +134,10 @@ def _row(
     agent: Agent,
     own: AgentConfig | None,
     serves: AgentVersionDeployment | None,
-    runs: Lately | None,
-    provider: ShownProvider | None,
+    runs: RecentRuns | None,
+    provider: ProviderRow | None,
 ) -> Row:
-    return Row(agent, own, serves.version if serves else "", serves, runs or Lately(), provider)
+    return Row(agent, own, serves.version if serves else "", serves, runs or RecentRuns(), provider)
 
 
 # How runs went lately: how many, how long they took, how many failed. Of one tenant, over the last day.
@@ -151,7 +151,7 @@ ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.STALLED)
 
 
 @dataclass(slots=True)
-class Lately:
+class RecentRuns:
     """Figures of some runs. `seconds` are those of runs that came to a good end."""
 
     seconds: list[float] = field(default_factory=list)
@@ -194,12 +194,12 @@ class Runs:
     """The figures by role, and by version where one role was asked for. `since` when there were too many to count them all: then only what
     began later is counted."""
 
-    by_role: Mapping[str, Lately]
-    by_version: dict[str, Lately]
+    by_role: Mapping[str, RecentRuns]
+    by_version: dict[str, RecentRuns]
     since: datetime | None = None
 
 
-def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
+def recent_runs(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
     """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
     since = (now or clock.now()) - WITHIN
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id_at(since), status__in=ENDED)
@@ -210,8 +210,8 @@ def lately(tenant_id: UUID, role: str | None = None, *, now: datetime | None = N
 
 
 def _counted(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:
-    by_role: dict[str, Lately] = defaultdict(Lately)
-    by_version: dict[str, Lately] = defaultdict(Lately)
+    by_role: dict[str, RecentRuns] = defaultdict(RecentRuns)
+    by_version: dict[str, RecentRuns] = defaultdict(RecentRuns)
     for role, version, status, started_at, ended_at in rows[:MOST]:
         seconds = (ended_at - started_at).total_seconds()
         by_role[role].count(status, seconds)

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from console import flash_messages, internal_api
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 
 from . import queries
 
@@ -19,14 +19,14 @@ LONGEST_REVISION = 9  # digits
 
 
 @page("agents")
-def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Every role, with how its runs went lately."""
     found = queries.agents(desk.tenant_id)
     return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
 @page("agents", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
+def one(request: HttpRequest, desk: PageContext, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
     refusal: Refused | None = None
     if request.method == "POST":
@@ -42,7 +42,7 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
     return shown(request, desk, "console/agents/one.html", context, refusal.status if refusal else 200)
 
 
-def _act(request: HttpRequest, desk: Desk, role: str) -> str:
+def _act(request: HttpRequest, desk: PageContext, role: str) -> str:
     deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if deed == "roll_back":
         # Of two who see the same version fail, the second must not roll back what the first has brought back.

@@ -51,12 +51,12 @@ class Entry:
 class Trail:
     """A page of entries. `older` is the query of the next page; empty at the end."""
 
-    sought: Sought
+    sought: AuditFilter
     entries: Sequence[Entry]
     older: str
 
 
-def trail(tenant_id: UUID, sought: Sought) -> Trail:
+def trail(tenant_id: UUID, sought: AuditFilter) -> Trail:
     """The newest entries that fit."""
     with tenant_scope(tenant_id):
         found = list(_fitting(tenant_id, sought)[: PAGE + 1])
@@ -65,7 +65,7 @@ def trail(tenant_id: UUID, sought: Sought) -> Trail:
     return Trail(sought, shown, older)
 
 
-def all_of(tenant_id: UUID, sought: Sought) -> list[AuditEntry]:
+def all_of(tenant_id: UUID, sought: AuditFilter) -> list[AuditEntry]:
     """All that fit, up to a bound."""
     with tenant_scope(tenant_id):
         return list(_fitting(tenant_id, sought)[:MOST_EXPORTED])
@@ -80,7 +80,7 @@ def cells(entry: AuditEntry) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _fitting(tenant_id: UUID, sought: Sought) -> QuerySet[Any]:
+def _fitting(tenant_id: UUID, sought: AuditFilter) -> QuerySet[Any]:
     # By the chain, whose numbers have an index; a tenant's chain has its own id.
     rows = AuditEntry.objects.for_tenant(tenant_id).filter(chain=tenant_id)
     conditions = Q()
@@ -128,7 +128,7 @@ WORDS = ("actor", "operation", "kind", "object", "outcome", "since", "until")
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class AuditFilter:
     """Days are UTC's, both included. `before` is the number of the entry that the page begins behind."""
 
     actor: str = ""
@@ -142,7 +142,7 @@ class Sought:
     remark: str = ""
 
     @classmethod
-    def read(cls, query: Mapping[str, Any]) -> Sought:
+    def read(cls, query: Mapping[str, Any]) -> AuditFilter:
         """From an address. What is no day is told of, and not looked for."""
         words = {name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in WORDS}
         if words["outcome"] not in OUTCOMES:
@@ -177,7 +177,7 @@ class Sought:
         """All that fits, from whichever page it is asked."""
         return replace(self, before=None).as_query
 
-    def behind(self, number: int) -> Sought:
+    def behind(self, number: int) -> AuditFilter:
         return replace(self, before=number)
 
 

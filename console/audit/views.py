@@ -6,10 +6,10 @@ from django.http import HttpRequest, HttpResponse
 
 from console.csv_export import csv_of
 from console.for_admins import for_admins
-from console.page import Desk, page, shown
+from console.page import PageContext, page, shown
 
 from . import queries
-from .queries import OUTCOMES, Sought
+from .queries import OUTCOMES, AuditFilter
 
 HEADS = (
     "number", "at", "actor kind", "actor", "operation", "outcome", "object kind", "object", "changes", "detail", "request", "address",
@@ -19,15 +19,15 @@ HEADS = (
 
 @page("audit")
 @for_admins("The audit trail")
-def trail(request: HttpRequest, desk: Desk) -> HttpResponse:
+def trail(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The newest entries that fit, a page at a time."""
-    found = queries.trail(desk.tenant_id, Sought.read(request.GET))
+    found = queries.trail(desk.tenant_id, AuditFilter.read(request.GET))
     return shown(request, desk, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
 
 
 @page("audit")
 @for_admins("The audit trail")
-def export(request: HttpRequest, desk: Desk) -> HttpResponse:
+def export(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The entries that fit, newest first, up to ten thousand."""
-    found = queries.all_of(desk.tenant_id, Sought.read(request.GET))
+    found = queries.all_of(desk.tenant_id, AuditFilter.read(request.GET))
     return csv_of(f"audit-{desk.who.tenant}", HEADS, (queries.cells(entry) for entry in found))

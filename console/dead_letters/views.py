@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from console import flash_messages
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants.models import Role
 
 from . import queries, replay
@@ -19,7 +19,7 @@ MOST_PAGES = 1_000
 
 
 @page("dead_letters")
-def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """What failed alike, together. Open failures only, unless `?state=all`."""
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
@@ -28,7 +28,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("dead_letters", (*LOOKING, *ACTING))
-def alike(request: HttpRequest, desk: Desk, fingerprint: str) -> HttpResponse:
+def alike(request: HttpRequest, desk: PageContext, fingerprint: str) -> HttpResponse:
     """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
     refusal: Refused | None = None
     counted: Counted | None = None
@@ -49,7 +49,7 @@ def _counts(request: HttpRequest) -> bool:
     return request.POST.get("deed", "") in replay.COUNTS
 
 
-def _act(request: HttpRequest, desk: Desk, fingerprint: str) -> str:
+def _act(request: HttpRequest, desk: PageContext, fingerprint: str) -> str:
     if request.POST.get("letter"):
         return replay.one(request, desk.who, _id_of(request))
     return replay.act(request, desk.who, fingerprint)
@@ -63,7 +63,11 @@ def _id_of(request: HttpRequest) -> UUID:
 
 
 def _alike(
-    request: HttpRequest, desk: Desk, fingerprint: str, counted: Counted | None, refusal: Refused | None
+    request: HttpRequest,
+    desk: PageContext,
+    fingerprint: str,
+    counted: Counted | None,
+    refusal: Refused | None,
 ) -> HttpResponse:
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:

@@ -22,7 +22,6 @@ from activities.exceptions import ActivityError
 from activities.human_tasks import approvals, tasks
 from activities.models import Activity, Approval, Vote
 from console.inbox import items
-from console.inbox.buttons import APPROVE, APPROVE_EDITED, YES, Deed, offered
 from console.inbox.items import (
     MOST_CHARACTERS,
     Refused,
@@ -34,6 +33,8 @@ from console.inbox.items import (
 )
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal
+
+from .buttons import APPROVE, APPROVE_EDITED, YES, Action, offered
 
 MOST_AT_ONCE = 100
 NOT_OFFERED = "This item does not offer that."
@@ -121,7 +122,7 @@ def parsed(chosen: Sequence[str]) -> dict[UUID, int]:
         raise Refused("This is no choice that the page offers.", status=400) from error
 
 
-def checked(principal: Principal, item: Activity, answer: Answer) -> Deed:
+def checked(principal: Principal, item: Activity, answer: Answer) -> Action:
     """What is to be done, if this person is offered to do it and has said all that it needs. Raises `Refused`."""
     offer = offered(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
     deed = offer.named(answer.deed)
@@ -144,7 +145,7 @@ def _do(principal: Principal, item: Activity, answer: Answer) -> str:
     return _words(deed, done)
 
 
-def _words(deed: Deed, done: Activity) -> str:
+def _words(deed: Action, done: Activity) -> str:
     return VOTED if deed.name in ("approve", "reject") and done.status == "in_progress" else deed.done
 
 

@@ -24,7 +24,7 @@ DECIDED = frozenset({"gate", "approval", "review"})
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """One thing to do. `tone` is its looks: good, bad, main or quiet."""
 
     name: str
@@ -34,22 +34,22 @@ class Deed:
     needs_note: str = ""  # what to say when the note is missing; empty: it may be
 
 
-APPROVE = Deed("approve", "Approve", "Approved", "good")
-APPROVE_EDITED = Deed("approve_edited", "Approve as edited", "Approved as edited", "good")
-REJECT = Deed(
+APPROVE = Action("approve", "Approve", "Approved", "good")
+APPROVE_EDITED = Action("approve_edited", "Approve as edited", "Approved as edited", "good")
+REJECT = Action(
     "reject", "Send back", "Sent back", "bad", "Say what is to be done differently: the agent works by it."
 )
 ASK_FOR_CHANGES = replace(REJECT, label="Ask for changes", done="Changes asked for")
 SAY_NO = replace(REJECT, label="Reject", done="Rejected")
-RESOLVE = Deed(
+RESOLVE = Action(
     "resolve", "Resolved", "Resolved", "good", "Say how the blocker went away: the agent works by it."
 )
-COMPLETE = Deed("complete", "Complete", "Completed", "good")
-TAKE_UP = Deed("start", "Take it up", "Taken up", "quiet")
-RETRY = Deed("retry", "Try again", "Started anew", "good")
-CANCEL = Deed("cancel", "Cancel the work", "Cancelled", "bad")
-CLOSE = Deed("complete", "Dealt with", "Closed", "quiet")
-WITHDRAW = Deed("withdraw", "Withdraw", "Withdrawn", "quiet")
+COMPLETE = Action("complete", "Complete", "Completed", "good")
+TAKE_UP = Action("start", "Take it up", "Taken up", "quiet")
+RETRY = Action("retry", "Try again", "Started anew", "good")
+CANCEL = Action("cancel", "Cancel the work", "Cancelled", "bad")
+CLOSE = Action("complete", "Dealt with", "Closed", "quiet")
+WITHDRAW = Action("withdraw", "Withdraw", "Withdrawn", "quiet")
 #: The names of what says yes.
 YES = frozenset({APPROVE.name, APPROVE_EDITED.name})
 NOT_EDITED = "Several people decide about this, so nobody can edit the text: all must agree to the same one."
@@ -59,15 +59,15 @@ NOT_EDITED = "Several people decide about this, so nobody can edit the text: all
 class Offer:
     """What is offered. `why_not` says why something that one would expect is not."""
 
-    deeds: tuple[Deed, ...] = ()
+    deeds: tuple[Action, ...] = ()
     why_not: str = ""
     options: tuple[str, ...] = ()
     note: str = ""  # what the note is for; empty: none is asked for
     takes_output: bool = False
-    editing: Deed | None = None  # what approves an edited text, where the result can be edited
+    editing: Action | None = None  # what approves an edited text, where the result can be edited
     why_not_edit: str = ""
 
-    def named(self, name: str) -> Deed | None:
+    def named(self, name: str) -> Action | None:
         every = (*self.deeds, self.editing) if self.editing else self.deeds
         return next((deed for deed in every if deed.name == name), None)
 
@@ -106,7 +106,7 @@ def _looking(principal: Principal) -> str:
     return f"You may look, but not decide: your role here is {principal.role}."
 
 
-def _take_up(allowed: set[str]) -> tuple[Deed, ...]:
+def _take_up(allowed: set[str]) -> tuple[Action, ...]:
     return (TAKE_UP,) if "start" in allowed else ()
 
 
@@ -141,7 +141,7 @@ _NOTES_FOR = {
     "review": "Feedback, needed to ask for changes",
     "approval": "Notes, needed to reject",
 }
-_NO: Mapping[str | None, Deed] = {LinkKind.REVIEW: ASK_FOR_CHANGES, LinkKind.APPROVAL: SAY_NO}
+_NO: Mapping[str | None, Action] = {LinkKind.REVIEW: ASK_FOR_CHANGES, LinkKind.APPROVAL: SAY_NO}
 
 
 def _may_withdraw(principal: Principal, approval: Any) -> bool:

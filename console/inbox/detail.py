@@ -27,17 +27,18 @@ from activities.models.decision import LinkState
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
 from console import markdown
-from console.inbox import buttons, effects, items
 from console.inbox.buttons import Offer
 from console.inbox.diff import Difference, difference
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.items import OPEN, Draft, asking_actor, facts_of, letter_of
 from console.inbox.listing import Timing, who_asks
-from console.inbox.snooze import aside_until
 from console.labels import KINDS, band, cost_in, did, dollars, kind_of, named, outcome
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
+
+from . import buttons, effects, items
+from .snooze import snoozed_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def _known(principal: Principal, item_id: UUID) -> Item:
     """All but the texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
-    row = rows.filter(pk=item_id).annotate(aside_until=aside_until(principal)).first()
+    row = rows.filter(pk=item_id).annotate(aside_until=snoozed_until(principal)).first()
     if row is None:
         raise Http404
     subject, origin = subject_of(row), activity_tree.origin_of(tenant_id, row)

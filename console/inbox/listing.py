@@ -32,11 +32,12 @@ from console.inbox.query import (
     roles_looked_for,
     searched,
 )
-from console.inbox.snooze import aside_until
 from console.labels import KINDS, band, in_words, named, outcome
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.principals import Principal
+
+from .snooze import snoozed_until
 
 PAGE = 50
 
@@ -97,7 +98,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
     with tenant_scope(principal.tenant_id):
         counts = counts_of(searched(principal, view))
         rows = narrowed(searched(principal, view), principal, view).annotate(
-            asked_by=asking_actor(), aside_until=aside_until(principal)
+            asked_by=asking_actor(), aside_until=snoozed_until(principal)
         )
         start = (view.page - 1) * PAGE
         page = list(ordered(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])

@@ -14,10 +14,11 @@ from django.http import Http404, QueryDict
 
 from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import OPEN_FOR_PEOPLE
-from console.inbox.snooze import is_aside
 from console.labels import KINDS, NAMED_BY_LINK
 from pipelines.models import PipelineRun
 from tenants.principals import Principal
+
+from .snooze import is_snoozed
 
 LONGEST_SEARCH = 200
 MOST_PAGES = 1_000
@@ -94,7 +95,7 @@ def searched(principal: Principal, view: View) -> QuerySet[Any]:
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows.annotate(kind=_KIND, aside=is_aside(principal))
+    return rows.annotate(kind=_KIND, aside=is_snoozed(principal))
 
 
 def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:

@@ -28,18 +28,18 @@ from tenants.principals import Principal
 NO_MEMBER = "Only members of the tenant put items aside."
 
 
-def is_aside(who: Principal) -> Exists | Value:
+def is_snoozed(who: Principal) -> Exists | Value:
     """For a query of activities: whether this person has put each of them aside."""
     return Value(False, output_field=BooleanField()) if who.user_id is None else Exists(_of(who))
 
 
-def aside_until(who: Principal) -> Subquery | Value:
+def snoozed_until(who: Principal) -> Subquery | Value:
     """For a query of activities: until when this person has put each of them aside; null for those that are not."""
     nothing = Value(None, output_field=DateTimeField())
     return nothing if who.user_id is None else Subquery(_of(who).values("until")[:1])
 
 
-def put_aside(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> tuple[Activity, datetime]:
+def snooze(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> tuple[Activity, datetime]:
     """Put an item aside as it was shown, or until another time; the item, and until when it is aside.
 
     Raises `Refused` when it has changed meanwhile or this is no member, `Http404` for what is no item of this tenant.
@@ -64,7 +64,7 @@ def version_shown(sent: Mapping[str, Any]) -> int:
     return int(shown[:10])
 
 
-def bring_back(who: Principal, item_id: UUID) -> str:
+def end_snooze(who: Principal, item_id: UUID) -> str:
     """The name of the item, which is in the person's list again. What is there already stays there. Raises `Refused`, `Http404`."""
     with tenant_scope(who.tenant_id):
         items = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id, assignee_type="human")

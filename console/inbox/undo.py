@@ -23,7 +23,7 @@ from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions, held_answers
 from console.inbox.items import Refused, refused_when_busy
 from console.inbox.query import View
-from console.page import ACTING, Desk, page
+from console.page import ACTING, PageContext, page
 from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -115,7 +115,7 @@ TOO_LATE = "That came too late: it has taken effect."
 
 
 @page("inbox", ACTING)
-def undo(request: HttpRequest, desk: Desk) -> HttpResponse:
+def undo(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Take back the answers named by `held`, or put away what was said about them. One of them leads to its item."""
     try:
         ids = [UUID(given) for given in request.POST.getlist("held")]

@@ -15,7 +15,7 @@ from activities.models import TurnedAway
 from activities.queue_stats import Waiter, head_of_line
 from activities.selectors import Queue
 from agents.governor import overview
-from agents.governor.overview import ShownProvider
+from agents.governor.overview import ProviderRow
 from agents.governor.providers import Provider
 from agents.models import Agent, AgentConfig
 from console.labels import in_words
@@ -41,7 +41,7 @@ class Row:
     paused_by: str  # tenant, platform, off, role; empty when it is not paused
     may_resume: bool  # the tenant has paused this role by itself
     oldest: str
-    provider: ShownProvider | None = None
+    provider: ProviderRow | None = None
 
     @property
     def role(self) -> str:
@@ -144,7 +144,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     )
 
 
-def _row(queue: Queue, settings: Arranged, provider: ShownProvider | None) -> Row:
+def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
     return Row(
@@ -231,8 +231,8 @@ class Arranged:
             role=agent.max_concurrency,
         )
 
-    def providers(self) -> dict[str, ShownProvider]:
+    def providers(self) -> dict[str, ProviderRow]:
         """By role. Asks Redis."""
         own = {role for role, config in self.own.items() if config.auth_sealed}
-        standing = overview.standing_of(self.led_to, own=own)
+        standing = overview.state_of(self.led_to, own=own)
         return {role: provider for provider in standing for role in provider.roles}

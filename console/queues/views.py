@@ -7,7 +7,7 @@ from django.urls import reverse
 
 from console import flash_messages, internal_api
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants import pausing
 from tenants.models import Role
 
@@ -19,7 +19,7 @@ NOT_OFFERED = "This page does not offer that."
 
 
 @page("queues", BOTH)
-def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Every role, the longest queue first. A POST stops everything of the tenant, or lets it go on."""
     if request.method == "POST":
         refusal = _switch_tenant(request, desk)
@@ -31,7 +31,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("queues", BOTH)
-def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
+def one(request: HttpRequest, desk: PageContext, role: str) -> HttpResponse:
     """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
     refusal: Refused | None = None
     if request.method == "POST":
@@ -51,7 +51,7 @@ def one(request: HttpRequest, desk: Desk, role: str) -> HttpResponse:
     return shown(request, desk, "console/queues/one.html", context, refusal.status if refusal else 200)
 
 
-def _every(request: HttpRequest, desk: Desk, refusal: Refused | None = None) -> HttpResponse:
+def _every(request: HttpRequest, desk: PageContext, refusal: Refused | None = None) -> HttpResponse:
     context = {
         "queues": queries.queues(desk.tenant_id),
         "may_switch": desk.who.role.includes(Role.ADMIN),
@@ -60,7 +60,7 @@ def _every(request: HttpRequest, desk: Desk, refusal: Refused | None = None) -> 
     return shown(request, desk, "console/queues/every.html", context, refusal.status if refusal else 200)
 
 
-def _switch_tenant(request: HttpRequest, desk: Desk) -> Refused | None:
+def _switch_tenant(request: HttpRequest, desk: PageContext) -> Refused | None:
     deed = request.POST.get("deed", "")
     if deed not in DEEDS:
         return Refused(NOT_OFFERED, status=400)

@@ -20,7 +20,7 @@ from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState, StepReason, StepState
-from pipelines.selectors import BranchShown, StepShown
+from pipelines.selectors import BranchRow, StepRow
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -34,7 +34,7 @@ MOST_REPLAYS = 20
 class Step:
     """One step of the run."""
 
-    shown: StepShown
+    shown: StepRow
     begun: datetime | None
     ended: datetime | None
     who: str
@@ -57,7 +57,7 @@ class Step:
         return (self.ended or clock.now()) - self.begun if self.begun else None
 
     @property
-    def branches(self) -> Sequence[BranchShown]:
+    def branches(self) -> Sequence[BranchRow]:
         return self.shown.branches
 
 
@@ -107,7 +107,7 @@ def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     return run
 
 
-def _steps(tenant_id: UUID, shown: Sequence[StepShown]) -> list[Step]:
+def _steps(tenant_id: UUID, shown: Sequence[StepRow]) -> list[Step]:
     ids = {step.run.activity_id for step in shown if step.run.activity_id}
     done_by: Mapping[UUID, Any] = (
         Activity.objects.for_tenant(tenant_id)
@@ -121,7 +121,7 @@ def _steps(tenant_id: UUID, shown: Sequence[StepShown]) -> list[Step]:
     ]
 
 
-def _step(step: StepShown, activity: Any) -> Step:
+def _step(step: StepRow, activity: Any) -> Step:
     if activity is None:
         return Step(step, None, step.run.settled_at, "")
     who = activity.agent_role or activity.human_role or ""

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from django.http import Http404
 
-from console.cursor import Place, page_of
+from console.cursor import Cursor, page_of
 from console.labels import tone_of
 from pipelines import selectors
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState
-from pipelines.selectors import StepShown
+from pipelines.selectors import StepRow
 from tenants import clock
 from tenants.context import tenant_scope
 
@@ -29,7 +29,7 @@ class Row:
     """One run of the list."""
 
     run: PipelineRun
-    steps: Sequence[StepShown]
+    steps: Sequence[StepRow]
 
     @property
     def pipeline(self) -> str:
@@ -62,7 +62,7 @@ class Listing:
     status: str
     pipeline: str
     rows: Sequence[Row]
-    after: Place | None
+    after: Cursor | None
     is_first: bool
     pipelines: Mapping[str, str]
 
@@ -80,7 +80,7 @@ def listing(tenant_id: UUID, status: str, pipeline: str, after: str) -> Listing:
     """One page of the runs. Raises `Http404` for a status that there is not: a list that shows too much would mislead."""
     if status and status not in RunState.values:
         raise Http404
-    place = Place.read(after) if after else None
+    place = Cursor.read(after) if after else None
     with tenant_scope(tenant_id):
         rows = selectors.runs(tenant_id)
         rows = rows.filter(status=status) if status else rows

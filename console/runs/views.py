@@ -13,7 +13,7 @@ from django.urls import reverse
 from console import flash_messages
 from console.inbox.items import Refused
 from console.internal_api import call_api
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.runs.detail import detail
 from console.runs.listing import listing
 from tenants.models import Role
@@ -22,14 +22,14 @@ from . import replay
 
 
 @page("runs")
-def listed(request: HttpRequest, desk: Desk) -> HttpResponse:
+def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Runs, newest first."""
     given = (request.GET.get(name, "") for name in ("status", "pipeline", "after"))
     return shown(request, desk, "console/runs/list.html", {"listing": listing(desk.tenant_id, *given)})
 
 
 @page("runs", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
     """One run as it goes on. A POST cancels it."""
     if request.method == "POST":
         return _cancelled(request, desk, run_id)
@@ -38,7 +38,7 @@ def one(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
 
 
 @page("runs", (*LOOKING, *ACTING))
-def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
+def replayed(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
     """What a step of an ended run worked on. A POST does the run again from there."""
     _refuse_lookers(desk)
     refusal = None
@@ -64,7 +64,7 @@ def replayed(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     )
 
 
-def _cancelled(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
+def _cancelled(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
     reply = call_api(request, desk.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
@@ -75,6 +75,6 @@ def _cancelled(request: HttpRequest, desk: Desk, run_id: UUID) -> HttpResponse:
     return flash_messages.done(request, desk, address, "The run was cancelled.")
 
 
-def _refuse_lookers(desk: Desk) -> None:
+def _refuse_lookers(desk: PageContext) -> None:
     if not desk.who.role.includes(Role.OPERATOR):
         raise Http404

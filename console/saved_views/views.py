@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from console import flash_messages
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.saved_views.queries import PAGES, address_of, in_words, query_of
 from tenants import saved_views
 from tenants.context import tenant_scope
@@ -24,7 +24,7 @@ NOT_OFFERED = "This page does not offer that."
 
 
 @page("", (*LOOKING, *ACTING))
-def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The views of all pages. A POST keeps one more and leads to it, or changes one."""
     refusal: Refused | None = None
     if request.method == "POST":
@@ -45,7 +45,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
     return shown(request, desk, "console/saved_views/every.html", context, refusal.status if refusal else 200)
 
 
-def _line(view: SavedView, desk: Desk) -> dict[str, Any]:
+def _line(view: SavedView, desk: PageContext) -> dict[str, Any]:
     may_change = not view.is_shared or desk.who.role.includes(Role.ADMIN)
     return {
         "view": view,
@@ -55,7 +55,7 @@ def _line(view: SavedView, desk: Desk) -> dict[str, Any]:
     }
 
 
-def _act(request: HttpRequest, desk: Desk) -> HttpResponse:
+def _act(request: HttpRequest, desk: PageContext) -> HttpResponse:
     deed, _, view_id = request.POST.get("deed", "").partition(":")
     deeds: dict[str, Callable[[], HttpResponse]] = {
         "keep": lambda: _kept(request, desk),
@@ -71,7 +71,7 @@ def _act(request: HttpRequest, desk: Desk) -> HttpResponse:
         raise Refused(str(error), status=error.status, field="name") from error
 
 
-def _kept(request: HttpRequest, desk: Desk) -> HttpResponse:
+def _kept(request: HttpRequest, desk: PageContext) -> HttpResponse:
     where = request.POST.get("page", "")
     if where not in PAGES:
         raise Refused(NOT_OFFERED, status=400)
@@ -87,26 +87,26 @@ def _kept(request: HttpRequest, desk: Desk) -> HttpResponse:
     )
 
 
-def _renamed(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+def _renamed(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.rename(desk.who, view_id, request.POST.get("name", ""))
     return _told(request, desk, f"It is called “{view.name}” now.")
 
 
-def _shared(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+def _shared(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.share(desk.who, view_id)
     return _told(request, desk, f"Everybody in the tenant finds “{view.name}” now.")
 
 
-def _deleted(request: HttpRequest, desk: Desk, view_id: UUID) -> HttpResponse:
+def _deleted(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.delete(desk.who, view_id)
     return _on_to(request, desk, view, f"“{view.name}” is deleted. Here it can be saved again.")
 
 
-def _told(request: HttpRequest, desk: Desk, words: str) -> HttpResponse:
+def _told(request: HttpRequest, desk: PageContext, words: str) -> HttpResponse:
     return flash_messages.done(request, desk, reverse("console:saved_views"), words)
 
 
-def _on_to(request: HttpRequest, desk: Desk, view: SavedView, words: str) -> HttpResponse:
+def _on_to(request: HttpRequest, desk: PageContext, view: SavedView, words: str) -> HttpResponse:
     """What the view shows, with what was done."""
     messages.success(request, words)
     return HttpResponseRedirect(address_of(view.page, view.query, desk.who.tenant))

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from console import flash_messages, internal_api
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants.models import Role
 
 from . import queries
@@ -22,7 +22,7 @@ TIMES = 10
 
 
 @page("schedules")
-def every(request: HttpRequest, desk: Desk) -> HttpResponse:
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The schedules, and what they will do in the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     found = queries.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
@@ -31,7 +31,7 @@ def every(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def trial(request: HttpRequest, desk: Desk) -> HttpResponse:
+def trial(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
     form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, desk))
     reply = form.send(request, desk.who, "POST", "/schedules/preview/") if request.method == "POST" else None
@@ -41,7 +41,7 @@ def trial(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: Desk, schedule_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> HttpResponse:
     """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
     refusal: Refused | None = None
     forecast: Any = None
@@ -68,7 +68,7 @@ def one(request: HttpRequest, desk: Desk, schedule_id: UUID) -> HttpResponse:
     return shown(request, desk, "console/schedules/one.html", context, refusal.status if refusal else 200)
 
 
-def _dry_run(request: HttpRequest, desk: Desk, schedule_id: UUID) -> Any:
+def _dry_run(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> Any:
     if request.POST.get("deed") != "dry_run":
         return None
     address = f"/schedules/{schedule_id}/preview/"
@@ -78,7 +78,7 @@ def _dry_run(request: HttpRequest, desk: Desk, schedule_id: UUID) -> Any:
     return reply.data
 
 
-def _act(request: HttpRequest, desk: Desk, schedule_id: UUID) -> str:
+def _act(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> str:
     deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
     if deed == "run":
         reply = internal_api.call_api(request, desk.who, "POST", f"{address}run/")
@@ -93,7 +93,7 @@ def _act(request: HttpRequest, desk: Desk, schedule_id: UUID) -> str:
     return words
 
 
-def _given(request: HttpRequest, desk: Desk) -> dict[str, Any]:
+def _given(request: HttpRequest, desk: PageContext) -> dict[str, Any]:
     """What the form begins with: the schedule that the address names, or nothing."""
     named = request.GET.get("schedule", "")
     try:

@@ -10,7 +10,7 @@ from .actions import Arranged
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """Something that is done to one of them, by a POST to its address and `path`. `ask` is what the person must confirm."""
 
     name: str
@@ -30,7 +30,7 @@ class Collection:
     columns: tuple[tuple[str, str], ...]
     new: type[Arranged]
     changed: type[Arranged]
-    deeds: tuple[Deed, ...] = ()
+    deeds: tuple[Action, ...] = ()
     removal: str = ""
     has_log: bool = False
 
@@ -49,16 +49,16 @@ COLLECTIONS: Mapping[str, Collection] = {
         "Channels", "channel", "Connections to the outside that agents rely on, and whether they still open anything.",
         (("Name", "name"), ("Kind", "kind"), ("Status", "status"), ("Expires", "expires_at")),
         actions.ChannelForm, actions.ChannelForm,
-        (Deed("expire", "Has expired", "Said to have expired", ask="Raise an alert that it opens nothing any more?"),
-         Deed("disable", "Switch off", "Switched off"), Deed("reactivate", "Works again", "Works again", "good")),
+        (Action("expire", "Has expired", "Said to have expired", ask="Raise an alert that it opens nothing any more?"),
+         Action("disable", "Switch off", "Switched off"), Action("reactivate", "Works again", "Works again", "good")),
         removal="Agents are not told of it any more.",
     ),
     "notification-channels": Collection(
         "Notifications", "notification channel", "Where people are told of alerts. A target goes in and is not shown again.",
         (("Name", "name"), ("Kind", "kind"), ("Target", "target"), ("Alerts", "kinds"), ("On", "enabled")),
         actions.NewNotification, actions.ChangedNotification,
-        (Deed("test", "Send a test", "A test is on its way"),
-         Deed("renew-secret", "New secret", "It has a new secret", ask="Messages are signed with both until the next renewal.")),
+        (Action("test", "Send a test", "A test is on its way"),
+         Action("renew-secret", "New secret", "It has a new secret", ask="Messages are signed with both until the next renewal.")),
         removal="What is still on its way there is not sent any more.",
     ),
     "webhooks": Collection(
@@ -66,8 +66,8 @@ COLLECTIONS: Mapping[str, Collection] = {
         (("Address", "url"), ("Description", "description"), ("Events", "kinds"), ("On", "enabled"), ("Switched off because", "off_reason"),
          ("Failing since", "failing_since")),
         actions.WebhookForm, actions.WebhookForm,
-        (Deed("test", "Send a test", "A test is on its way"),
-         Deed("rotate", "New secret", "It has a new secret", ask="The one before signs as well for 24 hours.")),
+        (Action("test", "Send a test", "A test is on its way"),
+         Action("rotate", "New secret", "It has a new secret", ask="The one before signs as well for 24 hours.")),
         removal="What is still on its way there is not sent any more, and its log goes with it.",
         has_log=True,
     ),

@@ -13,7 +13,7 @@ from console import flash_messages
 from console.for_admins import for_admins
 from console.inbox.items import Refused
 from console.internal_api import WordsField
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.settings.tabs import tabs
 from tenants import members as tenant_members
 from tenants.context import tenant_scope
@@ -38,7 +38,7 @@ class NewMemberForm(RoleForm):
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def members(request: HttpRequest, desk: Desk) -> HttpResponse:
+def members(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Who acts for the tenant. A POST changes a role, ends a membership, or adds a person."""
     refusal: Refused | None = None
     form = NewMemberForm(initial={"role": Role.REVIEWER})
@@ -50,7 +50,7 @@ def members(request: HttpRequest, desk: Desk) -> HttpResponse:
             form = NewMemberForm(request.POST) if request.POST.get("deed") == "add" else form
     with tenant_scope(desk.tenant_id):
         found = [
-            (member, tenant_members.standing_of(member))
+            (member, tenant_members.fingerprint_of(member))
             for member in tenant_members.members_of(desk.tenant_id)
         ]
     context: dict[str, Any] = {
@@ -64,7 +64,7 @@ def members(request: HttpRequest, desk: Desk) -> HttpResponse:
     return shown(request, desk, "console/settings/members.html", context, refusal.status if refusal else 200)
 
 
-def _act(request: HttpRequest, desk: Desk) -> str:
+def _act(request: HttpRequest, desk: PageContext) -> str:
     deed, _, member = request.POST.get("deed", "").partition(":")
     try:
         if deed == "add":
@@ -82,7 +82,7 @@ def _act(request: HttpRequest, desk: Desk) -> str:
     raise Refused(NOT_OFFERED, status=400)
 
 
-def _add(request: HttpRequest, desk: Desk) -> str:
+def _add(request: HttpRequest, desk: PageContext) -> str:
     form = NewMemberForm(request.POST)
     if not form.is_valid():
         raise Refused("Something is missing: see the form.", status=400, field="username")

@@ -14,7 +14,7 @@ from console import flash_messages
 from console.for_admins import for_admins
 from console.inbox.items import Refused
 from console.internal_api import WordsField
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.settings.tabs import tabs
 from tenants import clock
 from tenants import tokens as tenant_tokens
@@ -47,7 +47,7 @@ class TokenForm(forms.Form):
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
+def tokens(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
     refusal: Refused | None = None
     form, made = TokenForm(), None
@@ -76,7 +76,7 @@ def tokens(request: HttpRequest, desk: Desk) -> HttpResponse:
     return shown(request, desk, "console/settings/tokens.html", context, status)
 
 
-def _make(desk: Desk, form: TokenForm) -> Any:
+def _make(desk: PageContext, form: TokenForm) -> Any:
     if not form.is_valid():
         return None
     given = form.cleaned_data
@@ -93,7 +93,7 @@ def _make(desk: Desk, form: TokenForm) -> Any:
     return {"token": token, "secret": secret}
 
 
-def _revoke(request: HttpRequest, desk: Desk) -> str:
+def _revoke(request: HttpRequest, desk: PageContext) -> str:
     deed, _, token = request.POST.get("deed", "").partition(":")
     if deed != "revoke":
         raise Refused(NOT_OFFERED, status=400)

@@ -15,7 +15,7 @@ from console import flash_messages, internal_api
 from console.for_admins import for_admins
 from console.inbox.items import Refused
 from console.internal_api import Reply
-from console.page import ACTING, LOOKING, Desk, page, shown
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.settings.collections import COLLECTIONS, Collection
 from console.settings.tabs import tabs
 
@@ -26,7 +26,7 @@ LOGGED = 50
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def collection(request: HttpRequest, desk: Desk, key: str) -> HttpResponse:
+def collection(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
     """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
     what, secret = _known(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
@@ -53,7 +53,7 @@ def collection(request: HttpRequest, desk: Desk, key: str) -> HttpResponse:
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def item(request: HttpRequest, desk: Desk, key: str, item_id: UUID) -> HttpResponse:
+def item(request: HttpRequest, desk: PageContext, key: str, item_id: UUID) -> HttpResponse:
     """One of them. A POST changes it, does one of its deeds, sends a delivery again, or removes it."""
     what, address = _known(key), f"/{key}/{item_id}/"
     present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
@@ -83,7 +83,7 @@ def item(request: HttpRequest, desk: Desk, key: str, item_id: UUID) -> HttpRespo
 
 
 def _act(
-    request: HttpRequest, desk: Desk, what: Collection, key: str, item_id: UUID
+    request: HttpRequest, desk: PageContext, what: Collection, key: str, item_id: UUID
 ) -> tuple[Reply, str, str]:
     """What was answered, what to say, and where to go on. Raises `Refused`."""
     name, _, delivery = request.POST.get("deed", "").partition(":")
@@ -129,7 +129,7 @@ def _said(name: str, found: dict[str, Any]) -> Any:
     return found.get(name) or ("all" if name == "kinds" else found.get(name))
 
 
-def _log(request: HttpRequest, desk: Desk, address: str) -> Any:
+def _log(request: HttpRequest, desk: PageContext, address: str) -> Any:
     reply = internal_api.call_api(request, desk.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
     return internal_api.found(reply)["results"]
 

@@ -16,7 +16,7 @@ MOST_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UsageFilter:
     """Both days are included. `remark` says what of the address could not be taken as it was."""
 
     first: date
@@ -36,7 +36,7 @@ class Wanted:
         return urlencode({name: value for name, value in given.items() if value})
 
     @classmethod
-    def read(cls, query: Mapping[str, Any]) -> Wanted:
+    def read(cls, query: Mapping[str, Any]) -> UsageFilter:
         """From an address. What is no day is told of, and the last 30 days are shown instead."""
         today = clock.now().date()
         words = {
@@ -54,5 +54,5 @@ class Wanted:
         return cls(first, last, **words)
 
     @classmethod
-    def _usual(cls, today: date, remark: str, **words: str) -> Wanted:
+    def _usual(cls, today: date, remark: str, **words: str) -> UsageFilter:
         return cls(today - timedelta(days=USUAL_DAYS - 1), today, remark=remark, **words)

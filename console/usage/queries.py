@@ -10,11 +10,12 @@ from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from console.usage.filters import Wanted
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetUnit
 from tenants.money import budgets, ledger
+
+from .filters import UsageFilter
 
 MOST_LINES = 100
 NO_PIPELINE = "no pipeline"
@@ -42,7 +43,7 @@ class Line:
 class Usage:
     """What the page shows. `days` holds every day, the others what is most expensive first."""
 
-    wanted: Wanted
+    wanted: UsageFilter
     total: Line
     days: Sequence[Line]
     roles: Sequence[Line]
@@ -66,7 +67,7 @@ class Usage:
         return not (self.total.runs or self.total.cost or self.total.input_tokens)
 
 
-def usage(tenant_id: UUID, wanted: Wanted) -> Usage:
+def usage(tenant_id: UUID, wanted: UsageFilter) -> Usage:
     """What the tenant has consumed in these days."""
     with tenant_scope(tenant_id):
         rows = _narrowed(ledger.entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
@@ -80,7 +81,7 @@ def usage(tenant_id: UUID, wanted: Wanted) -> Usage:
     return Usage(wanted, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets)
 
 
-def _narrowed(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
+def _narrowed(rows: QuerySet[Any], wanted: UsageFilter) -> QuerySet[Any]:
     runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
     rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
     if wanted.role:

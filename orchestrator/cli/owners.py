@@ -38,9 +38,9 @@ def of_run(slug: str | None, run_id: UUID) -> Tenant:
     )
 
 
-def standing_of_all() -> queue_stats.Standing:
+def standing_of_all() -> queue_stats.QueueStats:
     with system_scope():
-        return queue_stats.standing()
+        return queue_stats.stats_of_queues()
 
 
 def _of(slug: str | None, model: Any, row_id: UUID, what: str, where: str) -> Tenant:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from activities.job_records import Upkeep
 from activities.maintenance.counters import ATTEMPTS, DURATIONS, Reading
-from activities.queue_stats import Granted, Standing
+from activities.queue_stats import Granted, QueueStats
 from console.probes import Answer
 
 from .definitions import family, histogram, single
@@ -25,7 +25,7 @@ class Figures(Collector):
         self.answers = answers
 
     def collect(self) -> Iterator[Metric]:
-        standing: Standing | None = self.answers["standing"].value
+        standing: QueueStats | None = self.answers["standing"].value
         yield family("build_info", [((_version(), platform.python_version()), 1)])
         yield single("database_up", int(standing is not None))
         if standing is not None:
@@ -38,7 +38,7 @@ class Figures(Collector):
                 yield from describe(self.answers[name].value)
 
 
-def _of_queues(figures: Standing) -> Iterator[Metric]:
+def _of_queues(figures: QueueStats) -> Iterator[Metric]:
     roles = figures.roles
     bands = [(role, band) for role in roles for band in role.waiting]
     yield family("queue_waiting", (((role.role, band), role.waiting[band]) for role, band in bands))
@@ -49,14 +49,14 @@ def _of_queues(figures: Standing) -> Iterator[Metric]:
     yield family("queue_paused", (((role.role,), int(role.paused)) for role in roles))
 
 
-def _of_workers(figures: Standing) -> Iterator[Metric]:
+def _of_workers(figures: QueueStats) -> Iterator[Metric]:
     yield family("workers", (((role.role,), role.workers) for role in figures.roles))
     yield family("worker_seats", (((role.role,), role.seats) for role in figures.roles))
     yield single("worker_processes", figures.workers)
     yield single("workers_silent", figures.silent)
 
 
-def _of_people(figures: Standing) -> Iterator[Metric]:
+def _of_people(figures: QueueStats) -> Iterator[Metric]:
     yield single("outputs_spooled", figures.spooled)
     yield single("outputs_spooled_seconds", figures.spooled_seconds)
     statuses = ("failed", "needs_review", "blocked")
@@ -67,7 +67,7 @@ def _of_people(figures: Standing) -> Iterator[Metric]:
     )
 
 
-def _of_the_door(figures: Standing) -> Iterator[Metric]:
+def _of_the_door(figures: QueueStats) -> Iterator[Metric]:
     yield family("repeated_submissions", (((role,), count) for role, count in figures.repeated.items()))
     yield family("turned_away", figures.turned_away.items())
 

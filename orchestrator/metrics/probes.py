@@ -7,7 +7,7 @@ from collections import Counter
 from activities import job_records, queue_stats
 from activities.dead_letters import operations
 from activities.maintenance import counters, invariants
-from activities.queue_stats import Standing
+from activities.queue_stats import QueueStats
 from agents.governor import overview
 from agents.models import Agent
 from agents.routing import SYSTEM_QUEUES, queue_of
@@ -16,9 +16,9 @@ from tenants import redis
 from tenants.context import system_scope
 
 
-def _standing_of_all() -> Standing:
+def _standing_of_all() -> QueueStats:
     with system_scope():
-        return queue_stats.standing()
+        return queue_stats.stats_of_queues()
 
 
 def _messages() -> dict[str, int]:

@@ -28,7 +28,7 @@ Stop = Callable[[UUID, UUID], bool]  # whether it could be told to
 
 
 def suspend(tenant: Tenant, tell: Tell) -> int:
-    """Idempotent. Tokens are refused within a second, grants stop at the keeper's next tick; returns how much work was told to stop."""
+    """Idempotent. Tokens are refused within a second, grants stop at the leader's next tick; returns how much work was told to stop."""
     with tenant_scope(tenant.pk):
         Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
         tenant.is_active = False

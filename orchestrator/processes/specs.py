@@ -54,7 +54,7 @@ def system_worker() -> ProcessSpec:
     """A worker for the system's own queues alone.
 
     Every worker without -Q takes from them as well, as soon as a thread of it is free. Where agents may keep all threads busy, this
-    one sees to it that alerts and errands do not wait.
+    one sees to it that alerts and background tasks do not wait.
     """
     return _python(
         "system",

@@ -17,7 +17,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
 from tenants import clock
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, KeptAdmin, TenantFilter, actor_of, badge, link_to
 
 # The form of a deliverable.
@@ -47,7 +47,7 @@ class DeliverableForm(forms.ModelForm):
 
 DELIVERABLE_LABELS = {DeliverableState.ACTIVE.value: "success", DeliverableState.PAUSED.value: "warning"}
 
-START = Deed(
+START = Action(
     "start_selected",
     "Start the running month",
     "Started",
@@ -57,7 +57,7 @@ START = Deed(
 
 
 @admin.register(Deliverable)
-class DeliverableAdmin(DeedsAdmin, KeptAdmin):
+class DeliverableAdmin(ActionsAdmin, KeptAdmin):
     form = DeliverableForm
     list_display = ("name", "key", "tenant", "state", "next_on", "updated_at")
     list_filter = (TenantFilter, "status")

@@ -18,7 +18,7 @@ from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, S
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.schedules import executions
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
@@ -39,7 +39,7 @@ EXECUTION_LABELS = {
 FIRING_LABELS = {FiringState.FIRED.value: "success", FiringState.SKIPPED.value: "warning"}
 JOB_LABELS = {"enqueued": "info", "done": "success", "failed": "danger"}
 
-CANCEL = Deed(
+CANCEL = Action(
     "cancel_selected",
     "Cancel executions",
     "Cancelled",
@@ -129,7 +129,7 @@ def work_of(job: ScheduleJob) -> SafeString:
 
 
 @admin.register(ScheduleExecution)
-class ScheduleExecutionAdmin(Told, DeedsAdmin, RecordAdmin):
+class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "schedule_name", "tenant", "state", "counts", "created_by", "finished_at")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant",)

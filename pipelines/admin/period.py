@@ -18,7 +18,7 @@ from pipelines.admin.run import RUN_LABELS
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
@@ -61,14 +61,14 @@ PERIOD_LABELS = {
     PeriodState.ACTIVE.value: "info",
     PeriodState.COMPLETED.value: "success",
 }
-ASK_AGAIN = Deed(
+ASK_AGAIN = Action(
     "ask_again_selected",
     "Ask the planner again",
     "Asked again",
     "For periods whose planner came to no plan. What people were asked because of that is withdrawn.",
     (PipelineError,),
 )
-CANCEL = Deed(
+CANCEL = Action(
     "cancel_selected",
     "Cancel periods",
     "Cancelled",
@@ -80,7 +80,7 @@ CANCEL = Deed(
 
 
 @admin.register(DeliverablePeriod)
-class DeliverablePeriodAdmin(DeedsAdmin, RecordAdmin):
+class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("month", "deliverable_link", "tenant", "state", "progress", "risk", "ended_at")
     list_filter = (TenantFilter, "status", "at_risk")
     list_select_related = ("tenant", "deliverable")

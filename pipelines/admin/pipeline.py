@@ -26,7 +26,7 @@ from pipelines.admin.writing import as_written, as_yaml
 from pipelines.definition import DefinitionError, PipelineDefinition, load
 from pipelines.exceptions import PipelineError, VersionConflict
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule
-from tenants.admin.actions import NAMED, Deed, DeedsAdmin
+from tenants.admin.actions import NAMED, Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -156,7 +156,7 @@ def read(text: str) -> dict[str, Any]:
     return load(text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml")
 
 
-RUN_NOW = Deed(
+RUN_NOW = Action(
     "run_selected",
     "Run now",
     "Started",
@@ -164,7 +164,7 @@ RUN_NOW = Deed(
     (PipelineError,),
     notes="Parameters, as a JSON object",
 )
-RESTORE = Deed(
+RESTORE = Action(
     "restore_selected",
     "Make it the newest again",
     "Brought back",
@@ -195,7 +195,7 @@ class VersionInline(ShownInline):
 
 
 @admin.register(Pipeline)
-class PipelineAdmin(DeedsAdmin):
+class PipelineAdmin(ActionsAdmin):
     form = PipelineForm
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
     list_filter = (TenantFilter, "enabled")
@@ -320,7 +320,7 @@ class PipelineAdmin(DeedsAdmin):
 
 
 @admin.register(PipelineVersion)
-class PipelineVersionAdmin(DeedsAdmin, RecordAdmin):
+class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("title", "tenant", "created_by", "created_at", "digest_begun")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant", "pipeline")

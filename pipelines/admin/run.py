@@ -17,7 +17,7 @@ from pipelines.admin.pictures import drawn
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
 
 RUN_LABELS = {
@@ -27,7 +27,7 @@ RUN_LABELS = {
 }
 STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
 
-CANCEL = Deed(
+CANCEL = Action(
     "cancel_selected",
     "Cancel runs",
     "Cancelled",
@@ -57,7 +57,7 @@ class StepInline(ShownInline):
 
 
 @admin.register(PipelineRun)
-class PipelineRunAdmin(DeedsAdmin, RecordAdmin):
+class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "title", "tenant", "state", "unsettled", "created_by", "finished_at")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant", "version__pipeline")

@@ -35,7 +35,7 @@ from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, Schedul
 from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
-from tenants.admin.actions import Deed, DeedsAdmin
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -246,7 +246,7 @@ class ScheduleForm(forms.ModelForm):
 
 LISTED_TIMES = 5
 
-RUN = Deed(
+RUN = Action(
     "run_selected",
     "Run now",
     "Started",
@@ -290,7 +290,7 @@ SECTIONS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(DeedsAdmin, PlatformAdmin):
+class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     form = ScheduleForm
     list_display = ("name", "tenant", "target", "timing", "next_runs", "enabled", "last_result")
     list_filter = (TenantFilter, "enabled", "repeat", "target_type")

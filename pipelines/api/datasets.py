@@ -25,7 +25,7 @@ from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import refuse_unknown
 from tenants.api.parsers import BodyTooLarge, StrictJSONParser, body_limit
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -109,7 +109,7 @@ class FileSerializer(serializers.Serializer[Any]):
 DATASETS = "/api/v1/datasets/"
 
 
-class DatasetSerializer(Shown):
+class DatasetSerializer(ResponseSerializer):
     """A tenant's own table, or where its rows are found."""
 
     id = serializers.UUIDField()
@@ -140,7 +140,7 @@ class RowSerializer(serializers.Serializer[Any]):
     data = serializers.DictField()  # type: ignore[assignment]  # a member, not the attribute
 
 
-class FilledSerializer(Shown):
+class FilledSerializer(ResponseSerializer):
     """What came of the rows."""
 
     added = serializers.IntegerField()

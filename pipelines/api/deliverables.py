@@ -20,7 +20,7 @@ from pipelines.models.deliverable import DeliverableState
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -30,7 +30,7 @@ LONGEST_DESCRIPTION = 20_000
 MOST_PIPELINES = 50  # of a deliverable: the planner is told about each of them
 
 
-class DeliverableSerializer(Shown):
+class DeliverableSerializer(ResponseSerializer):
     """Something that is planned anew for every month."""
 
     id = serializers.UUIDField()

@@ -18,7 +18,7 @@ from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions
 from pipelines.schedules.errors import ScheduleNotFound
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.strict import read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
@@ -73,7 +73,7 @@ class Executions(SchedulePart):
         return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)
 
 
-class ExecutionCancellation(Digested, TenantView):
+class ExecutionCancellation(DigestEtag, TenantView):
     queryset = ScheduleExecution.objects
     # Cancelling takes several transactions, as for a pipeline run.
     in_one_transaction = False

@@ -21,10 +21,10 @@ from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
 from pipelines.periods import PlanInvalid
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Json, StrictSerializer, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
@@ -38,7 +38,7 @@ class PlanFaultSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class PeriodSerializer(Shown):
+class PeriodSerializer(ResponseSerializer):
     """One calendar month (UTC) of a deliverable."""
 
     id = serializers.UUIDField()
@@ -134,7 +134,7 @@ def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
     return PeriodDetailSerializer((period, runs)).data
 
 
-class PeriodViewSet(Digested, TenantViewSet):
+class PeriodViewSet(DigestEtag, TenantViewSet):
     queryset = DeliverablePeriod.objects.defer("plan")
     serializer_class = PeriodSerializer
     filterset_class = PeriodFilter
@@ -178,7 +178,7 @@ class PeriodViewSet(Digested, TenantViewSet):
         return Response(shown_period(self.tenant_id, pk))
 
 
-class PeriodCancellation(Digested, TenantView):
+class PeriodCancellation(DigestEtag, TenantView):
     queryset = DeliverablePeriod.objects
     pagination_class = None
     # It takes several transactions, see `pipelines.periods.starting`.

@@ -26,7 +26,7 @@ from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
 from pipelines.replay import replay
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.renderers import JSONRenderer
 from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -65,7 +65,7 @@ def _shown(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -
     return PipelineRunSerializer(page, many=True, context={"steps": steps}).data
 
 
-class PipelineRunViewSet(Digested, TenantViewSet):
+class PipelineRunViewSet(DigestEtag, TenantViewSet):
     queryset = PipelineRun.objects
     serializer_class = PipelineRunSerializer
     filterset_class = PipelineRunFilter
@@ -164,7 +164,7 @@ class RunReplaySerializer(StrictSerializer):
     )
 
 
-class RunReplay(Digested, TenantView):
+class RunReplay(DigestEtag, TenantView):
     queryset = PipelineRun.objects
     pagination_class = None
     scope = "pipelines"

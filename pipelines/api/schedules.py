@@ -35,7 +35,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, refuse_unknown
-from tenants.api.serializers import Shown
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
     Flag,
@@ -192,7 +192,7 @@ def local(moment: datetime, zone: ZoneInfo) -> str:
     return moment.astimezone(zone).isoformat(timespec="seconds")
 
 
-class ExecutionSerializer(Shown):
+class ExecutionSerializer(ResponseSerializer):
     """One firing at work."""
 
     id = serializers.UUIDField()
@@ -231,7 +231,7 @@ _WORDS: dict[str, str] = {
 }
 
 
-class ScheduleJobSerializer(Shown):
+class ScheduleJobSerializer(ResponseSerializer):
     """One set of parameters of an execution, and what does it."""
 
     id = serializers.UUIDField()
@@ -281,7 +281,7 @@ class ScheduleJobSerializer(Shown):
         return f"{RUNS}{job.pipeline_run_id}/" if job.pipeline_run_id else None
 
 
-class FiringSerializer(Shown):
+class FiringSerializer(ResponseSerializer):
     """A nominal time, or a row of skipped ones, and what became of it."""
 
     nominal_at = serializers.DateTimeField()

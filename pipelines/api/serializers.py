@@ -10,15 +10,15 @@ from rest_framework import serializers
 from activities.api.serializers import link_of as activity_link
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState, StepState
-from pipelines.selectors import MOST_BRANCHES, BranchShown, StepShown
-from tenants.api.serializers import Shown
+from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
+from tenants.api.serializers import ResponseSerializer
 
 RUNS = "/api/v1/pipeline-runs/"
 PIPELINES = "/api/v1/pipelines/"
 TEMPLATES = "/api/v1/templates/"
 
 
-class TemplateSerializer(Shown):
+class TemplateSerializer(ResponseSerializer):
     """What several pipelines do in the same way: a step that names it takes from here what it does not say itself."""
 
     key = serializers.CharField()
@@ -40,7 +40,7 @@ class TemplateSerializer(Shown):
         return template.human_role or None
 
 
-class PipelineSerializer(Shown):
+class PipelineSerializer(ResponseSerializer):
     """A pipeline in short."""
 
     key = serializers.CharField()
@@ -159,7 +159,7 @@ class StepSerializer(serializers.Serializer[Any]):
     link = serializers.CharField(allow_null=True)
 
 
-class PipelineRunSerializer(Shown):
+class PipelineRunSerializer(ResponseSerializer):
     """One passage through a version of a pipeline."""
 
     id = serializers.UUIDField()
@@ -194,7 +194,7 @@ class PipelineRunSerializer(Shown):
         return f"{RUNS}{run.pk}/"
 
 
-def _step(step: StepShown, whole: PipelineRun) -> dict[str, Any]:
+def _step(step: StepRow, whole: PipelineRun) -> dict[str, Any]:
     run, counts = step.run, step.counts
     return {
         "step": run.step,
@@ -220,7 +220,7 @@ def _step(step: StepShown, whole: PipelineRun) -> dict[str, Any]:
     }
 
 
-def _branch(branch: BranchShown) -> dict[str, Any]:
+def _branch(branch: BranchRow) -> dict[str, Any]:
     run = branch.run
     return {
         "branch": run.branch,

@@ -15,7 +15,7 @@ from pipelines.api.serializers import TEMPLATES, TemplateSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.models import ActivityTemplate
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Digested
+from tenants.api.etags import DigestEtag
 from tenants.api.strict import OPTIONAL, Flag, Member, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -61,7 +61,7 @@ class NewTemplateSerializer(TemplateBodySerializer):
         return key
 
 
-class TemplateViewSet(Digested, TenantViewSet):
+class TemplateViewSet(DigestEtag, TenantViewSet):
     queryset = ActivityTemplate.objects
     serializer_class = TemplateSerializer
     search_fields = ("key", "name", "description")

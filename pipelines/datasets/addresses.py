@@ -21,12 +21,12 @@ def rows_of(dataset: Dataset) -> Any:
     return DatasetRow.objects.for_tenant(dataset.tenant_id).filter(dataset_id=dataset.pk)
 
 
-def place_of(dataset: Dataset) -> Place:
+def place_of(dataset: Dataset) -> DatasetAddress:
     kind = _Cached if dataset.source == Source.CACHE else _Stored
     return kind(dataset, tables.shape_of(dataset))
 
 
-class Place(ABC):
+class DatasetAddress(ABC):
     """Where rows are, by their keys."""
 
     def __init__(self, dataset: Dataset, table: Table) -> None:
@@ -56,7 +56,7 @@ class Place(ABC):
         return {next(places, None) or str(uuid7()): row for row in rows}
 
 
-class _Stored(Place):
+class _Stored(DatasetAddress):
     """Rows in PostgreSQL."""
 
     def number(self) -> int:
@@ -90,7 +90,7 @@ class _Stored(Place):
         )
 
 
-class _Cached(Place):
+class _Cached(DatasetAddress):
     """Rows in Redis, all of them one value."""
 
     def number(self) -> int:

@@ -35,7 +35,7 @@ PREFIX = "schedule: "
 CHECK_TASK = "schedules.check"
 CHECK_NAME = "schedules: check"
 TICK_SECONDS = (
-    60  # for crons that beat cannot read: half a minute late on average, were it not for the errand
+    60  # for crons that beat cannot read: half a minute late on average, were it not for the background task
 )
 HINT_SECONDS = 60  # an older hint says nothing that the next one does not say
 LONGEST_NAME = 200

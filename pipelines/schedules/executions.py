@@ -1,7 +1,7 @@
 """Executions: one firing at work. How they begin, which of them are under way, and how they are called off.
 
 An execution is active while one of its jobs has not ended, also when that waits for a person. One that is called off is `cancelled` at
-once, and has finished when the last of its jobs has been ended; a crash in between leaves it to the errand.
+once, and has finished when the last of its jobs has been ended; a crash in between leaves it to the background task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import expansion
 
 logger = logging.getLogger(__name__)
 
-CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the errand ends the others
+CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the background task ends the others
 UNSTARTED = "Cancelled while it waited for the one before."
 
 
@@ -113,7 +113,7 @@ def locked(tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False) ->
 def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "") -> ScheduleExecution:
     """What has not started never does, what runs is told to stop, each job in a transaction of its own. Idempotent.
 
-    Within somebody else's transaction the jobs at work are ended by the errand, some seconds later; else here. Raises
+    Within somebody else's transaction the jobs at work are ended by the background task, some seconds later; else here. Raises
     `ExecutionNotFound`, and `ExecutionEnded` when it ended otherwise before.
     """
     is_outermost = current_tenant() is None

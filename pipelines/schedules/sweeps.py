@@ -1,4 +1,4 @@
-"""Tending: what errands do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
+"""Tending: what background tasks do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
 
     due        times have come                              unexpanded  executions without all of their jobs
     unsettled  batches to let go, executions that end       uncancelled jobs of cancelled executions that go on
@@ -156,7 +156,7 @@ class ExecutionUnderWay(PipelineError):
 def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecution:
     """Begin an execution that belongs to no nominal time. Raises `ScheduleNotFound`, `ExecutionUnderWay`.
 
-    Within somebody else's transaction it is expanded by the errand, some seconds later; else here.
+    Within somebody else's transaction it is expanded by the background task, some seconds later; else here.
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):

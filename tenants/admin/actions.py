@@ -28,7 +28,7 @@ NAMED = 20  # rows that a message names one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Action:
     """`action` is the name of the list's action; `refusals` are the errors that skip a row, with their text as the reason."""
 
     action: str
@@ -53,7 +53,7 @@ class NotesForm(forms.Form):
         max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})
     )
 
-    def __init__(self, deed: Deed, data: Any = None) -> None:
+    def __init__(self, deed: Action, data: Any = None) -> None:
         super().__init__(data)
         self.fields["notes"].label = deed.notes
         self.fields["notes"].required = deed.notes_needed
@@ -66,11 +66,11 @@ class NotesForm(forms.Form):
             self.fields["choice"].choices = deed.choices()  # type: ignore[attr-defined]  # it is a ChoiceField
 
 
-class DeedsAdmin(KeptAdmin):
+class ActionsAdmin(KeptAdmin):
     """An admin whose rows have deeds. `actions` and `actions_detail` name methods that call `perform` and `perform_one`."""
 
     def perform(
-        self, request: HttpRequest, queryset: QuerySet[Any], deed: Deed, do: Callable[..., object]
+        self, request: HttpRequest, queryset: QuerySet[Any], deed: Action, do: Callable[..., object]
     ) -> HttpResponse | None:
         """Ask, or when that has been answered, call `do(row, notes)` for each row and tell what came of it. When there is something to
         choose, `do` also gets `choice=`."""
@@ -101,7 +101,7 @@ class DeedsAdmin(KeptAdmin):
         return asked or HttpResponseRedirect(page_of(found, found.pk))
 
     def _try(
-        self, request: HttpRequest, row: Any, deed: Deed, do: Callable[[Any], object], notes: str
+        self, request: HttpRequest, row: Any, deed: Action, do: Callable[[Any], object], notes: str
     ) -> bool:
         if not may_write(request, row):
             messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
@@ -117,7 +117,7 @@ class DeedsAdmin(KeptAdmin):
         self.log_change(request, row, f"{deed.done}. {notes}".strip())
         return True
 
-    def _ask(self, request: HttpRequest, rows: list[Any], deed: Deed, form: NotesForm) -> HttpResponse:
+    def _ask(self, request: HttpRequest, rows: list[Any], deed: Action, form: NotesForm) -> HttpResponse:
         from_page = bool(rows) and (request.method != "POST" or BACK in request.POST)
         list_url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         context = {

@@ -16,11 +16,11 @@ from tenants.admin.bases import TenantFilter, badge
 from tenants.exceptions import TenantError
 from tenants.models import Channel
 
-from .actions import Deed, DeedsAdmin
+from .actions import Action, ActionsAdmin
 
 COLOURS = {"active": "success", "expired": "danger"}
 
-EXPIRE = Deed(
+EXPIRE = Action(
     "expire_selected",
     "Mark as expired",
     "Marked as expired",
@@ -28,14 +28,14 @@ EXPIRE = Deed(
     (TenantError,),
     danger=True,
 )
-REACTIVATE = Deed(
+REACTIVATE = Action(
     "reactivate_selected",
     "Reactivate",
     "Reactivated",
     "Somebody has signed in there again: agents may rely on these channels. An expiry that is over is forgotten.",
     (TenantError,),
 )
-DISABLE = Deed(
+DISABLE = Action(
     "disable_selected",
     "Switch off",
     "Switched off",
@@ -46,7 +46,7 @@ DISABLE = Deed(
 
 
 @admin.register(Channel)
-class ChannelAdmin(DeedsAdmin):
+class ChannelAdmin(ActionsAdmin):
     list_display = ("name", "kind", "tenant", "standing", "expires_at", "status_since")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant",)

@@ -1,4 +1,4 @@
-"""Retention in the admin: what tenants want kept, when the keeper looked last, what went, and which tenants have left."""
+"""Retention in the admin: what tenants want kept, when the leader looked last, what went, and which tenants have left."""
 
 from __future__ import annotations
 

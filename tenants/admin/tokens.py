@@ -13,9 +13,9 @@ from tenants.admin.bases import RecordAdmin, TenantFilter, badge
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, IdempotentRequest
 
-from .actions import Deed, DeedsAdmin
+from .actions import Action, ActionsAdmin
 
-REVOKE = Deed(
+REVOKE = Action(
     "revoke_selected",
     "Revoke",
     "Revoked",
@@ -26,7 +26,7 @@ REVOKE = Deed(
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(DeedsAdmin, RecordAdmin):
+class ApiTokenAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("name", "tenant", "role", "prefix", "state", "expires_at", "last_used_at", "created_at")
     list_filter = (TenantFilter, "role", "platform")
     list_select_related = ("tenant",)

@@ -21,7 +21,7 @@ from tenants.api.renderers import dumps
 from tenants.exceptions import TenantError
 
 
-class Digested:
+class DigestEtag:
     """For a `TenantView` whose answers with one object are that object."""
 
     request: Any  # the view's

@@ -14,9 +14,9 @@ from tenants.api.renderers import dumps
 from tenants.context import tenant_scope
 from tenants.events import connection_limits, hub, log
 from tenants.events.connection_limits import TooManyStreams
-from tenants.events.log import Wanted
+from tenants.events.log import EventFilter
 from tenants.events.stream import Stream, opening, reset
-from tenants.events.subscribers import Bearer
+from tenants.events.subscribers import Subscriber
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -46,7 +46,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 def follow(
-    environ: Mapping[str, Any], bearer: Bearer, wanted: Wanted, after: int | None
+    environ: Mapping[str, Any], bearer: Subscriber, wanted: EventFilter, after: int | None
 ) -> StreamingHttpResponse:
     """The answer that carries what the bearer wants, from behind `after`, or with None from now on. One whose number is not kept any more
     is told so, and gets what happens from now on. A person's newest stream takes the place of their oldest where there is none free; a
@@ -58,7 +58,7 @@ def follow(
     with tenant_scope(tenant_id):
         log.follow(tenant_id)
         log.number(tenant_id)
-        oldest, last = log.standing(tenant_id)
+        oldest, last = log.position_of_log(tenant_id)
     gone = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or gone else after
     taken = connection_limits.take(bearer.principal, displacing=bearer.session is not None)

@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 
-class Shown(serializers.Serializer[Any]):
+class ResponseSerializer(serializers.Serializer[Any]):
     """An object of an answer. Plain fields are read as attributes, `SerializerMethodField`s are called."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ class Shown(serializers.Serializer[Any]):
 
 
 @extend_schema_field({"type": "string", "format": "decimal"})
-class ShownAmount(serializers.SerializerMethodField):
+class AmountField(serializers.SerializerMethodField):
     """An exact decimal, which goes out as text: a reader's float would lose cents."""
 
     def __init__(self, *, allow_null: bool = False, **options: Any) -> None:
@@ -35,7 +35,7 @@ class ShownAmount(serializers.SerializerMethodField):
 
 
 @cache
-def _readers(kind: type[Shown]) -> tuple[tuple[str, str | Callable[[Any], Any]], ...]:
+def _readers(kind: type[ResponseSerializer]) -> tuple[tuple[str, str | Callable[[Any], Any]], ...]:
     """How each member of a kind of object is found: by the method of this name, or by this function."""
     return tuple((name, _reader(name, field)) for name, field in kind._declared_fields.items())
 

@@ -31,12 +31,7 @@ from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 
-from . import (
-    auditing,
-    etags,
-    idempotency,
-    schema,  # noqa: F401 - the schema of the door registers itself
-)
+from . import auditing, etags, idempotency
 
 TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again

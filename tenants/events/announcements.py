@@ -23,7 +23,8 @@ from redis.retry import Retry
 from tenants import redis as connections
 from tenants.api.renderers import dumps
 from tenants.events import keys
-from tenants.events.log import Wanted
+
+from .log import EventFilter
 
 PATIENCE_SECONDS = 0.5  # with Redis
 RETRY_SECONDS = 5.0
@@ -46,7 +47,7 @@ class Announcement:
     def subject(self) -> tuple[str, UUID, Any]:
         return self.kind, self.activity, self.data.get("run")
 
-    def is_for(self, wanted: Wanted) -> bool:
+    def is_for(self, wanted: EventFilter) -> bool:
         """Who follows one run of a pipeline is told of its activities alone."""
         if wanted.pipeline_run is not None or wanted.activity not in (None, self.activity):
             return False

@@ -22,10 +22,11 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.context import SYSTEM, tenant_scope
-from tenants.events import connection_limits, log, subscribers
 from tenants.events.announcements import Announcement, Ear
-from tenants.events.listener import PROOF_SECONDS, Bell
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset
+
+from . import connection_limits, log, subscribers
+from .listener import PROOF_SECONDS, Listener
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
 AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
@@ -77,7 +78,7 @@ class Hub:
             return len(self._new) + sum(map(len, self._open.values()))
 
     def _run(self, hurried: socket.socket) -> None:
-        bell, ear, selector = Bell(), Ear(), selectors.DefaultSelector()
+        bell, ear, selector = Listener(), Ear(), selectors.DefaultSelector()
         hearing: socket.socket | None = None
         selector.register(hurried, selectors.EVENT_READ)
         checks = {
@@ -126,7 +127,7 @@ class Hub:
                 self._hurry = None
             return self._hurry is not None
 
-    def _hear(self, selector: selectors.BaseSelector, bell: Bell) -> None:
+    def _hear(self, selector: selectors.BaseSelector, bell: Listener) -> None:
         told = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
         patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *told))])
         for key, mask in selector.select(max(patience, 0.0)):
@@ -167,7 +168,7 @@ class Hub:
                         stream.say(frame)
 
     def _check_welcome(self) -> None:
-        welcome = subscribers.still_welcome(stream.bearer for stream in self._streams())
+        welcome = subscribers.still_allowed(stream.bearer for stream in self._streams())
         for stream in self._streams():
             if stream.bearer not in welcome:
                 stream.unwelcome = True
@@ -219,7 +220,7 @@ class Hub:
         return [stream for streams in self._open.values() for stream in streams]
 
 
-def _listened(selector: selectors.BaseSelector, bell: Bell) -> int | None:
+def _listened(selector: selectors.BaseSelector, bell: Listener) -> int | None:
     """The socket of the bell, looked after by the selector; None while it does not ring."""
     ringing = bell.socket()
     if ringing is not None and ringing not in selector.get_map():
@@ -302,7 +303,7 @@ def carry(tenant_id: UUID, streams: Collection[Stream]) -> bool:
     """
     log.number(tenant_id)
     with tenant_scope(tenant_id):
-        oldest, last = log.standing(tenant_id)
+        oldest, last = log.position_of_log(tenant_id)
         for stream in streams:
             if stream.position < oldest - 1:
                 stream.say(reset(oldest, last))

@@ -29,7 +29,7 @@ SILENT_SECONDS = 12.0  # without having been heard: more than two of these
 logger = logging.getLogger(__name__)
 
 
-class Bell:
+class Listener:
     """Used by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

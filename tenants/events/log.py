@@ -2,7 +2,7 @@
 
 Numbers are given after the commit, by whoever wants to read, under the lock of the tenant's row: one numbering after the other, each of
 what has committed by then. So a number never appears below one that somebody has seen, however long a transaction was open, and there is
-no gap. Nothing has to run for that; the keeper only sees to it that what nobody reads is numbered as well.
+no gap. Nothing has to run for that; the leader only sees to it that what nobody reads is numbered as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EventsGone(TenantError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events somebody wants. Empty: all."""
 
     kinds: frozenset[str] = frozenset()
@@ -76,12 +76,12 @@ def number(tenant_id: UUID, limit: int = BATCH) -> int:
         return int(_NUMBER.run(given, using=APP)[0].numbered)
 
 
-def page(tenant_id: UUID, after: int | None, limit: int, wanted: Wanted = Wanted()) -> Page:
+def page(tenant_id: UUID, after: int | None, limit: int, wanted: EventFilter = EventFilter()) -> Page:
     """The next events after a number; None begins with the oldest. What has committed by now is in the log. Raises `EventsGone`."""
     with tenant_scope(tenant_id):
         while number(tenant_id) == BATCH:
             pass
-        oldest, last = standing(tenant_id)
+        oldest, last = position_of_log(tenant_id)
         if after is None:
             after = oldest - 1
         if not oldest - 1 <= after <= last:
@@ -93,7 +93,7 @@ def page(tenant_id: UUID, after: int | None, limit: int, wanted: Wanted = Wanted
         return Page(found, until, more=until < last)
 
 
-def between(tenant_id: UUID, after: int, until: int, wanted: Wanted = Wanted()) -> Any:
+def between(tenant_id: UUID, after: int, until: int, wanted: EventFilter = EventFilter()) -> Any:
     """Events with numbers above `after`, up to `until`, in order. In the caller's `tenant_scope`."""
     rows = Event.objects.for_tenant(tenant_id).filter(number__gt=after, number__lte=until)
     if wanted.kinds:
@@ -105,7 +105,7 @@ def between(tenant_id: UUID, after: int, until: int, wanted: Wanted = Wanted()) 
     return rows.order_by("number")
 
 
-def standing(tenant_id: UUID) -> tuple[int, int]:
+def position_of_log(tenant_id: UUID) -> tuple[int, int]:
     """The oldest number that is kept, or the next one if none is, and the last that was given. In the caller's `tenant_scope`."""
     last = EventLog.objects.for_tenant(tenant_id).values_list("last_number", flat=True).first() or 0
     oldest = Event.objects.for_tenant(tenant_id).aggregate(first=Min("number"))["first"]

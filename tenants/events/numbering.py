@@ -11,8 +11,9 @@ from django.db import connections
 
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
-from tenants.events import log
 from tenants.models.events import Event, WebhookDelivery, WebhookDeliveryState
+
+from . import log
 
 TENANTS_AT_ONCE = 500
 PURGE_BATCH = 5_000

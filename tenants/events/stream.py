@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tenants.api.renderers import dumps
-from tenants.events.log import Wanted
 from tenants.models.events import Event
 
-from .log import shown
-from .subscribers import Bearer
+from .log import EventFilter, shown
+from .subscribers import Subscriber
 
 FULL_BYTES = 256 * 1024  # waiting to be taken; then no more is read from the log for this client
 PATIENCE_SECONDS = 60.0
@@ -30,8 +29,8 @@ _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 class Stream:
     """`position` is the number of the last event that was looked at for it."""
 
-    bearer: Bearer
-    wanted: Wanted
+    bearer: Subscriber
+    wanted: EventFilter
     position: int
     seat: str
     socket: Any = None  # of the client, as soon as the answer has begun

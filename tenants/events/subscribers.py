@@ -22,14 +22,14 @@ from tenants.principals import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
+class Subscriber:
     """A principal as it was when the stream was opened; `session` is that of a person."""
 
     principal: Principal
     session: str | None = None
 
 
-def still_welcome(bearers: Iterable[Bearer]) -> set[Bearer]:
+def still_allowed(bearers: Iterable[Subscriber]) -> set[Subscriber]:
     """Those of them whose token, or session and membership or broken glass, still are what they were. Not inside a transaction of a
     tenant.
     """
@@ -39,7 +39,7 @@ def still_welcome(bearers: Iterable[Bearer]) -> set[Bearer]:
         return _of_tokens(tokens) | _of_people(asked - tokens)
 
 
-def _of_tokens(bearers: Collection[Bearer]) -> set[Bearer]:
+def _of_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
     if not bearers:
         return set()
     valid = Q(expires_at=None) | Q(expires_at__gt=clock.now())
@@ -54,7 +54,7 @@ def _of_tokens(bearers: Collection[Bearer]) -> set[Bearer]:
     }
 
 
-def _of_people(bearers: Collection[Bearer]) -> set[Bearer]:
+def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
     if not bearers:
         return set()
     people = {b.principal.user_id for b in bearers if b.principal.user_id}
@@ -71,7 +71,7 @@ def _of_people(bearers: Collection[Bearer]) -> set[Bearer]:
     roles = {(user, tenant): role for user, tenant, role in rows}
     broken = _broken_glass(b.principal.break_glass_id for b in bearers)
 
-    def is_welcome(bearer: Bearer) -> bool:
+    def is_welcome(bearer: Subscriber) -> bool:
         who = bearer.principal
         if who.user_id not in active or bearer.session not in sessions or who.tenant_id not in tenants:
             return False

@@ -55,7 +55,7 @@ class RetentionTally(TenantPart):
 
 
 class RetentionPass(models.Model):
-    """The keeper's book over all tenants: when a kind is due again, and what the last pass did."""
+    """The leader's book over all tenants: when a kind is due again, and what the last pass did."""
 
     kind = models.CharField(max_length=32, primary_key=True)
     due_at = models.DateTimeField(db_default=Now())

@@ -23,7 +23,7 @@ _RESERVE, _SETTLE, _RELEASE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
+class BudgetedRun:
     """The run that a budget is asked about, and what decides under which budgets it falls."""
 
     tenant_id: UUID
@@ -46,7 +46,7 @@ class Bearer:
 Standing = Any
 
 
-def reserve(bearer: Bearer, *, dollars: Decimal, tokens: Decimal) -> list[Standing]:
+def reserve(bearer: BudgetedRun, *, dollars: Decimal, tokens: Decimal) -> list[Standing]:
     """How each budget stands; unless all of them have room nothing was reserved. The amounts are for budgets without an estimate."""
     return _RESERVE.run(
         {**bearer.parameters(), "day": calendar.today(), "dollars": dollars, "tokens": tokens}, using=APP
@@ -54,7 +54,7 @@ def reserve(bearer: Bearer, *, dollars: Decimal, tokens: Decimal) -> list[Standi
 
 
 def settle(
-    bearer: Bearer, *, dollars: Decimal, tokens: int, ended: bool, day: date | None = None
+    bearer: BudgetedRun, *, dollars: Decimal, tokens: int, ended: bool, day: date | None = None
 ) -> list[Standing]:
     """Count what the run has consumed since its last report, and how each budget stands then."""
     more = {"dollars": dollars, "tokens": tokens, "ended": ended, "day": day or calendar.today()}

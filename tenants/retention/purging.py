@@ -26,11 +26,11 @@ GOING_ON = timedelta(seconds=1)
 
 
 def waiting() -> QuerySet[RetentionPass]:
-    """Kinds whose next pass is due, for the errand."""
+    """Kinds whose next pass is due, for the background task."""
     return RetentionPass.objects.filter(due_at__lte=Now())
 
 
-def look_after(*, within: float = TURN_SECONDS) -> int:
+def purge_in_turns(*, within: float = TURN_SECONDS) -> int:
     """Take turns at kinds that are due, for about so many seconds; returns how many rows went."""
     until, total = time.monotonic() + within, 0
     while time.monotonic() < until and (kind := _claim()) is not None:
@@ -117,7 +117,7 @@ def _count(tenant_id: UUID, kind: str, deleted: int) -> None:
 
 
 def arrange(*, due: bool = False) -> None:
-    """Have every kind in the keeper's book; with `due`, as one to be looked at as soon as possible."""
+    """Have every kind in the leader's book; with `due`, as one to be looked at as soon as possible."""
     with system_scope():
         RetentionPass.objects.bulk_create(map(RetentionPass, all_kinds()), ignore_conflicts=True)
         if due:

@@ -115,7 +115,7 @@ def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Se
     return _spans.attempt(name, kind, links, work)
 
 
-def errand(work: Callable[P, T]) -> Callable[P, T]:
+def background_task(work: Callable[P, T]) -> Callable[P, T]:
     """The work of a message that says that there is something to do: an attempt that is linked with who sent the message."""
     name = f"errand {work.__name__}"
 

@@ -43,7 +43,7 @@ def _code_spans(path: Path) -> Iterator[str]:
 
 def _verbs_asked_by(call: ast.Call) -> Iterator[str]:
     """The texts among the arguments of a call that makes or prepares a move. A gate's verbs are made from a decision."""
-    if tree.called_name(call) in {"apply", "apply_many", "put_aside", "_verb", "_decide", "decide"}:
+    if tree.called_name(call) in {"apply", "apply_many", "suspend", "_verb", "_decide", "decide"}:
         for argument in call.args:
             for node in ast.walk(argument):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -12,7 +12,15 @@ from tests.architecture import tree
 SHARED_BY_OTHERS = {"library.lua", "files.lua"}  # prepended to every admission script; nobody calls it
 
 #: Not one verb of the engine: run once, by a migration.
-RUN_BY_MIGRATIONS = {"roles.sql", "admin_role.sql", "guards.sql", "content.sql", "record.sql", "unrecord.sql"}
+RUN_BY_MIGRATIONS = {
+    "roles.sql",
+    "admin_role.sql",
+    "guards.sql",
+    "content.sql",
+    "record.sql",
+    "unrecord.sql",
+    "events_of_activities.sql",
+}
 
 LUA = tuple(tree.files("*.lua"))
 SQL = tuple(tree.files("*.sql"))

@@ -11,7 +11,8 @@ import pymongo.errors
 import pytest
 import redis
 
-from activities import outputs, transitions
+from activities import outputs
+from activities import transitions as activity_transitions
 from activities.admission import limits
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
@@ -276,7 +277,7 @@ def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], 
             [NewActivity(name="Look it up", agent_role="ba", parent_id=parent, link_kind=LinkKind.SUBTASK)],
             actor="test",
         )
-        transitions.apply(parent, "await_subtask", actor="test")
+        activity_transitions.apply(parent, "await_subtask", actor="test")
 
     reason = why(parent)
 

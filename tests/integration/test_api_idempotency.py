@@ -224,9 +224,9 @@ def test_answers_older_than_a_day_are_purged_for_all_tenants(api, tenant, other_
         post(client, key="new")
 
     purging.arrange(due=True)
-    assert purging.look_after() == 2
+    assert purging.purge_in_turns() == 2
 
     with system_scope():
         assert IdempotentRequest.objects.count() == 2
     purging.arrange(due=True)
-    assert purging.look_after() == 0
+    assert purging.purge_in_turns() == 0

@@ -211,7 +211,7 @@ def test_the_page_says_what_is_known_when_postgresql_goes_away(
     def gone(**_: bool) -> None:
         raise OperationalError("server closed the connection")
 
-    monkeypatch.setattr(page, "standing", gone)
+    monkeypatch.setattr(page, "stats_of_queues", gone)
 
     assert overview(None).sentence == "Unavailable."
 

@@ -76,7 +76,7 @@ def test_keepers_that_count_at_once_count_each_event_once(
 def test_an_event_that_commits_after_a_later_one_is_counted_all_the_same(
     engine: Engine, acme: Tenant
 ) -> None:
-    """Its number is lower than what the keeper has seen already: a mark that simply followed the numbers would pass it by."""
+    """Its number is lower than what the leader has seen already: a mark that simply followed the numbers would pass it by."""
     written, let_go = threading.Event(), threading.Event()
     (first,) = engine.submit(acme)
 

@@ -1,4 +1,4 @@
-"""Errands: rows wait in PostgreSQL, a message only says so. Losing, repeating or delaying messages changes nothing."""
+"""Background tasks: rows wait in PostgreSQL, a message only says so. Losing, repeating or delaying messages changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from activities import background_tasks, publishing, tasks
 from activities.alerts import raise_alert
-from activities.background_tasks import Errand, Reminder
+from activities.background_tasks import BackgroundTask, Reminder
 from activities.models import Activity, AlertDelivery, NotificationChannel
 from activities.notifications import delivery, targets
 from activities.submission import NewActivity, submit
@@ -47,7 +47,7 @@ def named(tenant_slug: str) -> Callable[[], Any]:
 
 @pytest.fixture(autouse=True)
 def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(background_tasks, "_errands", {})
+    monkeypatch.setattr(background_tasks, "_tasks", {})
     background_tasks._condition.cache_clear()
     yield
     background_tasks._condition.cache_clear()
@@ -74,7 +74,7 @@ def statements() -> Iterator[list[str]]:
 
 
 def register(name: str, slug: str = "acme", queue: str = QUEUE, **fields: Any) -> None:
-    background_tasks.register(Errand(name, queue, f"tests.{name}", named(slug), **fields))
+    background_tasks.register(BackgroundTask(name, queue, f"tests.{name}", named(slug), **fields))
 
 
 def messages(queue: str = QUEUE) -> list[dict[str, Any]]:
@@ -262,7 +262,7 @@ def test_another_broker_gets_hints_through_celery(
 def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
     found = {}
     for kind in ("slack", "email", "webhook"):
-        errand = Errand(
+        errand = BackgroundTask(
             f"alerts-{kind}",
             notification_queue(kind),
             tasks.deliver_alerts.name,

@@ -28,9 +28,9 @@ from orchestrator.processes.specs import standard_processes
 from tenants import break_glass, members, redis, tokens
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.events import connection_limits, hub, keys, log, numbering, subscribers
-from tenants.events.log import Wanted
+from tenants.events.log import EventFilter
 from tenants.events.stream import Stream
-from tenants.events.subscribers import Bearer
+from tenants.events.subscribers import Subscriber
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
 from tests import servers
@@ -321,7 +321,7 @@ def test_a_stream_that_catches_up_keeps_no_other_waiting(
     monkeypatch.setattr(hub, "EVENTS_AT_ONCE", 3)
     happens(tenant, 10)
     bearer = principal(token(tenant)[1])
-    late, current = (Stream(bearer, Wanted(), position, "seat") for position in (0, 9))
+    late, current = (Stream(bearer, EventFilter(), position, "seat") for position in (0, 9))
 
     assert hub.carry(tenant.pk, [late, current])
     assert (late.position, current.position) == (3, 10)
@@ -338,7 +338,7 @@ def test_a_client_that_takes_nothing_gets_nothing_more_read_and_is_given_up(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        stream = Stream(principal(token(tenant)[1]), Wanted(), 0, "seat", socket=ours)
+        stream = Stream(principal(token(tenant)[1]), EventFilter(), 0, "seat", socket=ours)
         while not stream.is_full:
             stream.say(b"x" * 100_000)
             assert stream.flush()
@@ -354,9 +354,9 @@ def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: T
     eva = User.objects.create_user("eva")
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=eva, role="viewer")
-    person = Bearer(members.principal_of(eva), "no such session")
+    person = Subscriber(members.principal_of(eva), "no such session")
 
-    assert subscribers.still_welcome([kept, gone, person]) == {kept}
+    assert subscribers.still_allowed([kept, gone, person]) == {kept}
 
 
 def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) -> None:
@@ -365,18 +365,18 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
         Membership.objects.create(tenant=tenant, user=eva, role="operator")
     client = Client()
     client.force_login(eva)
-    bearer = Bearer(members.principal_of(eva), client.session.session_key)
-    assert subscribers.still_welcome([bearer]) == {bearer}
+    bearer = Subscriber(members.principal_of(eva), client.session.session_key)
+    assert subscribers.still_allowed([bearer]) == {bearer}
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="viewer")
-    assert subscribers.still_welcome([bearer]) == set()
+    assert subscribers.still_allowed([bearer]) == set()
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="operator")
-    assert subscribers.still_welcome([bearer]) == {bearer}
+    assert subscribers.still_allowed([bearer]) == {bearer}
     client.logout()
-    assert subscribers.still_welcome([bearer]) == set()
+    assert subscribers.still_allowed([bearer]) == set()
 
 
 def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
@@ -386,29 +386,29 @@ def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership
     session = browser_of(root).session.session_key
     with tenant_scope(other_tenant.pk):
         Membership.objects.create(tenant=other_tenant, user=root, role="viewer")
-    through_glass = Bearer(members.principal_of(root, "acme"), session)
-    as_member = Bearer(members.principal_of(root, "globex"), session)
+    through_glass = Subscriber(members.principal_of(root, "acme"), session)
+    as_member = Subscriber(members.principal_of(root, "globex"), session)
     both = [through_glass, as_member]
-    assert subscribers.still_welcome(both) == set(both)
+    assert subscribers.still_allowed(both) == set(both)
 
     [glass] = break_glass.broken_by(root)
     break_glass.end(root, glass.pk)
-    assert subscribers.still_welcome(both) == {as_member}
+    assert subscribers.still_allowed(both) == {as_member}
 
     with tenant_scope(other_tenant.pk):
         Membership.objects.filter(user=root).delete()
-    assert subscribers.still_welcome(both) == set()
+    assert subscribers.still_allowed(both) == set()
 
 
 def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
     root = seeing_all()
-    bearer = Bearer(members.principal_of(root, "acme"), browser_of(root).session.session_key)
-    assert subscribers.still_welcome([bearer]) == {bearer}
+    bearer = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
+    assert subscribers.still_allowed([bearer]) == {bearer}
 
     with system_scope():
         BreakGlass.objects.update(expires_at=timezone.now())
 
-    assert subscribers.still_welcome([bearer]) == set()
+    assert subscribers.still_allowed([bearer]) == set()
 
 
 def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
@@ -475,8 +475,8 @@ def test_a_client_that_goes_before_its_stream_has_begun_leaves_its_seat(
     assert redis.client().zcard(keys.of_tenant(tenant.pk)) == 0
 
 
-def principal(secret: str) -> Bearer:
-    return Bearer(tokens.principal_of(secret))
+def principal(secret: str) -> Subscriber:
+    return Subscriber(tokens.principal_of(secret))
 
 
 def environment() -> dict[str, str]:

@@ -19,8 +19,8 @@ from activities.models.alert import AlertKind
 from agents.exceptions import PermanentAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.events import log, numbering
-from tenants.events.listener import PROOF_SECONDS, SILENT_SECONDS, Bell
-from tenants.events.log import EventsGone, Wanted
+from tenants.events.listener import PROOF_SECONDS, SILENT_SECONDS, Listener
+from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
 from tenants.models.events import Event, FreshEvent
 from tenants.postgresql import silence
@@ -31,7 +31,7 @@ from tests.scheduling import HOUR, NOON, fire, make_schedule
 
 
 def kinds(tenant: Tenant, after: int | None = None, **wanted: Any) -> list[str]:
-    return [event.kind for event in log.page(tenant.pk, after, 1_000, Wanted(**wanted)).events]
+    return [event.kind for event in log.page(tenant.pk, after, 1_000, EventFilter(**wanted)).events]
 
 
 def happens(tenant: Tenant, count: int = 1) -> None:
@@ -228,10 +228,10 @@ def test_a_filter_that_fits_nothing_still_gets_on(tenant: Tenant, monkeypatch: p
     monkeypatch.setattr(log, "WINDOW", 4)
     happens(tenant, 6)
 
-    page = log.page(tenant.pk, 0, 100, Wanted(frozenset({"dead_letter"})))
+    page = log.page(tenant.pk, 0, 100, EventFilter(frozenset({"dead_letter"})))
 
     assert (list(page.events), page.cursor, page.more) == ([], 4, True)
-    page = log.page(tenant.pk, page.cursor, 100, Wanted(frozenset({"dead_letter"})))
+    page = log.page(tenant.pk, page.cursor, 100, EventFilter(frozenset({"dead_letter"})))
     assert (page.cursor, page.more) == (6, False)
 
 
@@ -239,7 +239,7 @@ def test_the_bell_rings_once_for_a_burst_and_only_where_somebody_listens(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     """NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it."""
-    bell = Bell()
+    bell = Listener()
     assert bell.socket() is not None
     log.follow(tenant.pk)
 
@@ -260,7 +260,7 @@ def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, now = connections.settings[SYSTEM], [0.0]
-    bell = Bell(clock=lambda: now[0])
+    bell = Listener(clock=lambda: now[0])
     with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
         with monkeypatch.context() as through:
             through.setitem(settings, "PORT", str(between.port))
@@ -284,7 +284,7 @@ def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
 
 def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None:
     now = [0.0]
-    bell = Bell(clock=lambda: now[0])
+    bell = Listener(clock=lambda: now[0])
     kept = bell.socket()
     for _ in range(4):
         bell.prove()
@@ -300,7 +300,7 @@ def test_a_bell_waits_for_no_silent_server(database: None, monkeypatch: pytest.M
     heard = silence.of(connections[SYSTEM].get_connection_params())
     monkeypatch.setattr(heard, "is_known", True)
     monkeypatch.setattr(heard, "suspect", lambda: None)
-    bell = Bell()
+    bell = Listener()
 
     assert bell.socket() is None
     assert not bell.rings

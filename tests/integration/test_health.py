@@ -289,7 +289,7 @@ def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
         cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '1 hour'")
 
     with system_scope():
-        roles = {role.role: role for role in queue_stats.standing().roles}
+        roles = {role.role: role for role in queue_stats.stats_of_queues().roles}
 
     assert roles["qa"].depth == 1
     assert 0 < roles["qa"].oldest_seconds < 60
@@ -362,7 +362,7 @@ def test_metrics_ask_a_fixed_number_of_questions(engine: Engine, tenant: Tenant)
         return execute(*arguments)
 
     with system_scope(), connections[SYSTEM].execute_wrapper(count):
-        queue_stats.standing()
+        queue_stats.stats_of_queues()
 
     assert len(asked) == 8
 
@@ -372,7 +372,7 @@ def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, oth
     engine.submit(other_tenant, "blog-writer", count=5)
 
     with tenant_scope(tenant.pk):
-        own = {role.role: role.depth for role in queue_stats.standing().roles}
+        own = {role.role: role.depth for role in queue_stats.stats_of_queues().roles}
 
     assert own["blog-writer"] == 2
 

@@ -183,7 +183,7 @@ def test_each_tenant_has_what_it_wants(
             policies.replace(each.pk, {"activities": wish}, actor="test")
     purging.arrange(due=True)
 
-    assert purging.look_after() == 1
+    assert purging.purge_in_turns() == 1
     assert [len(left(each)) for each in (acme, other_tenant, third)] == [0, 1, 1]
     with system_scope():
         assert RetentionPass.objects.get(pk="activities").rows == 1
@@ -196,9 +196,9 @@ def test_a_pass_that_is_out_of_time_goes_on_where_it_stopped(engine: Engine, acm
     age_work(ids)
     purging.arrange(due=True)
 
-    assert purging.look_after(within=0) == 0
+    assert purging.purge_in_turns(within=0) == 0
     assert left(acme) == set(ids)
-    assert purging.look_after() == 3
+    assert purging.purge_in_turns() == 3
 
 
 def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, acme: Tenant) -> None:

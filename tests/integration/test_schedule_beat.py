@@ -1,4 +1,4 @@
-"""Beat and the errands: rows by which somebody looks in time. Whatever happens to them, no time is lost and none fires twice."""
+"""Beat and the background tasks: rows by which somebody looks in time. Whatever happens to them, no time is lost and none fires twice."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tena
     def look() -> None:
         waiting.append(
             sorted(
-                name for name in background_tasks._errands if background_tasks._with_something_waiting([name])
+                name for name in background_tasks._tasks if background_tasks._with_something_waiting([name])
             )
         )
 
@@ -260,9 +260,7 @@ def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(status="cancelled")
 
-    assert "schedules-uncancelled" in background_tasks._with_something_waiting(
-        list(background_tasks._errands)
-    )
+    assert "schedules-uncancelled" in background_tasks._with_something_waiting(list(background_tasks._tasks))
     tasks.close_executions()
     tasks.settle_executions()
 

@@ -1,4 +1,4 @@
-"""Errands and the keeper are traced when they did something, and leave nothing behind when they found nothing to do."""
+"""Background tasks and the leader are traced when they did something, and leave nothing behind when they found nothing to do."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Ends:
         self._drop_links(task)
 
     def _drop_links(self, task: Task) -> None:
-        """What others ask about the work is asked about the heir's; nobody is asked about nothing."""
+        """What others ask about the work is asked about the successor's; nobody is asked about nothing."""
         dropped = task.waiting_links
         heirs = [child for child in task.children if child.link == "reassigned_from"]
         for heir in [heir for heir in heirs if heir.agent]:

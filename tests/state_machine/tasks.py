@@ -88,7 +88,7 @@ class Task:
     run: Any = None  # of a pipeline
     step: str | None = None
     taken_over: str | None = None
-    #: It may not start yet. Neither may its heir.
+    #: It may not start yet. Neither may its successor.
     not_before: bool = False
 
     #: There is a reason to run and none to wait; or its time, a retry's or its money's has not come: then all reasons to run wait.

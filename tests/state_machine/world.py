@@ -203,10 +203,10 @@ class World:
             AgentConfig.objects.update(paused=False)
             AgentConfig.objects.filter(agent_id=role).update(paused=True)
         limits.refresh()
-        relay.turn_over(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange(), go_on=False)
 
     def recover(self) -> None:
-        """What the keeper does, twice over, without waiting."""
+        """What the leader does, twice over, without waiting."""
         limits.refresh()
         outbox.promote()
         recovery.reclaim_runs_of_ended_workers()
@@ -216,7 +216,7 @@ class World:
             relay.flush()
         recovery.offer_forgotten()
         relay.flush()
-        relay.turn_over(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange(), go_on=False)
 
     def wipe_redis(self) -> None:
         """Everything in it is gone: what waits, what holds slots, and every message that no worker has taken."""

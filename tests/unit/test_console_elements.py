@@ -10,7 +10,7 @@ import pytest
 from activities.states import RunStatus, Status
 from console import navigation
 from console.charts import bars
-from console.cursor import Place
+from console.cursor import Cursor
 from console.labels import tone_of, words_of
 from pipelines.models.run import RunState
 from pipelines.status_styles import TONES
@@ -20,16 +20,16 @@ ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 
 @pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
 def test_a_place_survives_its_address(microsecond: int) -> None:
-    place = Place(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
+    place = Cursor(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
 
-    assert Place.read(str(place)) == place
+    assert Cursor.read(str(place)) == place
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "1.x", f"x.{ID.hex}", f"9999999999999999999999.{ID.hex}", "1.", "."]
 )
 def test_what_is_no_place_is_none(text: str) -> None:
-    assert Place.read(text) is None
+    assert Cursor.read(text) is None
 
 
 def test_every_state_has_a_tone_that_the_style_sheet_knows() -> None:

@@ -132,7 +132,7 @@ def _offer_all() -> int:
         total += count
         if after is None:
             break
-    relay.turn_over(Exchange(), go_on=False)
+    relay.release_and_acquire(Exchange(), go_on=False)
     if not relay.flush(FLUSH_SECONDS):
         raise redis.TimeoutError
     return total

@@ -53,7 +53,7 @@ class Command(TerminalCommand):
 def _shown(tenant: Tenant) -> dict[str, Any]:
     month = calendar.start_of(BudgetPeriod.MONTH, calendar.today())
     with tenant_scope(tenant.pk):
-        figures = queue_stats.standing()
+        figures = queue_stats.stats_of_queues()
         spent = ledger.entries(tenant.pk, first=month).aggregate(**ledger.FIGURES)
         own = list(Budget.objects.for_tenant(tenant.pk).filter(deleted_at=None).order_by("name", "pk"))
     return {

@@ -126,7 +126,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
     parent = Caller(engine.agent.calls[-1])
     subtask = parent.used("create_subtask", **PART)
     engine.drain()
-    locked, circles, let_go = Event(), [], cancellation.let_go
+    locked, circles, let_go = Event(), [], cancellation.release_everything
 
     def held_up(*arguments: Any, **more: Any) -> None:
         if not locked.is_set():
@@ -142,7 +142,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
         circles.append(error)
         return True
 
-    monkeypatch.setattr(cancellation, "let_go", held_up)
+    monkeypatch.setattr(cancellation, "release_everything", held_up)
     monkeypatch.setattr("tenants.outages.asks_for_repetition", noted)
     cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
 

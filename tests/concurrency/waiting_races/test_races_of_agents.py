@@ -118,7 +118,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its offer comes while the slot is held, and changes nothing."""
-    turn_over = relay.turn_over
+    turn_over = relay.release_and_acquire
 
     def resolved_before(*arguments: Any, **more: Any) -> Any:
         at_once(partial(blockers.resolve, acme.pk, activity_id, actor="a", note="up"))
@@ -131,7 +131,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
         return Accepted()
 
     engine.agent.behaviour = behaviour
-    monkeypatch.setattr(relay, "turn_over", resolved_before)
+    monkeypatch.setattr(relay, "release_and_acquire", resolved_before)
     (activity_id,) = engine.submit(acme)
     assert engine.deliver()
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from agents import deployments
 from agents.exceptions import PermanentAgentError
 from agents.models import Agent
 from console.agents import queries
-from console.agents.queries import Lately
+from console.agents.queries import RecentRuns
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
@@ -54,13 +54,13 @@ def test_each_role_shows_how_the_tenants_own_runs_went(
 
 
 def test_half_and_nearly_all_of_the_runs_took_at_most_so_long() -> None:
-    runs = Lately()
+    runs = RecentRuns()
     for seconds in range(1, 101):
         runs.count("completed", float(seconds))
     runs.count("stalled", 1_000.0)
 
     assert (runs.p50, round(runs.p95 or 0), runs.failed) == (50.5, 95, 1)
-    assert (Lately().p50, Lately().p95, Lately().failure_rate) == (None, None, None)
+    assert (RecentRuns().p50, RecentRuns().p95, RecentRuns().failure_rate) == (None, None, None)
 
 
 def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann: Person) -> None:

@@ -226,7 +226,7 @@ def test_items_of_another_tenant_and_of_nowhere_are_not_found(
 
 
 def test_who_puts_it_aside_many_times_at_once_has_it_aside_once(asked: Questions, ann: Person) -> None:
-    from console.inbox.snooze import put_aside as put
+    from console.inbox.snooze import snooze as put
 
     task, who = asked.task(), principal_of(ann.user)
     until = datetime.now(UTC) + timedelta(hours=2)

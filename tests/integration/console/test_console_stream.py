@@ -51,7 +51,7 @@ def test_it_goes_on_behind_what_was_seen_last(tenant: Tenant, ann: Person) -> No
     work(tenant)
     with tenant_scope(tenant.pk):
         log.number(tenant.pk)
-        _, last = log.standing(tenant.pk)
+        _, last = log.position_of_log(tenant.pk)
     second = work(tenant, "Wasps")
 
     by_header = ann.browser.get(f"{LIVE}?tenant=acme", headers={"Last-Event-ID": str(last)})

@@ -12,7 +12,7 @@ import pytest
 
 from console.csv_export import csv_of
 from console.usage import queries
-from console.usage.filters import Wanted
+from console.usage.filters import UsageFilter
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant, UsageEntry
@@ -101,7 +101,7 @@ def test_days_and_roles_are_chosen_in_the_address(spent: None, ann: Person) -> N
     ],
 )
 def test_days_that_make_no_sense_are_told_of(query: dict[str, str], remark: str) -> None:
-    wanted = Wanted.read(query)
+    wanted = UsageFilter.read(query)
 
     assert remark in wanted.remark
     assert len(wanted.days) == 30

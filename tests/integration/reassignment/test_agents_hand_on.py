@@ -1,4 +1,4 @@
-"""An agent hands its work on: what its heir has, and how often that may be."""
+"""An agent hands its work on: what its successor has, and how often that may be."""
 
 from __future__ import annotations
 
