@@ -21,10 +21,10 @@ from unfold.widgets import (
 )
 
 from tenants import admin_scope, clock, tokens
-from tenants.admin.bases import KeptAdmin
+from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import found, is_superuser, may_write
 from tenants.exceptions import TenantError
-from tenants.models import ApiToken, Role, Tenant
+from tenants.models import ApiToken, Pause, Role, Tenant
 from tenants.signals import tenant_changed
 
 
@@ -159,3 +159,14 @@ class TenantAdmin(KeptAdmin):
         response = TemplateResponse(request, "admin/tenants/tenant/create_token.html", context)
         add_never_cache_headers(response)
         return response
+
+
+@admin.register(Pause)
+class PauseAdmin(RecordAdmin):
+    """What of a tenant's work is paused beside roles and the tenant itself. Shown only: the API pauses and resumes."""
+
+    list_display = ("name", "kind", "tenant", "paused_by", "paused_at")
+    list_filter = (TenantFilter, "kind")
+    list_select_related = ("tenant",)
+    search_fields = ("name", "subject", "paused_by")
+    ordering = ("-paused_at",)

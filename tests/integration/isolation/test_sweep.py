@@ -27,7 +27,7 @@ from tests.integration.isolation.world import NOBODY, ROLES, World
 pytestmark = pytest.mark.long
 
 BOTH, ROWS, QUERIES = "both layers", "row security alone", "queries alone"
-NOTHING_YET = {"no_transcript", "no_output"}
+NOTHING_YET = {"no_transcript", "no_output", "no_input"}
 NOWHERE = "00000000-0000-7000-8000-00000000dead"
 
 
