@@ -359,7 +359,9 @@ def test_the_key_of_confirmations_is_of_this_process_alone(
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
 
-@pytest.mark.parametrize("hostile", ["../usage", "x" * 5_000, "\x00", "' or 1=1", "01890a5d-ac96-774b-bcce-b302099a8057/../"])
+@pytest.mark.parametrize(
+    "hostile", ["../usage", "x" * 5_000, "\x00", "' or 1=1", "01890a5d-ac96-774b-bcce-b302099a8057/../"]
+)
 def test_an_id_leads_to_no_other_address(person: Person, tenant: Tenant, hostile: str) -> None:
     refused = person().refused("activity", id=hostile)
 
