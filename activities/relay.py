@@ -192,7 +192,7 @@ class _Relay:
             batch.add(self._waiting)
             self._waiting = batch
             if len(batch.offers) + len(batch.releases) >= KEPT_AT_MOST:
-                batch.offers.clear()
+                batch.drop_offers()
         threading.Event().wait(RETRY_SECONDS)
 
 

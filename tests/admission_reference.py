@@ -1,6 +1,7 @@
 """Who is next, in plain Python: what the admission scripts must agree with grant by grant. It knows no index, only the rules of ADR 7.
 
-Work on files is compared elsewhere: who waits for them depends on who has been looked at.
+With work on files it does not say who is next, since that depends on who has been looked at: it says what may be granted, and what may
+not be left waiting.
 """
 
 from __future__ import annotations
@@ -10,6 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BANDS = (1, 2, 3, 4)
+#: What work may be on, and which files that is of all that there are here.
+FILES = {
+    "src/a.py": {"src/a.py"},
+    "src/b.py": {"src/b.py"},
+    "src/*.py": {"src/a.py", "src/b.py"},
+    "src/**": {"src/a.py", "src/b.py", "src/lib/c.py"},
+    "docs/**": {"docs/x.md", "docs/y.py"},
+    "**/*.py": {"src/a.py", "src/b.py", "src/lib/c.py", "docs/y.py"},
+}
 
 
 @dataclass
@@ -23,6 +33,16 @@ class Waiter:
     since: int
     files: str = ""
     express: int = 0
+
+    def meets(self, other: Waiter) -> bool:
+        """Whether both are on a common file."""
+        return self.tenant == other.tenant and bool(self.paths() & other.paths())
+
+    def paths(self) -> set[str]:
+        return {path for pattern in self.files.split("\n") for path in FILES.get(pattern, ())}
+
+    def comes_before(self, other: Waiter) -> bool:
+        return (self.band, self.score) < (other.band, other.score)
 
     def scopes(self) -> list[str]:
         among, *_, key = self.group.split("|", 4) if self.group else ("", "")
@@ -222,7 +242,11 @@ class Reference:
         turn = next(turn for turn in turns if turn.next is over_all.next)
         self.take(turn)
         self.take(over_all)
-        waiter, domain = turn.next, self.domain(turn.next.role)
+        return self.begin(turn.next)
+
+    def begin(self, waiter: Waiter) -> Waiter:
+        """It is granted."""
+        domain = self.domain(waiter.role)
         level = self.times[domain, waiter.tenant, waiter.band]
         self.raise_floor(f"role:{waiter.role}", waiter.band, level)
         self.raise_floor(f"domain:{domain}", waiter.band, level)
@@ -235,3 +259,17 @@ class Reference:
         self.charge(waiter.tenant, waiter.role, expected)
         self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role])
         return self.waiting.pop(waiter.id)
+
+    # Work on files.
+
+    def meets_running(self, waiter: Waiter) -> bool:
+        return any(slot.waiter.meets(waiter) for slot in self.slots.values())
+
+    def waits_for_files(self, waiter: Waiter) -> bool:
+        """While work on a common file runs, or waits for files and came first: narrow work does not always overtake wide work."""
+        before = [w for w in self.waiting.values() if w.meets(waiter) and w.comes_before(waiter)]
+        return self.meets_running(waiter) or any(map(self.waits_for_files, before))
+
+    def in_line_for_files(self) -> list[Waiter]:
+        """Who could start but for files that others work on."""
+        return [w for w in self.waiting.values() if self.may_start(w) and self.meets_running(w)]

@@ -114,24 +114,46 @@ class Grants(list[Grant]):
 
 @dataclass(slots=True)
 class Exchange:
-    """What one call brings. Repeating it after a lost answer is safe."""
+    """What one call brings. Repeating it after a lost answer is safe.
+
+    Of one activity the last word counts: an offer that a later `add` withdraws is none, and one that comes after a withdrawal is.
+    """
 
     releases: list[Release] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     withdrawals: list[UUID] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     causes: list[tracing.Cause] = field(default_factory=list)  # the spans that it comes from
+    _taken_back: dict[UUID, int] = field(
+        default_factory=dict
+    )  # how many of the offers came before the withdrawal
 
     def __bool__(self) -> bool:
         return bool(self.releases or self.offers or self.withdrawals or self.holds)
 
     def add(self, other: Exchange) -> None:
+        for gone in other.withdrawals:
+            self._taken_back[gone] = len(self.offers) + other._taken_back.get(gone, 0)
         self.releases += other.releases
         self.offers += other.offers
         self.withdrawals += other.withdrawals
         self.holds += other.holds
         if len(self.causes) < tracing.MOST_CAUSES:
             self.causes += [cause for cause in other.causes if cause not in self.causes]
+
+    def standing_offers(self) -> list[Offer]:
+        """Those that no later withdrawal takes back; of several of one activity the last, which knows its present priority."""
+        standing = {
+            offer.activity_id: offer
+            for place, offer in enumerate(self.offers)
+            if place >= self._taken_back.get(offer.activity_id, 0)
+        }
+        return list(standing.values())
+
+    def drop_offers(self) -> None:
+        """Recovery finds them again."""
+        self.offers.clear()
+        self._taken_back.clear()
 
 
 def band_of(priority: int) -> int:
@@ -141,15 +163,13 @@ def band_of(priority: int) -> int:
 
 def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> Grants:
     """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
-    # Of two offers of one activity the later one knows its present priority; admission would keep the first.
-    offers = {offer.activity_id: offer for offer in what.offers}
     answer = scripts.run(
         "exchange",
         orjson.dumps(
             {
                 "release": [[str(item.activity_id), item.grant, int(item.unused)] for item in what.releases],
                 "withdraw": [str(item) for item in what.withdrawals],
-                "offer": [offer.arguments() for offer in offers.values()],
+                "offer": [offer.arguments() for offer in what.standing_offers()],
                 "hold": [
                     [
                         str(item.tenant_id),

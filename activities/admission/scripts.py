@@ -27,8 +27,12 @@ class Closed(Exception):
 
 @cache
 def _source(name: str) -> str:
-    parts = ((FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("files", "library", name))
-    return "\n".join((f'local LAYOUT = "{keys.LAYOUT}"', *parts))
+    files, library, script = (
+        (FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("files", "library", name)
+    )
+    # Wherever a script returns, what it has changed is written before its answer is given.
+    body = ("local function run()", script, "end", "local answer = run()", "write_back()", "return answer")
+    return "\n".join((f'local LAYOUT = "{keys.LAYOUT}"', files, library, *body))
 
 
 @cache

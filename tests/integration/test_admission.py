@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -481,3 +481,31 @@ def test_the_position_counts_the_turns_of_other_tenants(desk: Desk, scope: str) 
     assert [position(each) for each in mine] == [3, 5]  # C, A, B, A, B
     desk.cap(scope, 5)
     assert [grant.tenant_id for grant in desk.grants()] == [C, A, B, A, B]
+
+
+def commands_sent(action: Callable[[], Any]) -> Counter[str]:
+    """The commands that Redis did meanwhile, those within scripts among them."""
+
+    def so_far() -> Counter[str]:
+        stats = client().info("commandstats")
+        return Counter({name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()})
+
+    before = so_far()
+    action()
+    sent = so_far() - before
+    del sent["info"]
+    return sent
+
+
+def test_a_cycle_of_work_takes_few_commands(desk: Desk) -> None:
+    """Redis works for all tenants at once and on one core, so every command of a cycle counts."""
+    desk.cap(f"tenant:{A}", 1)
+    first, second, third = (offer(waited=seconds) for seconds in (3, 2, 1))
+    held = desk.grants(first, second)  # as in a busy system: one runs, one waits
+
+    together = commands_sent(lambda: held.append(*desk.grants(third, release=held)))
+    start = commands_sent(lambda: admission.start(held[-1].activity_id, held[-1].grant))
+
+    assert held[-1].activity_id == second.activity_id
+    assert sum(together.values()) <= 50, together
+    assert sum(start.values()) <= 7, start  # one of them only until the script is known

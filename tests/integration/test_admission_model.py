@@ -6,8 +6,9 @@ The same sequences each time; `ADMISSION_EXAMPLES=2000` looks for new ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from activities import admission
 from activities.admission import Exchange, Grant, exchange, keys, scripts
 from activities.admission.exchange import Offer, Release
 from tenants.redis import client
-from tests.admission_reference import Reference, Waiter
+from tests.admission_reference import FILES, Reference, Waiter
 
 pytestmark = pytest.mark.long
 
@@ -30,6 +31,8 @@ TENANTS = [str(UUID(int=number)) for number in (1, 2, 3)]
 ROLES = ["dev", "qa", "seo"]
 BEGINS = 1_700_000_000_000
 AGEING_SECONDS, SHARE = 30, 3
+#: Half of the work is on no files, the rest on one or two patterns.
+PATTERNS = [[], *([pattern] for pattern in FILES)]
 CLOCK_LINE = 'redis.call("TIME")'
 
 caps = st.sampled_from([0, 1, 1, 2, 3])
@@ -132,10 +135,7 @@ class Admission(RuleBasedStateMachine):
         for number, priority in moved:
             if id := self.one_of([*self.offers], number):  # also of what is held, or over
                 offers.append(self.offers[id]._replace(priority=priority))
-        for tenant, role, priority, group, age in work:
-            self.ids += 1
-            since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
-            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group))
+        offers += self.offers_of(work)
         self.offers |= {str(offer.activity_id): offer for offer in offers}
         self.trade(
             Exchange(
@@ -153,25 +153,36 @@ class Admission(RuleBasedStateMachine):
             )
         )
 
+    def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
+        offers = []
+        for tenant, role, priority, group, age in work:
+            self.ids += 1
+            since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
+            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group))
+        return offers
+
     def one_of(self, ids: list[str], number: int) -> str | None:
         return ids[number % len(ids)] if ids else None
 
     def trade(self, what: Exchange) -> None:
+        in_line = self.model.in_line_for_files()
         for release in what.releases:
             self.model.release(str(release.activity_id))
         for gone in what.withdrawals:
             self.model.withdraw(str(gone))
         for offer in {offer.activity_id: offer for offer in what.offers}.values():
             self.model.offer(Waiter(*offer.arguments()))  # type: ignore[arg-type]
+        granted = self.agrees(what, in_line)
+        self.held |= {str(grant.activity_id): grant for grant in granted}
+        self.held = {id: grant for id, grant in self.held.items() if id in self.model.slots}
+
+    def agrees(self, what: Exchange, in_line: list[Waiter]) -> Sequence[Grant]:
         expected = []
         while waiter := self.model.grant():
             expected.append(waiter.id)
-
         granted = exchange(what)
-
         assert [str(grant.activity_id) for grant in granted] == expected
-        self.held |= {str(grant.activity_id): grant for grant in granted}
-        self.held = {id: grant for id, grant in self.held.items() if id in self.model.slots}
+        return granted
 
     @rule(number=st.integers(0, 9), accepted=st.booleans())
     def start(self, number: int, accepted: bool) -> None:
@@ -198,6 +209,31 @@ class Admission(RuleBasedStateMachine):
         scripts.check_structure()
 
 
+class OnFiles(Admission):
+    """Some of the work is on files: then who is next depends on who has been looked at, but what must never be does not."""
+
+    def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
+        return [
+            offer._replace(files=tuple(sorted({*PATTERNS[number % 7], *PATTERNS[number // 7 % 7]})))
+            for offer, (*_, number) in zip(super().offers_of(work), work, strict=True)
+        ]
+
+    def agrees(self, what: Exchange, in_line: list[Waiter]) -> Sequence[Grant]:
+        granted = exchange(what)
+        for grant in granted:
+            waiter = self.model.waiting[str(grant.activity_id)]
+            assert self.model.may_start(waiter), f"no room for {waiter}"
+            assert not self.model.meets_running(waiter), f"others work on the files of {waiter}"
+            waiting = [w for w in self.model.in_line_for_files() if w in in_line]
+            overtaken = [w for w in waiting if w.meets(waiter) and w.comes_before(waiter)]
+            assert not overtaken, f"{waiter} has overtaken {overtaken}"
+            self.model.begin(waiter)
+        left = [w for w in self.model.waiting.values() if self.model.may_start(w)]
+        forgotten = [w for w in left if not self.model.waits_for_files(w)]
+        assert not forgotten, f"nothing keeps {forgotten} from starting"
+        return granted
+
+
 @pytest.fixture
 def clock_of_the_test(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The scripts as they are, but for the one line that asks for the time."""
@@ -219,6 +255,18 @@ def test_every_grant_is_the_one_that_the_model_expects(settings: Any) -> None:
     settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
 
     run_state_machine_as_test(Admission, settings=_profile())
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+def test_work_on_files_never_meets_is_not_overtaken_and_waits_for_nothing_else() -> None:
+    run_state_machine_as_test(OnFiles, settings=_profile())
+
+
+def test_the_model_and_the_scripts_mean_the_same_files(database: None) -> None:
+    text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
+    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
+    for one, other in product(FILES, repeat=2):
+        assert bool(client().eval(call, 0, one, other)) == bool(FILES[one] & FILES[other]), (one, other)
 
 
 def _profile() -> settings:

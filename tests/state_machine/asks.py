@@ -15,6 +15,7 @@ class Asks(Ends):
     def claimed(self, task: Task) -> Attempt:
         self.happens(task, "is claimed")
         task.attempt = Attempt(task)
+        task.runs += 1
         task.attempts += 1
         task.due = False
         task.attempt.told, task.news = task.news, []

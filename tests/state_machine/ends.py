@@ -19,10 +19,21 @@ class Ends:
         self.attempts: list[Attempt] = []
         self.flows: list[Flow] = []
         self.has_money = True
+        #: Nothing new of these is granted: (whose, role or None for all).
+        self.pauses: set[tuple[str, str | None]] = set()
+        #: Of roles with a rate, how much may be granted at most until its time has passed.
+        self.rates: dict[str, int] = {}
 
     def add(self, task: Task) -> Task:
         self.tasks.append(task)
         return task
+
+    def is_paused(self, role: str | None) -> bool:
+        return any(paused in (role, None) for _, paused in self.pauses)
+
+    def may_start(self, task: Task) -> bool:
+        """Whether all its reasons to wait are over, but for a rate and for money, of which it learns when its turn has come."""
+        return task.status == "created" and task.due and not self.is_paused(task.agent)
 
     def live_with(self, key: str | None) -> Task | None:
         return next((task for task in self.tasks if key and task.key == key and task.live), None)

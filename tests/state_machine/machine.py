@@ -15,6 +15,7 @@ from uuid import UUID
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, StateMachineMeta, invariant
 
+from activities.admission.scripts import Slot
 from activities.exceptions import ActivityError
 from activities.maintenance import invariants
 from agents.contracts import Accepted, AgentRequest, Completed, Output
@@ -24,7 +25,7 @@ from tests.state_machine.life import Refused
 from tests.state_machine.limits import Limits
 from tests.state_machine.model import Model
 from tests.state_machine.tasks import Attempt, Task
-from tests.state_machine.world import FAULTS, Message, WorkerDied, World
+from tests.state_machine.world import FAULTS, FULL_RATE, RATE, Message, WorkerDied, World
 
 T = TypeVar("T")
 
@@ -44,6 +45,8 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.model = Model(limits)
         self.said = 0
         self.sound = True
+        self.grants: dict[str, Slot] = {}  # when it was looked at last
+        self.calling = False
 
     # Both sides.
 
@@ -67,6 +70,35 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         picture.bind(self.model, rows)
         differing = picture.difference(picture.of_model(self.model), picture.of_database(rows, self.tenant))
         assert not differing, differing
+        if not self.calling:  # a worker tells admission when its agent has answered
+            self.what_may_start_is_granted_and_nothing_else()
+
+    def what_may_start_is_granted_and_nothing_else(self, *, rates_hold: bool = True) -> None:
+        """Every new grant is of work whose reasons to wait are all over, and no such work is left without one."""
+        slots = self.world.slots()
+        picture.bind(self.model, picture.rows_of(self.tenant))
+        self._count_starts(slots, rates_hold=rates_hold)
+        for slot in slots:
+            task = next(task for task in self.model.tasks if task.id == slot.activity_id)
+            if slot.grant not in self.grants and not slot.started and task.id not in self.world.unwithdrawn:
+                assert self.model.may_start(task), f"granted although it may not start: {task}"
+        held = {slot.activity_id for slot in slots}
+        for task in self.model.tasks:
+            limited = rates_hold and task.agent in self.model.rates
+            if self.model.may_start(task) and not limited and task.id not in self.world.unoffered:
+                assert task.id in held, f"not granted although it may start: {task}"
+        self.grants = {slot.grant: slot for slot in slots}
+
+    def _count_starts(self, slots: Sequence[Slot], *, rates_hold: bool) -> None:
+        """Against the rates of their roles."""
+        known, rates = {slot.grant for slot in slots}, self.model.rates
+        back = [slot for grant, slot in self.grants.items() if grant not in known and not slot.started]
+        for role in rates:
+            new = sum(slot.role == role and slot.grant not in self.grants for slot in slots)
+            room = rates[role] + sum(slot.role == role for slot in back)
+            if rates_hold:
+                assert new <= min(room, 1), f"{new} starts of {role}, there was room for {room}"
+            rates[role] = min(room, 1) - new if rates_hold else 1
 
     @invariant()
     def invariants_hold(self) -> None:
@@ -125,22 +157,33 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         ready = task.status == "created" and task.due and self.world.is_granted(message)
         expected = ready and self.model.has_money
         began: list[Attempt] = []
+        broken: list[AssertionError] = []
 
         def behave(request: AgentRequest) -> Any:
             attempt = self.model.claimed(task)
             attempt.token = self.world.token_of(request)
-            heard = {wake.get("approval") for wake in request.wakes}
-            missing = [question.id for question in attempt.told if str(question.id) not in heard]
-            assert not missing, f"it was not told of the decisions {missing}"
             began.append(attempt)
-            during(attempt)
+            try:
+                self._hears_of_everything(attempt, request)
+                during(attempt)
+            except AssertionError as error:
+                broken.append(error)
             return self._answer(attempt, end)
 
+        self.calling = True
         self.world.deliver(message, behave)
+        self.calling = False
+        for error in broken:  # To the engine it would be the agent's crash.
+            raise error
         note(f"    {'claimed' if began else 'nothing to claim'}")
         assert bool(began) == expected, f"claimed: {bool(began)}, expected: {expected}"
         if ready and not expected:
             self.model.finds_no_money(task)
+
+    def _hears_of_everything(self, attempt: Attempt, request: AgentRequest) -> None:
+        heard = {wake.get("approval") for wake in request.wakes}
+        missing = [question.id for question in attempt.told if str(question.id) not in heard]
+        assert not missing, f"it was not told of the decisions {missing}"
 
     def _answer(self, attempt: Attempt, end: str) -> Any:
         """What the agent answers, and what the model makes of that: nothing when the run is over by now."""
@@ -183,16 +226,26 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.happens(lambda: self.model.is_lost(attempt), lambda: self.world.lose(attempt.token))
 
     def _delays_and_losses_end(self) -> None:
+        self.model.pauses.clear()
         self.model.money_comes()
         self.model.delays_end()
         for attempt in [attempt for attempt in self.model.attempts if attempt.orphaned and attempt.live]:
             self.model.is_lost(attempt)
 
     def _mend(self) -> None:
-        self.world.pause(None)
+        self.world.all_go_on()
         self.world.money_comes()
-        self.world.delays_end()
         self.world.recover()
+        self.delays_end_in_the_world()
+
+    def delays_end_in_the_world(self) -> None:
+        """Delays are over, and each role with a rate may have started whatever waits for it."""
+        self.world.delays_end()
+        for role in self.model.rates:
+            self.world.limit_rate(role, FULL_RATE)
+        self.what_may_start_is_granted_and_nothing_else(rates_hold=False)
+        for role in self.model.rates:
+            self.world.limit_rate(role, RATE)
 
     @abstractmethod
     def tell_of_letters(self) -> None:

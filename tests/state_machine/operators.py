@@ -16,6 +16,7 @@ from tests.state_machine.life import FAILED, Refused
 from tests.state_machine.machine import pick
 from tests.state_machine.people import People
 from tests.state_machine.tasks import Task
+from tests.state_machine.world import PAUSES, RATE, ROLES
 
 
 class Anything(People):
@@ -103,10 +104,10 @@ class Anything(People):
     def tell_of_letters(self) -> None:
         self.happens(self.model.tell_of_letters, escalation.handle_waiting)
 
-    @precondition(lambda self: any(task.later for task in self.model.tasks))
+    @precondition(lambda self: self.model.rates or any(task.later for task in self.model.tasks))
     @rule()
     def delays_end(self) -> None:
-        self.happens(self.model.delays_end, self.world.delays_end)
+        self.happens(self.model.delays_end, self.delays_end_in_the_world)
 
     @rule(there_is=st.booleans())
     def money_comes_or_is_gone(self, there_is: bool) -> None:
@@ -116,9 +117,18 @@ class Anything(People):
             self.model.has_money = False
             self.world.money_is_gone()
 
-    @rule(role=roles)
-    def a_role_is_paused_or_all_go_on(self, role: str | None) -> None:
-        self.world.pause(role)
+    @rule(whose=st.sampled_from(PAUSES), role=st.sampled_from(ROLES), paused=st.booleans())
+    def new_work_is_stopped_or_goes_on(self, whose: str, role: str, paused: bool) -> None:
+        what = (whose, None if whose == "tenant" else role)
+        self.model.pauses = self.model.pauses | {what} if paused else self.model.pauses - {what}
+        self.world.pause(*what, paused)
+
+    @rule(role=st.sampled_from(ROLES), limited=st.booleans())
+    def a_role_gets_a_rate_or_loses_it(self, role: str, limited: bool) -> None:
+        self.model.rates.pop(role, None)
+        if limited:
+            self.model.rates[role] = 1
+        self.world.limit_rate(role, RATE if limited else {})
 
     # What goes wrong.
 

@@ -15,6 +15,7 @@ _TASKS = Statement(
     text="""
     SELECT a.id, a.status, a.agent_role, a.parent_id, a.link_kind, a.is_approval_gate, a.pipeline_run_id, a.step, a.round,
            a.attempts, a.stalls, a.dedup_key, coalesce(w.due, false) AS due, coalesce(w.later, false) AS later,
+           (SELECT count(*) FROM activities_activityrun r WHERE r.activity_id = a.id) AS runs,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(d.state, d.handled_at IS NOT NULL, d.escalation_id) ORDER BY d.created_at), '[]')
             FROM activities_deadletter d WHERE d.activity_id = a.id) AS letters,
            (SELECT coalesce(jsonb_object_agg(substr(v.voter, 6), v.decision), '{}')
@@ -87,6 +88,7 @@ def _of_task(task: Task) -> dict[str, Any]:
         "letters": [[letter.state, letter.told, _text(letter.escalation)] for letter in task.letters],
         "votes": task.votes,
         "links": sorted([_text(link.approval), link.state] for link in task.links),
+        "runs": task.runs,
     }
 
 
@@ -115,6 +117,7 @@ def _of_row(row: Any) -> dict[str, Any]:
         "letters": row.letters,
         "votes": row.votes,
         "links": row.links,
+        "runs": row.runs,
     }
 
 

@@ -90,6 +90,8 @@ class Task:
     taken_over: str | None = None
     #: It may not start yet. Neither may its successor.
     not_before: bool = False
+    #: No run of it begins after a time that has not come. Nor of its heir's.
+    expires: bool = False
 
     #: There is a reason to run and none to wait; or its time, a retry's or its money's has not come: then all reasons to run wait.
     due: bool = False
@@ -100,6 +102,7 @@ class Task:
 
     id: UUID | None = None
     status: str = "created"
+    runs: int = 0
     attempts: int = 0
     stalls: int = 0
     fruitless: int = 0  # wakes since it got anywhere

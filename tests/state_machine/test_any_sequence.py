@@ -59,6 +59,7 @@ def _begin(make_tenant: Callable[..., Tenant]) -> World:
 
 
 def _end(world: World) -> None:
+    world.all_go_on()  # roles outlive their tenants
     world.engine.close()
     cleaning.empty_database()
     cleaning.empty_redis()

@@ -30,9 +30,9 @@ from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.contracts import AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
-from agents.models import AgentConfig
+from agents.models import Agent, AgentConfig
 from pipelines import submission, versions
-from tenants.context import tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.money import budgets
 from tenants.redis import client
@@ -47,6 +47,10 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "never": lambda: PermanentAgentError("not ever", code="never"),
     "limited": lambda: AgentRateLimited("too fast", retry_after=LONG),
 }
+#: One start, and the next one after the whole test; while time passes, as many as there is work.
+RATE, FULL_RATE = {"per_second": 0.001, "capacity": 1}, {"per_second": 1_000_000, "capacity": 1}
+#: Who may stop new work: a role of the tenant, a role of all tenants, the tenant.
+PAUSES = ("role", "role of all", "tenant")
 
 Message = dict[str, str]
 Behaviour = Callable[[AgentRequest], Any]
@@ -70,6 +74,9 @@ class World:
     delivered: list[Message] = field(default_factory=list)
     budget: UUID = field(init=False)
     audit: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
+    #: What admission was never told, because a process died first: work it does not know of, and work it still takes for waiting.
+    unoffered: set[UUID] = field(default_factory=set)
+    unwithdrawn: set[UUID] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         patient = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
@@ -95,8 +102,11 @@ class World:
     @contextmanager
     def forgetful(self) -> Iterator[None]:
         """The process dies right after it has committed: what it would have told admission is lost."""
-        with relay.collecting():
+        with relay.collecting() as lost:
             yield
+        self.unoffered |= {offer.activity_id for offer in lost.offers}
+        self.unoffered |= {release.activity_id for release in lost.releases}
+        self.unwithdrawn |= set(lost.withdrawals)
 
     # Work comes in.
 
@@ -114,11 +124,15 @@ class World:
             self.messages.append(message)
         return self.messages
 
+    def slots(self) -> list[scripts.Slot]:
+        """Whatever admission has granted and did not get back, when it has heard of everything so far."""
+        relay.flush()
+        return scripts.audit(withdraw_orphans=False)
+
     def is_granted(self, message: Message) -> bool:
         """Whether the message still holds its slots, so that its worker may try to claim."""
-        activity, grant = UUID(message["activity"]), message["grant"]
-        slots = scripts.audit(withdraw_orphans=False)
-        return any(slot[:2] == (activity, grant) and not slot.started for slot in slots)
+        mine = (UUID(message["activity"]), message["grant"])
+        return any(slot[:2] == mine and not slot.started for slot in self.slots())
 
     def deliver(self, message: Message, behaviour: Behaviour) -> None:
         self.engine.agent.behaviour = behaviour
@@ -197,11 +211,30 @@ class World:
     def _cap(self, amount: str) -> None:
         budgets.change(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
 
-    def pause(self, role: str | None) -> None:
-        """Nothing new of this role is granted; with None whatever was paused goes on."""
+    def pause(self, whose: str, role: str | None, paused: bool) -> None:
+        """Nothing new of a role is granted, or of any role when it is None; or it goes on."""
+        roles = [role] if role else ROLES
+        with system_scope():
+            if whose == "tenant":
+                Tenant.objects.filter(pk=self.tenant.pk).update(paused=paused)
+            elif whose == "role":
+                AgentConfig.objects.filter(agent_id__in=roles).update(paused=paused)
+            else:
+                Agent.objects.filter(role__in=roles).update(paused=paused)
+        self.limits_change()
+
+    def all_go_on(self) -> None:
+        for whose in PAUSES:
+            self.pause(whose, None, False)
+
+    def limit_rate(self, role: str, rate: dict[str, float]) -> None:
         with tenant_scope(self.tenant.pk):
-            AgentConfig.objects.update(paused=False)
-            AgentConfig.objects.filter(agent_id=role).update(paused=True)
+            AgentConfig.objects.filter(agent_id=role).update(rate=rate)
+        self.limits_change()
+
+    def limits_change(self) -> None:
+        """What the leader does each tick."""
+        configuration.forget()
         limits.refresh()
         relay.release_and_acquire(Exchange(), go_on=False)
 
@@ -217,12 +250,16 @@ class World:
         recovery.offer_forgotten()
         relay.flush()
         relay.release_and_acquire(Exchange(), go_on=False)
+        self.unoffered.clear()
 
     def wipe_redis(self) -> None:
         """Everything in it is gone: what waits, what holds slots, and every message that no worker has taken."""
         relay.flush()
         client().flushdb()
         rebuilding.rebuild()
+        self.unwithdrawn.clear()
+        self.unoffered.clear()
+        relay.release_and_acquire(Exchange(), go_on=False)
 
 
 def decision_rules(rules: Rules | None) -> DecisionRules | None:

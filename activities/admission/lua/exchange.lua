@@ -13,6 +13,22 @@ if not open() then
 end
 local request = cjson.decode(ARGV[1])
 
+local slots, entries = {}, {}
+for _, items in ipairs({ request.release, request.offer }) do
+    for _, item in ipairs(items) do
+        slots[#slots + 1] = item[1]
+    end
+end
+for _, item in ipairs(request.offer) do
+    entries[#entries + 1] = item[1]
+end
+for _, id in ipairs(request.withdraw) do
+    entries[#entries + 1] = id
+end
+read_fields("slots", slots)
+read_fields("entries", entries)
+read_fields("again", slots)
+
 look_at_what_is_due()
 for _, item in ipairs(request.hold) do
     hold_back(item[1], item[2], item[3] == 1, item[4], item[5], item[6])
@@ -21,8 +37,8 @@ for _, item in ipairs(request.release) do
     release(item[1], item[2], item[3] == 1)
 end
 for _, id in ipairs(request.withdraw) do
-    redis.call("HDEL", key("again"), id)
-    if redis.call("HEXISTS", key("entries"), id) == 1 then
+    drop_field("again", id)
+    if field("entries", id) then
         dequeue(id)
     else
         local slot = read_slot(id)

@@ -20,12 +20,14 @@ local BANDS = 4
 local generation, root
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local memo, places, dirty = {}, {}, {} -- what this run has read of hashes, of places:<tenant>, and which places it changed
+local memo, whole, unwritten = {}, {}, {} -- what this run knows of hashes, which of them in full, and what it has still to write there
+local ahead = {} -- tenants and roles whose figures it has read
+local places, dirty = {}, {} -- what it knows of places:<tenant>, and which places it changed
 
 local function use(name)
     generation = name
     root = POINTER .. ":" .. name .. ":"
-    memo, places, dirty = {}, {}, {}
+    memo, whole, unwritten, ahead, places, dirty = {}, {}, {}, {}, {}, {}
 end
 
 local function open()
@@ -52,23 +54,74 @@ local function split(text, separator, parts)
     return result
 end
 
--- A field of a hash as text, or false; read once in a run.
-local function field(name, of)
+-- Hashes. Each field is read at most once in a run, many at a time where it is known before which ones are needed, and what has changed is
+-- written at the end of the run by `write_back`, a command or two for each hash. Whoever reads such a hash by a command of its own,
+-- which only upkeep does, calls that first.
+
+local AT_ONCE = 1000 -- fields of one command: Lua passes only some thousand arguments
+
+local function known_of(name)
     local known = memo[name]
     if not known then
         known = {}
         memo[name] = known
     end
+    return known
+end
+
+-- A field of a hash as text, or false.
+local function field(name, of)
+    local known = known_of(name)
     if known[of] == nil then
-        known[of] = redis.call("HGET", key(name), of)
+        known[of] = not whole[name] and redis.call("HGET", key(name), of)
     end
     return known[of]
 end
 
+-- Has these fields of a hash at hand.
+local function read_fields(name, wanted)
+    local known, missing = known_of(name), {}
+    for _, of in ipairs(wanted) do
+        if known[of] == nil and not whole[name] then
+            missing[#missing + 1] = of
+        end
+    end
+    for from = 1, #missing, AT_ONCE do
+        local values = redis.call("HMGET", key(name), unpack(missing, from, math.min(from + AT_ONCE - 1, #missing)))
+        for i, value in ipairs(values) do
+            known[missing[from + i - 1]] = value
+        end
+    end
+end
+
+-- All of a small hash: field -> text, or false for one that is gone.
+local function all_of(name)
+    local known = known_of(name)
+    if not whole[name] then
+        local found = redis.call("HGETALL", key(name))
+        for i = 1, #found, 2 do
+            if known[found[i]] == nil then
+                known[found[i]] = found[i + 1]
+            end
+        end
+        whole[name] = true
+    end
+    return known
+end
+
+-- `value`: text, or false for none.
+local function put(name, of, value)
+    unwritten[name] = unwritten[name] or {}
+    unwritten[name][of] = value
+end
+
 local function set_field(name, of, value)
-    field(name, of)
-    memo[name][of] = value
-    redis.call("HSET", key(name), of, value)
+    known_of(name)[of] = value
+    put(name, of, value)
+end
+
+local function drop_field(name, of)
+    set_field(name, of, false)
 end
 
 local function number(name, of, default)
@@ -77,14 +130,30 @@ end
 
 -- Adds to a count and returns it; a count of nothing is not kept.
 local function count(name, of, amount)
-    local value = redis.call("HINCRBY", key(name), of, amount)
-    if value <= 0 then
-        redis.call("HDEL", key(name), of)
-        value = 0
-    end
-    memo[name] = memo[name] or {}
-    memo[name][of] = value > 0 and tostring(value) or false
+    local value = math.max(0, number(name, of, "0") + amount)
+    set_field(name, of, value > 0 and string.format("%d", value))
     return value
+end
+
+local function write_back()
+    local function send(command, name, arguments)
+        for from = 1, #arguments, 2 * AT_ONCE do
+            redis.call(command, key(name), unpack(arguments, from, math.min(from + 2 * AT_ONCE - 1, #arguments)))
+        end
+    end
+    for name, values in pairs(unwritten) do
+        local written, gone = {}, {}
+        for of, value in pairs(values) do
+            if value then
+                written[#written + 1], written[#written + 2] = of, value
+            else
+                gone[#gone + 1] = of
+            end
+        end
+        send("HSET", name, written)
+        send("HDEL", name, gone)
+    end
+    unwritten = {}
 end
 
 -- Lanes and places ------------------------------------------------------------------------------------------------
@@ -423,6 +492,35 @@ local function domain_of(role)
     return field("caps", "global") and "*" or pool_of(role) or role
 end
 
+-- Reads what a waiter or a slot of the tenant and role is about to ask for, in a few commands instead of one for each figure.
+local function read_ahead(tenant, role)
+    local name = tenant .. "|" .. role
+    if ahead[name] then
+        return
+    end
+    ahead[name] = true
+    local pool, caps = pool_of(role), own_scopes(tenant, role)
+    for _, scope in ipairs(shared_scopes(role)) do
+        caps[#caps + 1] = scope
+    end
+    caps[#caps + 1] = pool and "seat:" .. pool or nil
+    read_fields("used", caps)
+    for _, scope in ipairs({ "pair:*:" .. role, "rate:" .. tenant .. ":" .. role, "starts:" .. tenant .. ":" .. role, "starts:" .. role }) do
+        caps[#caps + 1] = scope
+    end
+    read_fields("caps", caps)
+    local domain, times, floors, backlog = domain_of(role), {}, {}, {}
+    for band = 1, BANDS do
+        times[band], backlog[band] = tenant .. "|" .. band, name .. "|" .. band
+        floors[2 * band - 1], floors[2 * band] = "role:" .. role .. "|" .. band, "domain:" .. domain .. "|" .. band
+    end
+    read_fields("times:" .. domain, times)
+    read_fields("floors", floors)
+    read_fields("backlog", backlog)
+    read_fields("holds", { hold_field(tenant, role, 1), hold_field(tenant, role, 2) })
+    all_of("waiting")
+end
+
 local function virtual_time(domain, tenant, band)
     return number("times:" .. domain, tenant .. "|" .. band, "0")
 end
@@ -505,7 +603,7 @@ local function reindex()
         end
         if not member then
             if before then
-                redis.call("HDEL", key("places:" .. tenant), name)
+                put("places:" .. tenant, name, false)
                 mine[name] = nil
             end
             if before and before ~= "" then
@@ -525,7 +623,7 @@ local function reindex()
                 redis.call("SADD", key("tenants"), tenant)
             end
             if before ~= member then
-                redis.call("HSET", key("places:" .. tenant), name, member)
+                put("places:" .. tenant, name, member)
                 mine[name] = member
             end
         end
@@ -539,6 +637,7 @@ end
 
 local MOST_CLAIMS = 32
 local claims = {} -- by tenant: lane -> { band, score }, or false
+local loose = {} -- by tenant: the lanes that had a claim until this run let them compete again
 
 local function claims_of(tenant)
     if claims[tenant] == nil then
@@ -586,8 +685,7 @@ end
 local function disuse_files(parts)
     local name = parts.tenant .. "|" .. parts.files
     if count("file_uses", name, -1) == 0 then
-        redis.call("HDEL", key("files"), name)
-        memo["files"] = nil
+        drop_field("files", name)
     end
 end
 
@@ -602,22 +700,51 @@ end
 
 local function leave_files(parts)
     if used_of(files_scope(parts.tenant, parts.files)) == 0 then
-        redis.call("HDEL", key("holders:" .. parts.tenant), parts.files)
-        memo["holders:" .. parts.tenant] = nil
+        drop_field("holders:" .. parts.tenant, parts.files)
     end
     disuse_files(parts)
 end
 
--- The scope of the files that work of this lane would meet.
-local function files_in_the_way(lane, parts)
+local function park(lane, parts, scope)
+    set_field("lanes", lane, scope)
+    redis.call("SADD", key("parked"), scope)
+    redis.call("SADD", key("parked:" .. scope), lane)
+    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
+    changed(parts.tenant, parts.role, parts.band)
+end
+
+-- The scope of the files of running work that work of this lane would meet.
+local function files_in_use(parts)
     local mine = files_of(parts)
-    local held = redis.call("HKEYS", key("holders:" .. parts.tenant))
-    for _, digest in ipairs(held) do
-        if files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "") then
+    for digest, holder in pairs(all_of("holders:" .. parts.tenant)) do
+        if holder and files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "") then
             return files_scope(parts.tenant, digest)
         end
     end
-    local score = tonumber(head_score(lane))
+    return nil
+end
+
+-- Whoever had a claim has it again when its files are in use anew: it need not be looked at before those who come after it.
+local function claim_again(tenant)
+    for lane in pairs(loose[tenant] or {}) do
+        local parts = lane_parts(lane)
+        local scope = head_score(lane) and field("lanes", lane) == "" and files_in_use(parts)
+        if scope then
+            claim(lane, parts)
+            park(lane, parts, scope)
+            loose[tenant][lane] = nil
+        end
+    end
+end
+
+-- The scope of the files that work of this lane would meet.
+local function files_in_the_way(lane, parts)
+    local used = files_in_use(parts)
+    if used then
+        return used
+    end
+    claim_again(parts.tenant)
+    local mine, score = files_of(parts), tonumber(head_score(lane))
     for other, place in pairs(claims_of(parts.tenant)) do
         if other ~= lane and (place.band < parts.band or (place.band == parts.band and place.score < score)) then
             local its = lane_parts(other)
@@ -635,14 +762,6 @@ end
 local function lane_full(lane, parts)
     return first_full(origin_scopes(parts), parts.tenant, parts.role) or first_full(lane_scopes(parts), parts.tenant, parts.role)
         or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
-end
-
-local function park(lane, parts, scope)
-    redis.call("HSET", key("lanes"), lane, scope)
-    redis.call("SADD", key("parked"), scope)
-    redis.call("SADD", key("parked:" .. scope), lane)
-    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
-    changed(parts.tenant, parts.role, parts.band)
 end
 
 local function leave_parked(lane, scope)
@@ -664,11 +783,13 @@ local function unpark(scope)
     redis.call("SREM", key("parked"), scope)
     for _, lane in ipairs(lanes) do
         local parts = lane_parts(lane)
-        redis.call("HSET", key("lanes"), lane, "")
+        set_field("lanes", lane, "")
         redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
         changed(parts.tenant, parts.role, parts.band)
         if drop_claim(lane, parts) then
             freed[#freed + 1] = files_scope(parts.tenant, parts.files)
+            loose[parts.tenant] = loose[parts.tenant] or {}
+            loose[parts.tenant][lane] = true
         end
     end
     for _, other in ipairs(freed) do
@@ -680,20 +801,26 @@ end
 -- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
 
 -- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since, files.
-local function dequeue(id)
-    local entry = split(redis.call("HGET", key("entries"), id), "|", 2)
+-- `first`: of the first of its lane, its own score and that of the next one or nil, as they are known.
+local function dequeue(id, first)
+    local entry = split(field("entries", id), "|", 2)
     local lane, since = entry[2], tonumber(entry[1])
     local parts, queue = lane_parts(lane), key("queue:" .. lane)
-    local score = tonumber(redis.call("ZSCORE", queue, id))
-    redis.call("HDEL", key("entries"), id)
+    local score = first and first[1] or tonumber(redis.call("ZSCORE", queue, id))
+    drop_field("entries", id)
     redis.call("ZREM", key("express"), id)
     count("waiting", parts.role .. "|" .. parts.band, -1)
     count("backlog", parts.tenant .. "|" .. parts.role .. "|" .. parts.band, -1)
     redis.call("ZREM", queue, id)
-    local at, next_score = redis.call("HGET", key("lanes"), lane), head_score(lane)
+    local at, next_score = field("lanes", lane), nil
+    if first then
+        next_score = first[2]
+    else
+        next_score = head_score(lane)
+    end
     local index = lanes_of(parts.tenant, parts.role, parts.band)
     if not next_score then
-        redis.call("HDEL", key("lanes"), lane)
+        drop_field("lanes", lane)
         redis.call("ZREM", index, lane)
         if at ~= "" then
             leave_parked(lane, at)
@@ -716,16 +843,17 @@ end
 -- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
 -- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
 local function enqueue(id, tenant, role, band, score, group, since, files, express)
-    local slot = redis.call("HGET", key("slots"), id)
+    local slot = field("slots", id)
     if slot then
         if split(slot, "|", 3)[2] ~= "0" then
-            redis.call("HSET", key("again"), id, cjson.encode({ tenant, role, band, score, group, since, files, express }))
+            set_field("again", id, cjson.encode({ tenant, role, band, score, group, since, files, express }))
         end
         return
     end
+    read_ahead(tenant, role)
     band = tonumber(band)
     local lane = lane_name(tenant, role, band, group)
-    local entry = redis.call("HGET", key("entries"), id)
+    local entry = field("entries", id)
     if entry then
         if split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score) then
             if express > 0 then
@@ -738,14 +866,15 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     if express > 0 then
         redis.call("ZADD", key("express"), express, id)
     end
-    redis.call("HSET", key("entries"), id, string.format("%d", since) .. "|" .. lane)
+    set_field("entries", id, string.format("%d", since) .. "|" .. lane)
     if files and files ~= "" then
         use_files(lane_parts(lane), files)
     end
     join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
     count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
     redis.call("ZADD", key("queue:" .. lane), score, id)
-    if redis.call("HSETNX", key("lanes"), lane, "") == 1 or redis.call("HGET", key("lanes"), lane) == "" then
+    if (field("lanes", lane) or "") == "" then
+        set_field("lanes", lane, "")
         redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
     end
     changed(tenant, role, band)
@@ -759,7 +888,7 @@ end
 -- waits. The last three are the waiter's, for a grant that goes back to waiting.
 
 local function read_slot(id)
-    local text = redis.call("HGET", key("slots"), id)
+    local text = field("slots", id)
     if not text then
         return nil
     end
@@ -771,7 +900,7 @@ local function read_slot(id)
 end
 
 local function write_slot(id, slot)
-    redis.call("HSET", key("slots"), id, table.concat({
+    set_field("slots", id, table.concat({
         slot.grant, string.format("%d", slot.started), string.format("%d", slot.granted),
         string.format("%.3f", slot.charged), slot.pool, string.format("%d", slot.since),
         string.format("%d", slot.score), slot.lane,
@@ -831,9 +960,12 @@ local function release(id, grant, unused)
         return false
     end
     local parts = lane_parts(slot.lane)
+    read_ahead(parts.tenant, parts.role)
     local was_full = full_of_its_own(parts.tenant, parts.role)
-    redis.call("HDEL", key("slots"), id)
-    redis.call("ZREM", key("unstarted"), id)
+    drop_field("slots", id)
+    if slot.started == 0 then
+        redis.call("ZREM", key("unstarted"), id)
+    end
     count("held", parts.role, -1)
     if slot.pool ~= "" then
         count("used", "seat:" .. slot.pool, -1)
@@ -862,9 +994,9 @@ local function release(id, grant, unused)
         raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
         own_limit_moved(parts.tenant, parts.role)
     end
-    local again = redis.call("HGET", key("again"), id)
+    local again = field("again", id)
     if again then
-        redis.call("HDEL", key("again"), id)
+        drop_field("again", id)
         enqueue(id, unpack(cjson.decode(again), 1, 8))
     end
     return true
@@ -876,11 +1008,13 @@ local rows, heads, choices -- roles with waiters by domain and band; first candi
 
 local function look_around()
     rows, heads, choices = {}, {}, {}
-    for _, place in ipairs(redis.call("HKEYS", key("waiting"))) do
-        local role, band = place_parts(place)
-        local domain = domain_of(role)
-        rows[domain] = rows[domain] or { {}, {}, {}, {} }
-        table.insert(rows[domain][band], role)
+    for place, waiting in pairs(all_of("waiting")) do
+        if waiting then
+            local role, band = place_parts(place)
+            local domain = domain_of(role)
+            rows[domain] = rows[domain] or { {}, {}, {}, {} }
+            table.insert(rows[domain][band], role)
+        end
     end
 end
 
@@ -938,7 +1072,7 @@ end
 local function waited(head)
     if not head.since then
         head.id = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
-        head.since = tonumber(split(redis.call("HGET", key("entries"), head.id), "|", 2)[1])
+        head.since = tonumber(split(field("entries", head.id), "|", 2)[1])
     end
     return now - head.since
 end
@@ -1022,8 +1156,8 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
-local function take(id, role, tenant)
-    local waiter, pool = dequeue(id), pool_of(role)
+local function take(id, role, tenant, first)
+    local waiter, pool = dequeue(id, first), pool_of(role)
     local grant = generation .. "-" .. redis.call("INCR", key("grants"))
     hold(id, waiter, pool, grant, 0)
     take_start(tenant, role, grant)
@@ -1055,7 +1189,7 @@ local function grant_express(limit)
         return granted
     end
     for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, LOOKED_AT_EXPRESS - 1)) do
-        local lane = split(redis.call("HGET", key("entries"), id), "|", 2)[2]
+        local lane = split(field("entries", id), "|", 2)[2]
         local parts = lane_parts(lane)
         if #granted < limit and may_go_past_pauses(lane, parts) then
             granted[#granted + 1] = take(id, parts.role, parts.tenant)
@@ -1069,9 +1203,11 @@ local function grant_next(ageing_ms, share)
     if not choice then
         return nil
     end
+    local head = choice.next
+    read_ahead(head.tenant, head.role)
+    read_fields("since_aged", { choice.counter .. "|" .. head.band, over_all.counter .. "|" .. head.band })
     turn_taken(choice)
     turn_taken(over_all)
-    local head = choice.next
     local domain = domain_of(head.role)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
@@ -1079,8 +1215,8 @@ local function grant_next(ageing_ms, share)
         -- What its rate keeps it from is no credit.
         raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
     end
-    local id = head.id or redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
-    local granted = take(id, head.role, head.tenant)
+    local first = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 1, "WITHSCORES")
+    local granted = take(first[1], head.role, head.tenant, { tonumber(first[2]), first[4] })
     -- Whatever else changed is this tenant's: only what it stood first in has to be looked at again.
     choices[domain] = nil
     for name, other in pairs(heads) do
@@ -1104,8 +1240,7 @@ local function look_at_what_is_due()
         local name = hold_field(tenant, role, band)
         local hold = field("holds", name)
         if hold and tonumber(split(hold, "|", 2)[1]) <= now then
-            redis.call("HDEL", key("holds"), name)
-            memo["holds"] = nil
+            drop_field("holds", name)
         end
     end
 end
@@ -1115,9 +1250,11 @@ end
 local function ask_again_in()
     local first = redis.call("ZRANGE", key("due"), 0, 0, "WITHSCORES")
     local due = first[2] and tonumber(first[2])
-    for _, place in ipairs(redis.call("HKEYS", key("waiting"))) do
-        local role = place_parts(place)
-        local _, at = role_late(role)
+    for place, waiting in pairs(all_of("waiting")) do
+        local _, at = nil, nil
+        if waiting then
+            _, at = role_late((place_parts(place)))
+        end
         if at and (not due or at < due) then
             due = at
         end

@@ -81,8 +81,7 @@ for role, domain in pairs(domains) do
     level[role] = moved or (were_paused[role] and not paused(role))
     for band = 1, BANDS do
         if moved then
-            redis.call("HDEL", key("floors"), "role:" .. role .. "|" .. band)
-            memo["floors"] = nil
+            drop_field("floors", "role:" .. role .. "|" .. band)
         end
         if level[role] then
             raise_floor("role", role, band, floor_of("domain", domain_of(role), band))

@@ -17,7 +17,7 @@ for _, item in ipairs(request.hold) do
     local id = item[1]
     local slot = read_slot(id)
     if not slot then
-        if redis.call("HEXISTS", key("entries"), id) == 1 then
+        if field("entries", id) then
             dequeue(id)
         end
         local lane = lane_name(item[2], item[3], item[4], item[5])

@@ -8,6 +8,7 @@ if not open() then
 end
 look_at_what_is_due()
 reindex()
+write_back()
 
 local function size(command, name)
     return redis.call(command, key(name))

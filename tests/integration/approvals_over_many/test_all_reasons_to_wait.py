@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from activities import budgets, cancellation, outbox, reassignment, tasks, wait_reasons
-from activities.admission import limits
+from activities import budgets, cancellation, outbox, reassignment, relay, tasks, wait_reasons
+from activities.admission import exchange, limits
 from activities.execution import results
 from activities.human_tasks import approvals, blockers, deadlines
 from activities.mailboxes.producer import NewItem, open_mailbox, post
@@ -505,6 +505,28 @@ def test_an_heir_hears_what_was_decided_before_and_waits_for_the_rest_and_for_it
     assert reasons(engine, heir.pk) == [["new_task", "review_approved", "review_approved"]]
     assert engine.status(acme, heir.pk) == "done"
     assert check(quiesced=True) == []
+
+
+def test_an_heir_that_a_question_holds_is_not_even_granted(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    asked(acme, [activity_id])
+    relay.flush()
+
+    with relay.collecting() as told:  # its offer and the withdrawal of that, in one go
+        reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
+
+    assert exchange(told) == []
+
+
+def test_work_that_is_offered_again_after_a_withdrawal_is_granted(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    relay.flush()
+    with relay.collecting() as told:
+        approval = asked(acme, [activity_id])
+        approvals.approve(acme.pk, approval, actor="Ann")
+        approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
+
+    assert [grant.activity_id for grant in exchange(told)] == [activity_id]
 
 
 def test_two_last_answers_at_once_start_the_work_once(engine: Engine, acme: Tenant) -> None:
