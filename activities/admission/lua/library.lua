@@ -735,6 +735,7 @@ local function claim_again(tenant)
             loose[tenant][lane] = nil
         end
     end
+    reindex() -- who asked may find room and go on at once
 end
 
 -- The scope of the files that work of this lane would meet.
