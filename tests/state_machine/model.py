@@ -167,6 +167,8 @@ class Model(Asks):
                 self.decides(task, outcome, in_time=False)
 
     def delays_end(self) -> None:
+        for task in self.tasks:
+            task.not_before = False
         for task in [task for task in self.tasks if not task.waits_for_money]:
             task.due, task.later = task.due or task.later, False
 

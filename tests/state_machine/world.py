@@ -24,7 +24,7 @@ from activities.execution import agent_tools, reports, results
 from activities.human_tasks import approval_links, deadlines
 from activities.human_tasks.approval_links import NewApproval
 from activities.maintenance import recovery
-from activities.models import DeadLetter, Wake
+from activities.models import Activity, DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
 from agents import configuration
@@ -192,6 +192,7 @@ class World:
     def delays_end(self) -> None:
         """Every time has come; money is another matter."""
         with tenant_scope(self.tenant.pk):
+            Activity.objects.filter(not_before__gt=Now()).update(not_before=Now())
             put_off = Wake.objects.filter(state="pending", due_at__isnull=False).exclude(
                 cause=activity_budgets.CAUSE
             )
