@@ -11,6 +11,8 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
+from tenants.api import schema  # noqa: F401  # its extensions register themselves, before anybody looks at a view
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 PROBLEM = "application/problem+json"
