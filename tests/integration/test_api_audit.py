@@ -65,7 +65,7 @@ def test_every_view_that_changes_something_goes_through_the_door() -> None:
             reasons[kind.__name__] = kind.not_audited
 
     assert outside == []
-    assert reasons.keys() == {"RunHeartbeat", "RunLog", "UnsavedPreview"}
+    assert reasons.keys() == {"RunHeartbeat", "RunLog", "TenantSwitches", "UnsavedPreview"}
 
 
 #: Operations that need nothing but a body, in an order in which all of them work. `{id}` is what the first of its collection answered.

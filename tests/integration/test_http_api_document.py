@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 from activities import bulk_jobs
+from tenants import clock
 from tenants.models import Tenant
 from tests.architecture import tree
 from tests.engine import Engine
@@ -17,8 +19,10 @@ EXAMPLES = [command for block in BLOCKS for command in re.split(r"\n(?=curl )", 
 
 
 def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant) -> None:
-    client, known, found = api(), {"HOST": ""}, []
+    client, found = api(), list[tuple[int, Any]]()
     engine.serve(tenant, "seo")
+    later = engine.submit(tenant, "seo", not_before=clock.now() + timedelta(days=1))[0]
+    known = {"HOST": "", "ACTIVITY": str(later)}
 
     for command in EXAMPLES:
         method, address, headers, body = asked(command, known)
@@ -38,9 +42,10 @@ def test_the_examples_do_what_they_say(api: Any, engine: Engine, tenant: Tenant)
             engine.drain()
             known |= {"ID": str(watched), "RUN": str(engine.runs(tenant, watched)[0].pk)}
 
-    assert [status for status, _ in found] == [200, 200, 201, 200, 200, 202, 200, 200, 200, 200]
+    assert [status for status, _ in found] == [200, 200, 201, 200, 200, 200, 202, 200, 200, 200, 200]
     assert found[3][1]["cancel_reason"] == "Ordered twice."
-    assert found[4][1]["count"] == 1
-    assert (found[6][1]["status"], found[6][1]["done"]) == ("completed", 1)
-    assert found[7][1]["results"] == []
-    assert found[8][1]["results"] == found[9][1]["results"] == []
+    assert (found[4][1]["priority"], found[4][1]["not_before"]) == (1, None)
+    assert found[5][1]["count"] == 1
+    assert (found[7][1]["status"], found[7][1]["done"]) == ("completed", 1)
+    assert found[8][1]["results"] == []
+    assert found[9][1]["results"] == found[10][1]["results"] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from activities import mailboxes
+from activities.mailboxes import consumer
 from answering import Answering, problem
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -289,7 +289,7 @@ def lost(client: oc.Client) -> tuple[AgentQueue, Any, list[Any]]:
     queue.enqueue("hello", max_attempts=1)
     batch = queue.try_dequeue()
     ends = time.monotonic() + 10
-    while not mailboxes.give_back_all():  # what the server's system does
+    while not consumer.give_back_all():  # what the server's system does
         assert time.monotonic() < ends
         time.sleep(0.05)
     return queue, batch, heard

@@ -75,6 +75,10 @@ class Activities(Resource[D]):
     def get(self, /, activity_id: str, **options: Any) -> None:
         """One, with its `etag`."""
 
+    @GET("/activities/{activity_id}/input/", Record)
+    def input(self, /, activity_id: str, **options: Any) -> None:
+        """What it works on: `ref`, `content`, `data`, and `steps` before it. `NotFound` with the code `no_input` when there is nothing."""
+
     @GET("/activities/{activity_id}/output/", Output)
     def output(self, /, activity_id: str, **options: Any) -> None:
         """What came of it."""
