@@ -62,7 +62,8 @@ def test_a_schedule_is_made_with_every_default_said(api: Any, acme: Tenant) -> N
         "name": "Daily", "description": "", "repeat": "repeating", "cron": "0 8 * * *", "interval_ms": None,
         "timezone": "America/New_York", "start_at": None, "end_at": None, "dst_gap": "shift", "dst_fold": "first",
         "jitter_seconds": 0, "target_type": "agent", "agent_role": "qa", "pipeline": None, "params": {"topic": "bees"},
-        "retry": {}, "timeout_seconds": None, "priority": 10, "enabled": True, "catch_up": "latest", "overlap": "skip",
+        "retry": {}, "timeout_seconds": None, "priority": 10, "enabled": True,
+        "paused": False, "catch_up": "latest", "overlap": "skip",
         "after_once": "disable", "last_run_at": None, "version": 1,
     }  # fmt: skip
     assert (answer["Location"], answer["ETag"]) == (f"{SCHEDULES}{shown['id']}/", '"1"')
