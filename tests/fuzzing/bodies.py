@@ -12,6 +12,8 @@ BODIES: dict[str, Any] = {
     "activities_reassign_create": {"agent_role": "seo", "reason": "Busy."},
     "activities_reject_create": {"notes": "Again."},
     "activities_resolve_create": {"note": "Done."},
+    "activities_partial_update": {"priority": 5},
+    "activities_run_now_create": {"reason": "A customer waits."},
     "activities_review_create": {"approved": True},
     "agent_configs_update": {"max_concurrency": 2},
     "agents_create": {"role": "clerk", "name": "Clerk", "endpoint": "https://1.1.1.1/clerk"},
@@ -68,10 +70,14 @@ CHANGES_NOTHING_READ = {
     "mailboxes_take_create": "makes a batch",
     "notification_channels_test_create": "sends a message",
     "pipelines_runs_create": "makes a run",
+    "providers_pause_create": "a provider is the platform's, and not an object of the tenant",
+    "providers_resume_create": "the same",
     "queues_pause_create": "a queue is a figure and not an object",
     "queues_resume_create": "the same",
     "schedules_run_create": "makes an execution",
     "webhooks_deliveries_redeliver_create": "sends a message",
+    "tenant_pause_create": "the tenant is read nowhere",
+    "tenant_resume_create": "the same",
     "webhooks_test_create": "sends a message",
 }
 
@@ -79,7 +85,8 @@ CHANGES_NOTHING_READ = {
 SUCCEEDS_ONLY_IN_A_STATE = {
     "activities_approve_create", "activities_complete_create", "activities_reassign_create", "activities_reject_create",
     "activities_resolve_create", "activities_retry_create", "activities_review_create", "activities_start_create",
-    "activities_cancel_create", "agents_deployments_promote_create", "agents_rollback_create", "approvals_withdraw_create",
+    "activities_cancel_create", "activities_run_now_create", "agents_deployments_promote_create", "agents_rollback_create",
+    "approvals_withdraw_create",
     "bulk_jobs_cancel_create", "channels_reactivate_create", "dead_letters_replay_one", "deliverable_periods_plan_create",
     "notification_channels_renew_secret_create", "pipeline_runs_replay_create", "agents_check_create", "pipeline_runs_cancel_create",
     "deliverable_periods_cancel_create", "notification_channels_test_create", "schedules_run_create",

@@ -87,6 +87,7 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
         })["id"]},
         "pipeline-runs/": {"id": run["id"], "run_id": run["id"]},
         "pipelines/": {"key": "flow"},
+        "providers/": {"name": "anthropic"},
         "queues/": {"role": "qa"},
         "schedules/": {"id": schedule, "schedule_id": schedule, "execution_id": str(execution)},
         "skills/": {"key": skill},

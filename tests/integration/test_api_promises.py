@@ -49,12 +49,15 @@ def client(api: Any) -> Any:
 def test_every_object_has_a_tag_and_is_not_sent_again_to_who_has_it(world: Known, client: Any) -> None:
     seen = 0
     for _, address, operation in of("get"):
-        if is_list(operation) or operation["operationId"] == "events_retrieve":
-            continue  # events come in pages, or never end
+        if is_list(operation) or operation["operationId"] in {
+            "events_retrieve",
+            "activities_runs_log_retrieve",
+        }:
+            continue  # events and the lines of a run come in pages, or never end
         place = place_of(world, address)
         answer = client.get(place)
-        if answer.status_code == 404 and "transcript" in address:
-            continue  # that of an agent on the command line
+        if answer.status_code == 404 and ("transcript" in address or "input" in address):
+            continue  # that of an agent on the command line; what works on nothing but its description
         assert answer.status_code == 200, (place, answer.content)
         assert re.fullmatch(r'"[^"]+"', answer.headers.get("ETag", "")), address
         again = client.get(place, headers={"If-None-Match": f'"other", W/{answer["ETag"]}'})

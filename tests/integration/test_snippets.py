@@ -49,7 +49,20 @@ DOCUMENTS = [
     *(tree.ROOT / name for name in RUN_BY if not name.startswith("docs/")),
 ]
 #: What a document may have a reader type, besides programs of ours.
-PROGRAMS = {"git", "cd", "make", "celery", "python", "manage.py", "call", "curl", "TOKEN", "API"}
+PROGRAMS = {
+    "git",
+    "cd",
+    "make",
+    "celery",
+    "python",
+    "manage.py",
+    "call",
+    "curl",
+    "pip",
+    "TOKEN",
+    "API",
+    "ORCHESTRATOR_URL",
+}
 
 _COMMAND = re.compile(r"(?:python |\.venv/bin/python )manage\.py (?P<words>[^\n|;)>]+)")
 _CALL = re.compile(
