@@ -25,11 +25,7 @@ def waiting(answer: dict[str, Any]) -> Answer:
     return Answer(f"Waiting: {answer.get('status')}.", {"waits_for": answer.get("id")})
 
 
-def newest(job: Job, reason: str) -> dict[str, Any]:
-    """The facts of the newest wake with this reason, or nothing."""
-    return dict(next((wake for wake in reversed(job.wakes) if wake.get("reason") == reason), {}))
-
-
 def chosen_direction(job: Job) -> str | None:
-    """What people have chosen, if they have said yes to something."""
-    return newest(job, "review_approved").get("chosen_option")
+    """What people have chosen last, if they have said yes to something. Several answers may come together, and not each has a choice."""
+    yes = (wake for wake in reversed(job.wakes) if wake.get("reason") == "review_approved")
+    return next((wake["chosen_option"] for wake in yes if wake.get("chosen_option")), None)
