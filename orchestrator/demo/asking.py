@@ -100,7 +100,8 @@ def _answer(campaign: Campaign) -> None:
         elif item["kind"] == "review" and campaign.chosen:
             # Each writer has asked for itself as well, and no answer answers another question.
             campaign.editor.post(
-                f"/activities/{item['id']}/review/", {"approved": True, "feedback": f"Yes, as {campaign.chosen}."}
+                f"/activities/{item['id']}/review/",
+                {"approved": True, "feedback": f"Yes, as {campaign.chosen}."},
             )
             campaign.log.append(f"{item['name']}: approved")
 
