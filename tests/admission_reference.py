@@ -265,10 +265,13 @@ class Reference:
     def meets_running(self, waiter: Waiter) -> bool:
         return any(slot.waiter.meets(waiter) for slot in self.slots.values())
 
-    def waits_for_files(self, waiter: Waiter) -> bool:
+    def wait_for_files(self) -> list[Waiter]:
         """While work on a common file runs, or waits for files and came first: narrow work does not always overtake wide work."""
-        before = [w for w in self.waiting.values() if w.meets(waiter) and w.comes_before(waiter)]
-        return self.meets_running(waiter) or any(map(self.waits_for_files, before))
+        found: list[Waiter] = []
+        for waiter in sorted(self.waiting.values(), key=lambda w: (w.band, w.score)):
+            if self.meets_running(waiter) or any(w.meets(waiter) and w.comes_before(waiter) for w in found):
+                found.append(waiter)
+        return found
 
     def in_line_for_files(self) -> list[Waiter]:
         """Who could start but for files that others work on."""

@@ -119,6 +119,22 @@ def test_wide_work_that_waits_is_not_overtaken_by_narrow_work_that_came_later(de
     assert {grant.activity_id for grant in after} == {item.activity_id for item in later}
 
 
+@pytest.mark.parametrize(("wide_role", "narrow_role"), [("qa", "dev"), ("dev", "qa")])
+def test_wide_work_keeps_its_turn_when_urgent_work_takes_its_files_first(
+    desk: Desk, wide_role: str, narrow_role: str
+) -> None:
+    running = desk.grants(on("src/a.py", waited=50))
+    wide, narrow = on("src/**", role=wide_role, waited=40), on("src/b.py", role=narrow_role, waited=30)
+    desk.grants(wide)
+    desk.grants(narrow)
+
+    urgent = desk.grants(on("src/a.py", priority=1), release=running)
+    then = desk.grants(release=urgent)
+
+    assert len(urgent) == 1
+    assert [grant.activity_id for grant in then] == [wide.activity_id]
+
+
 def test_what_cannot_start_anyway_holds_up_nobody(desk: Desk) -> None:
     (running,) = desk.grants(on("src/a.py", waited=50))
     wide, narrow = on("src/**", waited=40), on("src/b.py", role="dev")

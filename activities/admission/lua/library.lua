@@ -711,6 +711,7 @@ local function park(lane, parts, scope)
     redis.call("SADD", key("parked:" .. scope), lane)
     redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
     changed(parts.tenant, parts.role, parts.band)
+    reindex() -- or it would be found there again, and be parked at a second scope
 end
 
 -- The scope of the files of running work that work of this lane would meet.
@@ -735,7 +736,6 @@ local function claim_again(tenant)
             loose[tenant][lane] = nil
         end
     end
-    reindex() -- who asked may find room and go on at once
 end
 
 -- The scope of the files that work of this lane would meet.
@@ -1037,7 +1037,6 @@ local function head_of(role, band)
                 claim(lane, parts)
             end
             park(lane, parts, scope)
-            reindex()
         else
             heads[name] = {
                 tenant = tenant, role = role, band = band, lane = lane,
