@@ -181,8 +181,7 @@ def tree_of(tenant_id: UUID, activity_id: UUID) -> Any:
 # of one of these; and every approval about it.
 #
 # To ask for something that holds it up is to put the work aside, so of what an agent has asked for itself the newest counts. What others
-# ask
-# about its work comes on top: it goes on when all of them have their answer.
+# ask about its work comes on top: it goes on when all of them have their answer.
 
 
 OPEN = (Status.CREATED, Status.IN_PROGRESS)

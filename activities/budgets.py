@@ -38,6 +38,8 @@ from tenants.money.reservations import BudgetedRun, Standing
 from tenants.sql import Statement
 from tenants.ttl_cache import TtlCache
 
+logger = logging.getLogger(__name__)
+
 LOOKED_AT = timedelta(days=7)  # the past whose average is the estimate
 MOST_ENTRIES = 2_000
 _COUNT = Statement.load(Path(__file__).parent / "sql", "count_usage")
@@ -171,8 +173,6 @@ def _warn(tenant_id: UUID, standings: list[Standing]) -> None:
 # (their cap was raised, their period is over, reservations came back) and releases as many as there is room
 # for, the most urgent first and then the oldest.
 
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -32,6 +32,8 @@ from tenants.sql import Statement
 
 from . import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 
+logger = logging.getLogger(__name__)
+
 # Jobs: written down with all of their items, and called off.
 
 
@@ -214,11 +216,7 @@ def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) 
 # Deeds: what is done to a portion of activities, by the functions that do it to one.
 #
 # Most are alike and lie by themselves, so they are moved together; one that others hang on is dealt with in a transaction of its own,
-# since
-# its end locks more than itself. In the caller's `tenant_scope`.
-
-
-logger = logging.getLogger(__name__)
+# since its end locks more than itself. In the caller's `tenant_scope`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,12 @@ from tenants.money import calendar
 
 from . import admission, budgets, leases, relay, transitions
 
+logger = logging.getLogger(__name__)
+
 # What a message from the broker may say, and what is written down when one says something else.
 #
 # Whoever can write to Redis can push any message. None is believed: what it names must be of the right form, then the grant must be held
-# and
-# the claim must succeed. A refused one changes nothing; it is logged, so that somebody who tries is seen.
+# and the claim must succeed. A refused one changes nothing; it is logged, so that somebody who tries is seen.
 
 
 LONGEST_GRANT = 100  # characters; ours have a quarter of that
@@ -92,9 +93,6 @@ def _id(name: str, value: object) -> UUID:
         return UUID(value)
     except ValueError as error:
         raise MalformedMessage(name) from error
-
-
-logger = logging.getLogger(__name__)
 
 
 def receive(**told: object) -> None:

@@ -22,8 +22,7 @@ from activities import intake, leases
 # How loaded this host is, or the container that we run in: processor and memory as shares of what there is.
 #
 # In a container with limits of its own (cgroup version 2) the larger of both shares counts: its limit may be used up on an idle host, and
-# the
-# host may be full while the container has hardly begun.
+# the host may be full while the container has hardly begun.
 
 
 CGROUPS = Path("/sys/fs/cgroup")

@@ -35,8 +35,7 @@ from . import activity_tree, cancellation, outputs
 # A subagent is started: its conversation first, then its activity, in one transaction.
 #
 # It has a mailbox of its own, `subagent:<id>`: whatever is posted there continues its conversation. One that continues an earlier
-# subagent
-# has that one's mailbox; one that continues a conversation that the tenant's agents know by its id has a new mailbox with that
+# subagent has that one's mailbox; one that continues a conversation that the tenant's agents know by its id has a new mailbox with that
 # conversation.
 
 

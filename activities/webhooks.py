@@ -36,11 +36,12 @@ from tenants.events.log import body_of
 from tenants.models.events import Event, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 from tenants.sql import Statement
 
+logger = logging.getLogger(__name__)
+
 # What comes of an attempt: the delivery is marked or waits for its next try, and the webhook is trusted more or less.
 #
 # Retries follow the schedule that Standard Webhooks recommends. A webhook whose attempts fail is left alone for a pause that doubles, and
-# is
-# switched off when nothing was delivered for days, or when its receiver says that it is gone; people are told by an alert.
+# is switched off when nothing was delivered for days, or when its receiver says that it is gone; people are told by an alert.
 
 
 #: Seconds after each failed attempt but the last: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
@@ -125,8 +126,6 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
 # Webhooks whose last attempt failed are looked after apart from the others, by a few deliverers, and are left alone for a growing pause.
 # So dead receivers, however many events wait for them, keep nobody waiting but themselves.
 
-
-logger = logging.getLogger(__name__)
 
 SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
 LEASE_SECONDS = 60.0  # beyond what an attempt may take

@@ -23,6 +23,8 @@ from agents.contracts import HttpLimits
 from agents.models import PlatformConfig
 from tenants.context import current_alias
 
+logger = logging.getLogger(__name__)
+
 # The keys: where each stands in the nested form, which attribute it is, and what it may be.
 
 
@@ -357,8 +359,6 @@ KEY = "scheduler"
 KEPT_SECONDS = (
     0.75  # with the second for which `agents.configuration` keeps what it read, a change acts within two
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

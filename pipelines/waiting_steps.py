@@ -30,6 +30,8 @@ from tenants.context import system_scope, tenant_scope
 
 from . import inputs, progression, starting, versions
 
+logger = logging.getLogger(__name__)
+
 # Steps of runs under way for which there was no room in their role's backlog: they wait, marked, and start when there is.
 #
 # A step is marked in the transaction in which it would have started, so it is never lost. Whoever dies meanwhile leaves the mark; two who
@@ -218,8 +220,6 @@ def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> N
     message = f"{named} {verb} not ended within {_seconds(plan, step):,.10g} s."
     progression.give_up(run, plan, step, CODE, message)
 
-
-logger = logging.getLogger(__name__)
 
 DECIDE_TASK = "pipelines.decide"
 AT_ONCE = 1_000  # runs that are looked at in one go

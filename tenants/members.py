@@ -109,8 +109,7 @@ def _principal(user: User, tenant: Tenant, role: Role, human_roles: tuple[str, .
 # Who acts for a tenant, as its admins arrange it: roles changed, memberships ended, and by superusers people added.
 #
 # Each change stands in the tenant's audit trail, in the transaction of the change, and acts on the person's next request. A tenant keeps
-# an
-# admin: the last one neither leaves nor becomes less, unless a superuser says so.
+# an admin: the last one neither leaves nor becomes less, unless a superuser says so.
 
 
 KIND = "members"

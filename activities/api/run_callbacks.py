@@ -52,13 +52,14 @@ from tenants.api.views import Handler, TenantView, tried_again
 from tenants.authentication import refuse_secret_in_address, refused
 from tenants.context import tenant_scope
 
+logger = logging.getLogger(__name__)
+
 # Reports of agents that sign them, after the Standard Webhooks scheme, beside the token of their run.
 #
 # Whoever signs is held to it: a signature that is wrong, too old or of another agent is 401 though the token is good. Agents of a role
-# whose
-# option `signed_callbacks` is true must sign, so that a token that was stolen on its way is of no use. A message is known again by its
-# `webhook-id`: as it was, it gets the first answer; with anything about it changed it is refused. Redis remembers them for longer than
-# signatures count; while it is away, the database still recognises every report that changes something.
+# whose option `signed_callbacks` is true must sign, so that a token that was stolen on its way is of no use. A message is known again by
+# its `webhook-id`: as it was, it gets the first answer; with anything about it changed it is refused. Redis remembers them for longer
+# than signatures count; while it is away, the database still recognises every report that changes something.
 
 
 _HEADERS = (
@@ -119,9 +120,6 @@ def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> b
 # How an agent proves which run it reports about: with the token that came with the job, and with nothing else.
 #
 # The token names tenant, activity, run and fencing number. Whether the run still counts is not decided here but by what is done.
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
 from tenants.models import Channel
 
+logger = logging.getLogger(__name__)
+
 CREATE_APPROVAL = "create_approval"
 
 
@@ -270,9 +272,6 @@ NAMES = tuple(_TOOLS)
 # What an agent says is untrusted: its arguments are read by the letter, and what they name must be its tenant's. Only then is it called.
 
 
-logger = logging.getLogger(__name__)
-
-
 def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answer:
     """One call. `key` tells two calls with equal bodies apart.
 
@@ -319,8 +318,8 @@ def _refuse_unknown(run: RunToken, arguments: Mapping[str, Any]) -> None:
 # How often the agent of one run may knock at the door of the tools, refused calls included.
 #
 # A quota counts what came of calls; a call that is refused costs statements all the same. This bound is asked of Redis alone, before
-# anything
-# else, so that an agent that repeats what is refused keeps nobody waiting. Where Redis does not answer at once, calls pass unmeasured.
+# anything else, so that an agent that repeats what is refused keeps nobody waiting. Where Redis does not answer at once, calls pass
+# unmeasured.
 
 
 PATIENCE_SECONDS = 0.05
@@ -349,8 +348,7 @@ def refuse_hammering(run_id: UUID) -> None:
 # What agents may put into the inbox: so many open items for each tenant and role, and the same question only once.
 #
 # People answer questions one by one; an agent asks them by the thousand. What it asks beyond the quota is refused, so that what others
-# ask
-# stays visible. What it asks again while the first is open is that first one.
+# ask stays visible. What it asks again while the first is open is that first one.
 
 
 #: What agents ask of people with tools. A gate is not among them: whoever submitted the work has asked for it.

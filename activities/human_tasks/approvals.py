@@ -270,9 +270,8 @@ def _counted(given: list[Vote], rules: DecisionRules) -> Ballot | None:
 # Approving as edited: a person edits the result that a gate asks about, and approves the edited one in the same step.
 #
 # The edited output is an output of its own. From the decision on it is that of the gate, and of the agent's activity that waits behind
-# the
-# gate, so whatever follows works with it. The agent's own stays on record: it is its run's, and the gate's `input_ref`. The history says
-# what took whose place.
+# the gate, so whatever follows works with it. The agent's own stays on record: it is its run's, and the gate's `input_ref`. The history
+# says what took whose place.
 
 
 _OF_SEVERAL = "cannot be given where several people decide: nobody would know what the others have agreed to"

@@ -28,6 +28,8 @@ from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.identifiers import uuid7
 
+logger = logging.getLogger(__name__)
+
 WAITING_ROOM = 1000  # of the items that are looked at for a batch, first to last
 
 
@@ -131,8 +133,6 @@ def _for_takers(rows: QuerySet[Any], key: str) -> Mailbox:
 # A failed item is due again after a delay that grows with its attempts, with some jitter, until they are used up: then it is a dead
 # letter.
 
-
-logger = logging.getLogger(__name__)
 
 LEASE_OVER = {"code": "lease_expired", "message": "The consumer did not come back before its lease ended."}
 

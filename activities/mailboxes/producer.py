@@ -21,6 +21,8 @@ from activities.states import BANDS, LIVE, Status, WakeReason, WakeState
 from activities.submission import NewActivity, submit
 from tenants import clock
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
@@ -130,8 +132,6 @@ def stored_priority(priority: int) -> int:
 # time.
 # The wakes are the truth: a run takes them, gives them back when it fails or is lost, and uses them up with its result.
 
-
-logger = logging.getLogger(__name__)
 
 TRIES = 5  # The activity may end between the look at it and its lock, or begin between the look and the submission.
 

@@ -101,9 +101,8 @@ HISTOGRAMS = {"wait": DURATIONS, "run": DURATIONS, "attempts": ATTEMPTS}
 # Counting: each event of the history is added up once, however many processes do it and whenever they are killed.
 #
 # Events are numbered by a sequence when they are written, and seen when their transaction commits, which may be in another order. So a
-# turn
-# first notes the newest event that it sees. What is up to that event is counted once all transactions that had begun by then are over: no
-# event can appear there any more. Numbers and mark move in one transaction, under the mark's lock.
+# turn first notes the newest event that it sees. What is up to that event is counted once all transactions that had begun by then are
+# over: no event can appear there any more. Numbers and mark move in one transaction, under the mark's lock.
 #
 # PostgreSQL numbers transactions for the whole server, so one that writes for long holds the counters up even from another database.
 # The mark says both when a leader last looked and up to when the counters are complete, so that the two faults can be told apart.

@@ -34,6 +34,8 @@ from tenants.identifiers import first_id_at
 from tenants.models import Tenant
 from tenants.sql import Statement
 
+logger = logging.getLogger(__name__)
+
 # Noticing: the questions whose answers are conditions. They read, and change nothing.
 
 
@@ -221,8 +223,6 @@ class Lookout:
 
 # Telling: what was noticed is compared with what people know already, and they are told of the difference.
 
-
-logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "conditions"
 _BEGIN, _END = (Statement.load(_FOLDER, name) for name in ("begin", "end"))

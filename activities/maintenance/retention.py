@@ -125,8 +125,7 @@ def _empty(tenant_id: UUID, before: datetime, most: int) -> int:
 # Forgetting outputs and logs of runs: deletes from MongoDB what PostgreSQL has noted as forgotten.
 #
 # A note is written in the transaction that deletes the activity, and goes only after MongoDB has confirmed, so a crash anywhere repeats
-# the
-# deletion and never skips it. Notes rest for a while first: a copier that read the output before may still be writing it.
+# the deletion and never skips it. Notes rest for a while first: a copier that read the output before may still be writing it.
 
 
 AT_ONCE = 500

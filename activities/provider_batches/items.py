@@ -32,6 +32,8 @@ from agents.contracts import BATCHES_OF, AgentRequest, Completed, Output, Parked
 from agents.exceptions import AgentError, LeftBatch, PermanentAgentError
 from tenants.context import system_scope, tenant_scope
 
+logger = logging.getLogger(__name__)
+
 
 def with_history(request: AgentRequest, row: Any) -> AgentRequest:
     """The request, with what decides whether it may wait for a batch. `row` is the claimed activity."""
@@ -218,8 +220,6 @@ def _count_late(item: BatchItem, answer: Answer) -> None:
 # Binding is one transaction and comes before sending, so that an item belongs to one batch whatever happens. Two who gather at once take
 # turns: the second finds less, or nothing.
 
-
-logger = logging.getLogger(__name__)
 
 LANES = 100  # of one turn
 

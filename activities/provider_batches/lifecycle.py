@@ -36,6 +36,8 @@ from agents.batches import Answer, MessageBatches
 from agents.exceptions import AgentError, AgentRateLimited, ConfigurationError, RetryableAgentError
 from tenants.context import system_scope, tenant_scope
 
+logger = logging.getLogger(__name__)
+
 # Sending: a batch is sent once, and found again when the answer to that was lost.
 #
 # That it is being sent is on record before the call, so it is never sent twice without having been looked for: the provider's list names
@@ -190,8 +192,6 @@ def _look_for_another(batch: ProviderBatch) -> None:
 #
 # Whoever tends a batch puts its next look off by a lease first; when they die, somebody else goes on after that.
 
-
-logger = logging.getLogger(__name__)
 
 PAGE = 100
 

@@ -40,6 +40,8 @@ from agents.governor.providers import Provider, provider_of
 from agents.response_parser import InvalidAnswer
 from tenants import strict_json
 
+logger = logging.getLogger(__name__)
+
 URGENT = 1  # the priority up to which work may use the last tenth of a limit
 CHARACTERS_PER_TOKEN = 3  # on the safe side for most languages; what is reserved too much comes back
 STREAM_FACTOR = (
@@ -329,9 +331,6 @@ def _json(text: str) -> Any:
 # The transcript of a dialogue with a model: one JSON object per line, kept as those of command-line agents are.
 #
 # A disk that is full, or not there, never ends a dialogue: then there is no transcript, and a warning.
-
-
-logger = logging.getLogger(__name__)
 
 
 class Record:

@@ -122,8 +122,7 @@ def refused_when_busy() -> Iterator[None]:
 # Editing a result before it is approved: the text that the page offers for it, and what of the result stays beside an edited text.
 #
 # The page sends the whole text back, edited or not, with a mark of the one that it showed. So an approval whose text is the same is one
-# like
-# any other, and an edited text is never lost to the wrong button.
+# like any other, and an edited text is never lost to the wrong button.
 
 
 MOST_CHARACTERS = 200_000

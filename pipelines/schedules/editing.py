@@ -39,6 +39,8 @@ from tenants.context import current_alias, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import PauseKind, Tenant
 
+logger = logging.getLogger(__name__)
+
 # Checking: everything that is wrong with a schedule, each fault by its path, before a row of it is written.
 #
 # The preview of a schedule that nobody has saved asks the same function, so what it complains of is what saving would refuse.
@@ -261,8 +263,8 @@ def row_of(tenant_id: UUID, checked: Checked) -> Schedule:
 # What is wrong with the parameters of a schedule, as far as it can be known without reading a row.
 #
 # Data sources must be written as they are to be, name tables and fields that the tenant may read, and agree with each other. Values as
-# they
-# are must suit the agent's input schema. Whether expanded values do is seen when they are there: the preview looks at the first of them.
+# they are must suit the agent's input schema. Whether expanded values do is seen when they are there: the preview looks at the first of
+# them.
 
 
 PARAMS = "params"
@@ -377,8 +379,6 @@ def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
     stays = {name: value for name, value in present.items() if name not in replaced}
     return {**stays, **change}
 
-
-logger = logging.getLogger(__name__)
 
 INSTANT = timedelta(microseconds=1)
 TIMING_COLUMNS = TIMING  # they have the names of the members

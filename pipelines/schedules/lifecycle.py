@@ -37,6 +37,8 @@ from pipelines.schedules.expansion import ExpansionError, Plan, Planned
 from tenants import clock, outages
 from tenants.context import tenant_scope
 
+logger = logging.getLogger(__name__)
+
 # How executions come to an end: batches are let go one after the other, statuses are given, and whoever waited gets its turn.
 #
 # Everything is decided from the jobs as they are, under the locks of schedule and execution, in this order. So it may be done at any
@@ -266,8 +268,6 @@ def _begin(waiting: ScheduleExecution) -> bool:
         ).update(state=FiringState.FIRED)
     return bool(begun)
 
-
-logger = logging.getLogger(__name__)
 
 PAGE = 500
 PORTION = 25  # executions of a single job that are expanded in one transaction
