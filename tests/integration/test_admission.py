@@ -132,6 +132,16 @@ def test_roles_that_share_workers_share_their_seats(desk: Desk) -> None:
     assert len(grants) == 3
 
 
+def test_seats_in_use_are_counted_where_the_role_is_served_again_after_nobody_served_it(desk: Desk) -> None:
+    desk.put(pools={"qa": "dev", "dev": "dev"}, seat__dev=3)
+    desk.grants(*offers(1))
+
+    desk.put(pools={"dev": "dev"})
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__qa=2)
+
+    assert len(desk.grants(*offers(3))) == 1
+
+
 def test_offering_twice_counts_once(desk: Desk) -> None:
     once = offer()
     desk.cap("global", 0)

@@ -56,10 +56,13 @@ replace("caps", limits.caps)
 replace("weights", limits.weights)
 replace("pools", limits.pools)
 
--- Seats in use belong to the pool that the role is in now.
+-- Seats in use belong to the pool that the role is in now, also when workers serve a role again that nobody served.
 local seats_moved = false
 for role, pool in pairs(before) do
     seats_moved = seats_moved or limits.pools[role] ~= pool
+end
+for role in pairs(limits.pools) do
+    seats_moved = seats_moved or not before[role]
 end
 if seats_moved then
     for _, id in ipairs(redis.call("HKEYS", key("slots"))) do
