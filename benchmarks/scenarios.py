@@ -77,11 +77,11 @@ def _left(model: Any, tenant: Tenant, statuses: list[str]) -> int:
         return int(model.objects.filter(tenant=tenant, status__in=statuses).count())
 
 
-def _rate(moments: list[datetime]) -> float:
-    """Per second, between the first and the last tenth, so that start and end do not count."""
+def rate(moments: list[float]) -> float:
+    """Per second, from the seconds at which steps ended: between the first and the last tenth, so that start and end do not count."""
     moments.sort()
     low, high = len(moments) // 10, len(moments) - len(moments) // 10 - 1
-    return (high - low) / max((moments[high] - moments[low]).total_seconds(), 1e-9)
+    return (high - low) / max(moments[high] - moments[low], 1e-9)
 
 
 def steps(folder: Path, scale: float) -> Figures:
@@ -96,16 +96,17 @@ def steps(folder: Path, scale: float) -> Figures:
     start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
     with setting.our_workers(folder / "ours.log"):
         _wait_for_workers(2)
-        cpu = _cpu_per_step(
+        cpu = cpu_per_step(
             folder,
             done=lambda: _ended(tenant),
             total=3 * count,
             all_done=lambda: _left(PipelineRun, tenant, ["running"]) == 0,
         )
     with tenant_scope(tenant.pk):
-        rate = _rate(list(Activity.objects.filter(tenant=tenant).values_list("finished_at", flat=True)))
+        ended = Activity.objects.filter(tenant=tenant).values_list("finished_at", flat=True)
+        our_rate = rate([at.timestamp() for at in ended if at])
     return {
-        "ours steps/s": rate, "by hand steps/s": by_hand_rate, "ratio": rate / by_hand_rate,
+        "ours steps/s": our_rate, "by hand steps/s": by_hand_rate, "ratio": our_rate / by_hand_rate,
         "ours CPU ms per step": cpu, "by hand CPU ms per step": by_hand_cpu, "CPU ratio": cpu / by_hand_cpu,
     }  # fmt: skip
 
@@ -119,7 +120,7 @@ def _steps_by_hand(folder: Path, count: int) -> tuple[float, float]:
     handwritten.prepare()
     handwritten.submit(count)
     with baseline.workers(folder / "by-hand.log", folder=folder):
-        cpu = _cpu_per_step(
+        cpu = cpu_per_step(
             folder,
             done=lambda: baseline.query("SELECT count(*) FROM handwritten_step")[0][0],
             total=3 * count,
@@ -128,12 +129,10 @@ def _steps_by_hand(folder: Path, count: int) -> tuple[float, float]:
             ),
         )
         baseline.refuse_foreign_code()
-    return _rate([row[0] for row in baseline.query("SELECT at FROM handwritten_step")]), cpu
+    return rate([row[0].timestamp() for row in baseline.query("SELECT at FROM handwritten_step")]), cpu
 
 
-def _cpu_per_step(
-    folder: Path, *, done: Callable[[], int], total: int, all_done: Callable[[], bool]
-) -> float:
+def cpu_per_step(folder: Path, *, done: Callable[[], int], total: int, all_done: Callable[[], bool]) -> float:
     """Milliseconds of processor time of all processes for each step after the first ones."""
     setting.wait(lambda: done() > 0)
     before, cpu = done(), setting.cpu_seconds(folder)

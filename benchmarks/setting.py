@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,8 +54,10 @@ class Workers:
         log: Path,
         cwd: Path = ROOT,
         environment: dict[str, str] | None = None,
+        interpreter: Sequence[str] = (sys.executable, "-m"),
     ) -> None:
         self.commands, self.log, self.cwd, self.environment = commands, log, cwd, environment
+        self.interpreter = interpreter
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Workers:
@@ -63,7 +65,7 @@ class Workers:
             for command in self.commands:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", *command],
+                        [*self.interpreter, *command],
                         cwd=self.cwd,
                         env=self.environment,
                         stdout=output,
