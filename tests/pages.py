@@ -5,6 +5,7 @@ Needs a Chromium on this machine: without one these tests are skipped.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from tests.engine import eventually
 
 LONGEST_SECONDS = 400.0  # of one test in a browser
 PATIENCE_SECONDS = 15.0
+#: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
+ARGS = ("--no-sandbox", "--disable-gpu")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -71,25 +74,48 @@ def end_streams() -> None:
         eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
 
 
+class _Kept:
+    """The browser that the tests of one file share, and the driver that speaks to it. To start both takes longer than most of the tests."""
+
+    driver: Any = None
+    chromium: Any = None
+
+
 @contextmanager
 def browser() -> Iterator[Any]:
-    """A Chromium, or the test is skipped."""
+    """A Chromium without windows, or the test is skipped. What is still open at the end is closed; the browser itself stays for the next
+    test of the file, until `end_browser`.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as driver, pytest.MonkeyPatch.context() as patch:
-        # The driver runs a loop in this thread, which Django takes for a reason not to touch the database. Nothing else runs in it.
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        too_long = threading.Timer(LONGEST_SECONDS, _kill_browsers)
-        too_long.start()
-        try:
-            yield chromium
-        finally:
-            with suppress(playwright.Error):  # it may have been ended already
-                chromium.close()
-            too_long.cancel()
+    too_long = threading.Timer(LONGEST_SECONDS, _kill_browsers)
+    too_long.start()
+    # The driver runs a loop in this thread, which Django takes for a reason not to touch the database. Nothing else runs in it.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    try:
+        _Kept.driver = _Kept.driver or playwright.sync_playwright().start()
+        if _Kept.chromium is None or not _Kept.chromium.is_connected():  # an earlier test may have ended it
+            _Kept.chromium = _Kept.driver.chromium.launch(executable_path=program, args=list(ARGS))
+        yield _Kept.chromium
+    finally:
+        too_long.cancel()
+        if _Kept.chromium is not None:
+            for context in _Kept.chromium.contexts:
+                leave(context)
+
+
+def end_browser() -> None:
+    """End the browser, if there is one, and its driver."""
+    if _Kept.driver is None:
+        return
+    with suppress(pytest.importorskip("playwright.sync_api").Error):  # it may have been ended already
+        if _Kept.chromium is not None:
+            _Kept.chromium.close()
+    _Kept.driver.stop()
+    _Kept.driver = _Kept.chromium = None
+    os.environ.pop("DJANGO_ALLOW_ASYNC_UNSAFE", None)
 
 
 def _kill_browsers() -> None:

@@ -13,6 +13,7 @@ from agents import configuration
 from agents.models import Agent
 from tenants.context import system_scope
 from tenants.models import Tenant
+from tests import pages
 from tests.engine import Engine
 from tests.fuzzing.world import Known, populate
 from tests.registry import registered
@@ -30,6 +31,13 @@ def engine(database: None) -> Iterator[Engine]:
 def one_at_a_time(settings: object) -> None:
     """Each message runs exactly one activity."""
     settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_browser_stays() -> Iterator[None]:
+    """The tests of a file share one browser."""
+    yield
+    pages.end_browser()
 
 
 @pytest.fixture(autouse=True)
