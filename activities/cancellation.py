@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models.functions import Now
+
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import ActivityNotFound, TransitionRefused
@@ -16,25 +18,46 @@ from activities.human_tasks import approval_links
 from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
-from activities.states import LIVE, LinkKind, Status
+from activities.states import EXPIRING, LIVE, LinkKind, Status
 from tenants.context import tenant_scope
 from tenants.money import reservations
 
 from . import activity_tree, dead_letter_records, outbox, relay, transitions
 
 OBSOLETE = "obsolete"
+EXPIRED = "expired"
 
 
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
     """Cancelling what people were asked withdraws the question. Raises `TransitionRefused` when it has ended, `ActivityNotFound`."""
     with tenant_scope(tenant_id):
-        activity = _locked(tenant_id, activity_id)
-        _refuse_gate(activity)
-        transitions.apply(
-            activity_id, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
-        )
-        release_everything(tenant_id, activity_id, actor=actor)
+        _cancel(_locked(tenant_id, activity_id), actor, reason)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
+    """Cancel an activity that may not start any more, with the questions that it waits for: no answer could let it go on.
+
+    False when by now it runs, has ended, or has got more time. Raises `TransitionRefused` for a gate, `ActivityNotFound`.
+    """
+    with tenant_scope(tenant_id):
+        activity = _locked(tenant_id, activity_id)
+        # The row is ours from here; what was read before it was locked may be old.
+        late = Activity.objects.for_tenant(tenant_id).filter(
+            pk=activity_id, status__in=EXPIRING, expires_at__lte=Now()
+        )
+        if not late.exists():
+            return False
+        _cancel(activity, actor, EXPIRED)
+        return True
+
+
+def _cancel(activity: Activity, actor: str, reason: str) -> None:
+    _refuse_gate(activity)
+    transitions.apply(
+        activity.pk, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
+    )
+    release_everything(activity.tenant_id, activity.pk, actor=actor)
 
 
 def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import backlog, cancellation, leases, relay
+from activities import backlog, cancellation, leases, relay, states
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.exceptions import RunSuperseded, TransitionRefused
@@ -219,12 +219,13 @@ def _claimable(ids: Iterable[UUID]) -> list[Activity]:
 
 
 def expire_stale() -> int:
-    """Cancel what may no longer start because its time has passed."""
+    """Cancel what may no longer start because its time has passed: in line, held, snoozed or blocked. Gates have deadlines instead."""
     with system_scope():
         stale = list(
-            Activity.objects.filter(status="created", expires_at__lt=Now()).values_list(
-                "tenant_id", "id", "agent_role"
-            )[:PAGE]
+            Activity.objects.filter(status__in=states.EXPIRING, expires_at__lte=Now())
+            .exclude(link_kind=states.LinkKind.GATE)
+            .order_by("expires_at")
+            .values_list("tenant_id", "id", "agent_role")[:PAGE]
         )
     for tenant_id, activity_id, role in stale:
         _expire(tenant_id, activity_id, role)
@@ -233,8 +234,7 @@ def expire_stale() -> int:
 
 def _expire(tenant_id: UUID, activity_id: UUID, role: str | None) -> None:
     with suppress(TransitionRefused), tenant_scope(tenant_id):
-        cancellation.cancel(tenant_id, activity_id, actor="recovery", reason="expired")
-        if role:
+        if cancellation.expire(tenant_id, activity_id, actor="recovery") and role:
             backlog.count_refused(tenant_id, backlog.Reason.EXPIRED, {role: 1})
 
 

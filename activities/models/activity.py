@@ -197,6 +197,11 @@ class Activity(TenantOwned):
                 name="activity_of_schedule",
             ),
             models.Index(
+                fields=("expires_at",),
+                condition=models.Q(expires_at__isnull=False, status__in=sorted(states.EXPIRING)),
+                name="activities_expiring",
+            ),
+            models.Index(
                 fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"
             ),
             models.Index(

@@ -111,6 +111,11 @@ class Model(Asks):
         self.ended(task)
         self.let_go(task)
 
+    def expire(self, task: Task) -> None:
+        """What has not started, or could not go on with the answer that it waits for, ends; a run and a gate are past that."""
+        if task.status in ("created", "awaiting_review", "awaiting_subtask", "blocked"):
+            self.cancel(task)
+
     def reassign(self, task: Task, agent: str | None) -> Task:
         if task.link in ("gate", "review", "approval", "escalation"):
             raise Refused("whoever is asked answers it")

@@ -109,6 +109,12 @@ class Anything(People):
     def delays_end(self) -> None:
         self.happens(self.model.delays_end, self.delays_end_in_the_world)
 
+    @precondition(lambda self: self.going_on())
+    @rule(index=indexes)
+    def time_is_over_for_some_work(self, index: int) -> None:
+        if (task := pick(self.going_on(), index)) and task.agent:
+            self.happens(partial(self.model.expire, task), partial(self.world.expire, self.id_of(task)))
+
     @rule(there_is=st.booleans())
     def money_comes_or_is_gone(self, there_is: bool) -> None:
         if there_is:

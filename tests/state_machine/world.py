@@ -135,7 +135,7 @@ class World:
         return any(slot[:2] == mine and not slot.started for slot in self.slots())
 
     def deliver(self, message: Message, behaviour: Behaviour) -> None:
-        self.engine.agent.behaviour = behaviour
+        self.engine.agent.behaviour = elsewhere(behaviour)
         self.delivered.append(message)
         try:
             tasks.run(**message)
@@ -200,6 +200,15 @@ class World:
         outbox.promote()
         relay.flush()
 
+    def expire(self, activity_id: UUID) -> None:
+        """The moment has come by which it should have started; what runs is no longer concerned."""
+        with tenant_scope(self.tenant.pk):
+            one = Activity.objects.filter(pk=activity_id)
+            one.update(expires_at=Now())
+        recovery.expire_stale()
+        with tenant_scope(self.tenant.pk):
+            one.update(expires_at=None)
+
     def money_is_gone(self) -> None:
         self._cap("0.001")
 
@@ -261,6 +270,19 @@ class World:
         self.unwithdrawn.clear()
         self.unoffered.clear()
         relay.release_and_acquire(Exchange(), go_on=False)
+
+
+def elsewhere(behaviour: Behaviour) -> Behaviour:
+    """What agents and people do during a call reaches admission from a process of theirs, whatever becomes of the worker's."""
+
+    def behave(request: AgentRequest) -> Any:
+        of_the_worker = relay._collected.set(None)
+        try:
+            return behaviour(request)
+        finally:
+            relay._collected.reset(of_the_worker)
+
+    return behave
 
 
 def decision_rules(rules: Rules | None) -> DecisionRules | None:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models.functions import Now
 
 from activities import budgets, cancellation, outbox, reassignment, relay, tasks, wait_reasons
 from activities.admission import exchange, limits
@@ -25,7 +26,7 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, called, heard, links_of, wakes_of
+from tests.asking import DIRECTION, asked, asking, called, heard, links_of, wakes_of
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
 from tests.spending import capped, token_of
@@ -256,11 +257,12 @@ def paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
     limits.refresh()
 
 
-def test_held_work_that_expires_meanwhile_never_starts(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = engine.submit(acme, expires_at=datetime.now(UTC) + TOMORROW)
+def test_held_work_that_expires_meanwhile_never_starts_though_an_answer_is_first(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id])
-    with tenant_scope(acme.pk):
-        Activity.objects.filter(pk=activity_id).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    expires(acme, activity_id)
 
     approvals.approve(acme.pk, approval, actor="Ann")
     come_to_rest(engine)
@@ -268,6 +270,69 @@ def test_held_work_that_expires_meanwhile_never_starts(engine: Engine, acme: Ten
 
     assert engine.agent.calls == []
     assert engine.get(acme, activity_id).cancel_reason == "expired"
+
+
+def test_held_work_ends_when_it_expires_and_nobody_is_asked_about_it_any_more(
+    engine: Engine, acme: Tenant
+) -> None:
+    held, other = engine.submit(acme, count=2)
+    alone, both = asked(acme, [held]), asked(acme, [held, other])
+    expires(acme, held)
+
+    assert recovery.expire_stale() == 1
+
+    assert engine.get(acme, held).cancel_reason == "expired"
+    assert (engine.status(acme, alone), engine.status(acme, both)) == ("cancelled", "created")
+    assert engine.status(acme, other) == "awaiting_review"
+    assert recovery.expire_stale() == 0
+
+
+ASKS = {
+    "report_blocker": {"type": "api_down", "message": "503"},
+    "request_human_review": {"question": "Is this the tone?"},
+    "create_subtask": {"name": "part", "agent_role": "ba", "blocking": True},
+}
+
+
+@pytest.mark.parametrize("tool", ASKS)
+def test_work_that_waits_for_an_answer_ends_with_its_question_when_it_expires(
+    engine: Engine, patient: Tenant, tool: str
+) -> None:
+    work, asked_for = asking(engine, patient, tool, ASKS[tool])
+    expires(patient, work)
+
+    assert recovery.expire_stale() == 1
+
+    assert engine.get(patient, work).cancel_reason == "expired"
+    assert engine.get(patient, asked_for).cancel_reason == "obsolete"
+
+
+def test_what_runs_or_waits_for_its_gate_outlives_its_time(engine: Engine, patient: Tenant) -> None:
+    gated, first = accepted(engine, patient, requires_approval=True)
+    first.post("complete", RESULT)
+    running, second = accepted(engine, patient)
+    expires(patient, gated)
+    expires(patient, running)
+
+    assert recovery.expire_stale() == 0
+
+    assert engine.status(patient, gated) == "awaiting_approval"
+    assert second.post("complete", RESULT).status_code == 200
+    assert engine.status(patient, running) == "done"
+
+
+def test_work_that_got_more_time_while_it_was_looked_at_does_not_expire(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    expires(acme, activity_id, in_seconds=60)
+
+    assert not cancellation.expire(acme.pk, activity_id, actor="recovery")
+
+    assert engine.status(acme, activity_id) == "created"
+
+
+def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
+    with tenant_scope(tenant.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=Now() + timedelta(seconds=in_seconds))
 
 
 # Several questions.
