@@ -14,7 +14,6 @@ from activities import cancellation as activity_cancellation
 from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.states import LinkKind
-from activities.submission import submit
 from pipelines import starting, versions
 from pipelines.graph import StepState
 from pipelines.models import PipelineRun, StepRun
@@ -114,8 +113,8 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
         for row in rows
         if row.activity_id
     ]
-    made = submit(revisions, actor=gate.decided_by or "pipeline", bounded=False)
-    for row, revision, submitted in zip(rows, revisions, made, strict=True):
+    made = approvals.submit_revisions(run.tenant_id, revisions, actor=gate.decided_by or "pipeline")
+    for row, revision, revision_id in zip(rows, revisions, made, strict=True):
         row.status, row.settled_at = StepState.ACTIVE, None
-        row.activity_id, row.round = submitted.id, revision.round
+        row.activity_id, row.round = revision_id, revision.round
     StepRun.objects.bulk_update(rows, ("status", "settled_at", "activity_id", "round"))

@@ -215,6 +215,25 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     transitions.apply_many(vain, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE)
 
 
+def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: str) -> None:
+    """What people are still asked about rejected work (the keys), they are asked about its revision, which waits for the answer.
+
+    In the transaction that has made the revisions, under the locks of what was rejected.
+    """
+    waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(
+        state=LinkState.WAITING, activity_id__in=revisions
+    )
+    asked: dict[UUID, list[UUID]] = defaultdict(list)
+    for approval_id, activity_id in waiting.order_by("approval_id").values_list("approval_id", "activity_id"):
+        asked[approval_id].append(revisions[activity_id])
+    if not asked:
+        return
+    waiting.update(state=LinkState.SKIPPED, reason="A revision has taken its place.")
+    rows = Activity.objects.for_tenant(tenant_id).in_bulk(list(revisions.values()))
+    for approval_id, ids in asked.items():
+        link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor, may_hold=ids)
+
+
 def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
     """The heir begins anew, so it hears what people have decided about the work; not what the first agent has asked for itself."""
     if heir.assignee_type != "agent":

@@ -7,7 +7,7 @@ Where several must agree, votes are counted under the item's lock until the outc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -340,7 +340,16 @@ def make_revision(rejected: Activity, notes: str, actor: str) -> None:
 def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: bool | None = None) -> UUID:
     """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
     revision = revision_of(rejected, notes=notes, requires_approval=requires_approval)
-    return submit([revision], actor=actor, bounded=False)[0].id
+    return submit_revisions(rejected.tenant_id, [revision], actor=actor)[0]
+
+
+def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor: str) -> list[UUID]:
+    """Their ids, in order. Each waits for what people are still asked about the work that it takes the place of."""
+    ids = [made.id for made in submit(revisions, actor=actor, bounded=False)]
+    pairs = zip(revisions, ids, strict=True)
+    places = {revision.parent_id: id for revision, id in pairs if revision.parent_id}
+    approval_links.ask_about_revisions(tenant_id, places, actor=actor)
+    return ids
 
 
 def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:

@@ -138,7 +138,8 @@ class Ends:
             self.tell(heir)
 
     def revise(self, task: Task, *, approval_wanted: bool) -> Task:
-        return self.add(
+        """What people are still asked about the work is asked about its revision."""
+        revision = self.add(
             Task(
                 agent=task.agent,
                 parent=task,
@@ -152,6 +153,10 @@ class Ends:
                 taken_over=task.taken_over,
             )
         )
+        for link in task.waiting_links:
+            link.state = "skipped"
+            self.link(link.approval, [revision], [revision])
+        return revision
 
     def ended(self, task: Task) -> None:
         if task.status not in SETTLED:

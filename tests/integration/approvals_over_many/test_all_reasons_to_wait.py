@@ -26,7 +26,7 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, asking, called, heard, links_of, wakes_of
+from tests.asking import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
 from tests.spending import capped, token_of
@@ -328,6 +328,62 @@ def test_work_that_got_more_time_while_it_was_looked_at_does_not_expire(engine: 
     assert not cancellation.expire(acme.pk, activity_id, actor="recovery")
 
     assert engine.status(acme, activity_id) == "created"
+
+
+def test_a_revision_waits_for_what_people_are_still_asked_about_the_rejected_work(
+    api: Any, engine: Engine, patient: Tenant
+) -> None:
+    work, agent = accepted(engine, patient, requires_approval=True)
+    client = api("operator")
+    first, second = question(client, work), question(client, work)
+    agent.post("complete", RESULT)
+
+    gate = children(patient, work, "gate")[0].pk
+    assert client.post(f"{ACTIVITIES}{gate}/reject/", {"notes": "Shorter"}).status_code == 200
+    come_to_rest(engine)
+
+    (revision,) = children(patient, work, "revision_of")
+    assert engine.status(patient, revision.pk) == "awaiting_review"
+    assert reasons(engine, revision.pk) == []
+    decided(client, first)
+    come_to_rest(engine)
+    assert reasons(engine, revision.pk) == []
+    decided(client, second)
+    come_to_rest(engine)
+    assert reasons(engine, revision.pk) == [["rejection", "review_approved", "review_approved"]]
+    assert links_of(patient, first) == {
+        work: ("skipped", "A revision has taken its place."),
+        revision.pk: ("woken", ""),
+    }
+    assert check() == []
+
+
+def test_work_that_a_gate_sends_back_waits_for_what_people_are_still_asked_about_it(
+    api: Any, engine: Engine, patient: Tenant
+) -> None:
+    steps = [
+        {"id": "write", "agent_role": "qa"},
+        {"id": "look", "human_role": "editor", "is_approval_gate": True, "depends_on": ["write"]},
+    ]
+    versions.save(patient.pk, {"key": "looked-at", "name": "Looked at", "steps": steps}, actor="test")
+    run = start_run(patient.pk, "looked-at", NewRun(), actor="test")
+    engine.drain()
+    with tenant_scope(patient.pk):
+        work = Activity.objects.get(pipeline_run_id=run.pk).pk
+    client = api("operator")
+    open_question = question(client, work)
+    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    with tenant_scope(patient.pk):
+        gate = Activity.objects.get(pipeline_run_id=run.pk, step="look").pk
+
+    assert client.post(f"{ACTIVITIES}{gate}/reject/", {"notes": "Shorter"}).status_code == 200
+    come_to_rest(engine)
+
+    (revision,) = children(patient, work, "revision_of")
+    assert reasons(engine, revision.pk) == []
+    decided(client, open_question)
+    come_to_rest(engine)
+    assert reasons(engine, revision.pk) == [["rejection", "review_approved"]]
 
 
 def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
