@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import close_old_connections, connections, transaction
+from django.db import close_old_connections, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from activities.alerts import raise_alert
+from activities.concurrent_delivery import carry_out
 from activities.exceptions import ActivityError
 from activities.models.alert import AlertKind
 from agents import credentials, outbound, webhook_signing
@@ -31,7 +31,7 @@ from agents.retry_after import seconds_from
 from agents.webhook_signing import signed_headers
 from tenants import clock
 from tenants.api.renderers import dumps
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import SYSTEM, tenant_scope
 from tenants.events.log import body_of
 from tenants.models.events import Event, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 from tenants.sql import Statement
@@ -123,15 +123,15 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
 # claimed again when its lease is over, so it may arrive twice, under the same `webhook-id`; whoever was taken for dead says nothing any
 # more.
 #
-# Webhooks whose last attempt failed are looked after apart from the others, by a few deliverers, and are left alone for a growing pause.
-# So dead receivers, however many events wait for them, keep nobody waiting but themselves.
+# Webhooks whose last attempt failed are looked after apart from the others, with few calls at once, and are left alone for a growing pause.
+# So dead receivers, however many events wait for them, keep nobody waiting but themselves. What bounds the calls are the claims
+# themselves, rows that end by their lease: a deliverer that dies or stands still keeps none of them for ever.
 
 
 SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
 LEASE_SECONDS = 60.0  # beyond what an attempt may take
 HANGING_SECONDS = 2.0  # a receiver with an attempt that is under way for longer gets no second one meanwhile
-TROUBLED_AT_ONCE = 4  # deliverers of all workers together for webhooks whose last attempt failed
-TROUBLED_LOCK = 0x77686B00  # "whk"; advisory locks from here on
+TROUBLED_AT_ONCE = 16  # calls of all workers together to webhooks whose last attempt failed, one more per deliverer in a race
 
 #: A row of `sql/claim_webhook.sql`: the delivery with all that is needed to send it.
 Claim = Any
@@ -154,39 +154,45 @@ def deliveries_waiting(*, troubled: bool) -> QuerySet[WebhookEndpoint]:
 
 
 def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
-    """Send what is due, one webhook after the other in turn; returns how many were tried.
+    """Send what is due, tenants and their webhooks in turn and many at once; returns how many were tried.
 
-    Any number of processes may do this at once. Never raises for what a receiver does. Not inside a transaction.
+    A tenant has no more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls under way, in all processes together, and the one with the
+    fewest is next: slow receivers cost their own tenant. Any number of processes may do this at once. Never raises for what a receiver
+    does. Not inside a transaction.
     """
     close_old_connections()
-    with _allowed(troubled) as allowed:
-        return _deliver_in_turn(troubled, limit) if allowed else 0
+    return carry_out(
+        f"webhooks {troubled}",
+        due=lambda: [row.id for row in _IN_TURN.run(_bounds() | {"troubled": troubled}, using=SYSTEM)],
+        claim=claimed,
+        attempt=_attempted,
+        note=note_outcome,
+        one_each=True,
+        threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
+        limit=limit,
+        seconds=SECONDS_AT_ONCE,
+    )
 
 
-def _deliver_in_turn(troubled: bool, limit: int) -> int:
-    ends, tried, progress = time.monotonic() + SECONDS_AT_ONCE, 0, True
-    while progress:
-        progress = False
-        for row in _IN_TURN.run({"troubled": troubled}, using=SYSTEM):
-            if tried >= limit or time.monotonic() >= ends:
-                return tried
-            # None when others use the lane: they go on with it.
-            if (claim := claimed(row.id)) is not None:
-                deliver(claim)
-                tried, progress = tried + 1, True
-    return tried
+def _bounds() -> dict[str, int]:
+    return {
+        "lane": settings.ORCHESTRATOR_WEBHOOK_LANE,
+        "tenant_lane": settings.ORCHESTRATOR_DELIVERY_TENANT_LANE,
+        "troubled_lane": TROUBLED_AT_ONCE,
+    }
 
 
 def claimed(endpoint_id: UUID) -> Claim | None:
     """The delivery of this webhook that has waited longest, now this process's to send."""
     given = {
+        **_bounds(),
         "endpoint": endpoint_id,
-        "lane": settings.ORCHESTRATOR_WEBHOOK_LANE,
         "lease": settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + LEASE_SECONDS,
         "hanging": HANGING_SECONDS,
     }
     with transaction.atomic(using=SYSTEM):
-        # Lock before reading: two claims at once would each count the lane without the other.
+        # Lock before reading: two claims at once would each count without the other. A frozen claimer keeps its own tenant waiting, until
+        # PostgreSQL ends its idle transaction.
         if not _LOCK_LANE.run(given, using=SYSTEM):
             return None
         rows = _CLAIM.run(given, using=SYSTEM)
@@ -211,27 +217,6 @@ def _attempted(claim: Claim) -> Outcome:
     except Exception as error:
         logger.exception("Webhook broke", extra={"action": "webhook_broke", "delivery": str(claim.id)})
         return Outcome(False, None, 0, f"Our own mistake: {type(error).__name__}")
-
-
-@contextmanager
-def _allowed(troubled: bool) -> Iterator[bool]:
-    """Whether one more deliverer may look after webhooks in trouble. The lock ends with its connection, so a dead one holds none."""
-    if not troubled:
-        yield True
-        return
-    with connections[SYSTEM].cursor() as cursor:
-        held = None
-        for place in range(TROUBLED_LOCK, TROUBLED_LOCK + TROUBLED_AT_ONCE):
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", [place])
-            if cursor.fetchone()[0]:
-                held = place
-                break
-    try:
-        yield held is not None
-    finally:
-        if held is not None:
-            with system_scope(), connections[SYSTEM].cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(%s)", [held])
 
 
 # One attempt: the event is posted, and the answer, or its absence, has a meaning.

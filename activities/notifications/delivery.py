@@ -8,17 +8,19 @@ recognises the repetition by its `webhook-id`. What certainly did not arrive is 
 from __future__ import annotations
 
 import logging
-import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import close_old_connections
+from django.conf import settings
+from django.db import close_old_connections, transaction
 from django.db.models import F, Min, QuerySet
 from django.db.models.functions import Greatest, Now
 
+from activities.concurrent_delivery import carry_out
 from activities.models import AlertDelivery
 from activities.models.alert import ChannelKind, DeliveryState
 from activities.retry_delays import RetryPolicy
@@ -45,7 +47,10 @@ INTERRUPTED = "The process that sent it ended before it could say what came of i
 #: A row of `sql/claim_delivery.sql`: the delivery with all that is needed to send it.
 Claim = Any
 
-_CLAIM = Statement.load(Path(__file__).parent.parent / "sql", "claim_delivery")
+_LOCK_TURN, _CLAIM = (
+    Statement.load(Path(__file__).parent.parent / "sql", name)
+    for name in ("lock_deliveries", "claim_delivery")
+)
 _SENDERS: Mapping[str, Callable[[Message, Target], None]] = {
     ChannelKind.SLACK: backends.send_to_slack,
     ChannelKind.EMAIL: backends.send_mail,
@@ -60,24 +65,31 @@ def waiting(kind: str) -> QuerySet[AlertDelivery]:
 
 
 def deliver_waiting(kind: str, limit: int = 50) -> int:
-    """Send what is due to channels of this kind, one after the other; returns how many were tried.
+    """Send what is due to channels of this kind, many at once; returns how many were tried.
 
-    Tenants take turns, so that the many slow receivers of one do not keep the alerts of the others. Any number of processes may do
-    this at once. Never raises for what a receiver does. Not inside a transaction.
+    Tenants take turns, and none has more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls under way, so that the many slow receivers of one
+    do not keep the alerts of the others. Any number of processes may do this at once. Never raises for what a receiver does. Not inside
+    a transaction.
     """
     close_old_connections()
     _end_interrupted(kind)
-    ends, tried, progress = time.monotonic() + SECONDS_AT_ONCE, 0, True
-    while progress:
-        progress = False
-        for tenant_id in _tenants_in_turn(kind):
-            if tried >= limit or time.monotonic() >= ends:
-                return tried
-            # None when others use the channels that are left: they go on with these.
-            if (claim := _claimed(kind, tenant_id)) is not None:
-                _deliver(claim)
-                tried, progress = tried + 1, True
-    return tried
+    served = Counter[UUID]()
+
+    def claim(tenant_id: UUID) -> Claim | None:
+        served[tenant_id] += 1
+        return _claimed(kind, tenant_id)
+
+    return carry_out(
+        f"alerts {kind}",
+        due=lambda: sorted(_tenants_in_turn(kind), key=served.__getitem__),
+        claim=claim,
+        attempt=_attempted,
+        note=_note_outcome,
+        one_each=False,
+        threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
+        limit=limit,
+        seconds=SECONDS_AT_ONCE,
+    )
 
 
 def send_again(delivery: AlertDelivery) -> bool:
@@ -108,25 +120,42 @@ def _tenants_in_turn(kind: str) -> list[UUID]:
 
 
 def _claimed(kind: str, tenant_id: UUID) -> Claim | None:
-    given = {"tenant": tenant_id, "kind": kind, "quiet": QUIET_SECONDS, "patience": INTERRUPTED_SECONDS}
-    rows = _CLAIM.run(given, using=SYSTEM)
+    given = {
+        "tenant": tenant_id,
+        "kind": kind,
+        "quiet": QUIET_SECONDS,
+        "patience": INTERRUPTED_SECONDS,
+        "tenant_lane": settings.ORCHESTRATOR_DELIVERY_TENANT_LANE,
+    }
+    with transaction.atomic(using=SYSTEM):
+        # Lock before reading: two claims at once would each count what is under way without the other.
+        if not _LOCK_TURN.run(given, using=SYSTEM):
+            return None
+        rows = _CLAIM.run(given, using=SYSTEM)
     return rows[0] if rows else None
 
 
-def _deliver(claim: Claim) -> None:
+def _attempted(claim: Claim) -> DeliveryProblem | None:
+    """Send it; what kept it from arriving, or None when it has arrived."""
     sending = False
     try:
         message, target = Message.of(claim), _target_of(claim)
         sending = True
         _SENDERS[claim.channel_kind](message, target)
     except DeliveryProblem as problem:
-        _note_problem(claim, problem)
+        return problem
     except Exception as error:
         logger.exception("Alert broke", extra={"action": "alert_broke", "delivery": str(claim.id)})
         said = f"Our own mistake: {type(error).__name__}"
-        _note_problem(claim, Unclear(said) if sending else NotDelivered(said))
-    else:
+        return Unclear(said) if sending else NotDelivered(said)
+    return None
+
+
+def _note_outcome(claim: Claim, problem: DeliveryProblem | None) -> None:
+    if problem is None:
         _note(claim, state=DeliveryState.SENT, sent_at=Now(), last_error="")
+    else:
+        _note_problem(claim, problem)
 
 
 def _target_of(claim: Claim) -> Target:

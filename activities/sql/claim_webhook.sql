@@ -1,18 +1,27 @@
 -- Claims the delivery of a webhook that has waited longest, if its lane has room. The webhook is locked by this transaction.
--- Parameters  endpoint; lane: most attempts under way; lease: seconds until a claim that says nothing is given up; hanging: seconds
---             after which an attempt under way keeps further ones from the receiver
+-- Parameters  endpoint; lane, tenant_lane, troubled_lane: most attempts under way of it, of its tenant, and of all webhooks whose last
+--             attempt failed; lease: seconds until a claim that says nothing is given up; hanging: seconds after which an attempt under way keeps further ones from the receiver
 -- Returns     the delivery, its webhook's address and secrets, its event (nulls: a test, or no longer kept); nothing when none is due
--- Guarantee   no more than `lane` claims of a webhook at once, one if its last attempt failed or one of them hangs.
+-- Guarantee   no more than `lane` claims of a webhook at once, one if its last attempt failed or one of them hangs, and no more than
+--             `tenant_lane` of a tenant; those of all that failed are bounded but for claims at the same moment.
 WITH busy AS (
     SELECT count(*) AS attempts, coalesce(bool_or(next_attempt_at < now() + (%(lease)s - %(hanging)s) * interval '1 second'), false) AS hangs
     FROM tenants_webhookdelivery
     WHERE endpoint_id = %(endpoint)s AND state = 'sending' AND next_attempt_at > now()
 ), endpoint AS (
-    SELECT id, url, secret_sealed, previous_until, failures FROM tenants_webhookendpoint WHERE id = %(endpoint)s
+    SELECT id, tenant_id, url, secret_sealed, previous_until, failures FROM tenants_webhookendpoint WHERE id = %(endpoint)s
+), of_tenant AS (
+    SELECT count(*) AS attempts FROM tenants_webhookdelivery d, endpoint
+    WHERE d.tenant_id = endpoint.tenant_id AND d.state = 'sending' AND d.next_attempt_at > now()
+), troubled AS (
+    SELECT count(*) AS attempts FROM tenants_webhookdelivery d JOIN tenants_webhookendpoint e ON e.id = d.endpoint_id
+    WHERE d.state = 'sending' AND d.next_attempt_at > now() AND e.failures > 0
 ), due AS (
-    SELECT d.id FROM tenants_webhookdelivery d, busy, endpoint
+    SELECT d.id FROM tenants_webhookdelivery d, busy, endpoint, of_tenant, troubled
     WHERE d.endpoint_id = %(endpoint)s AND d.state IN ('pending', 'sending') AND d.next_attempt_at <= now()
       AND busy.attempts < CASE WHEN endpoint.failures > 0 OR busy.hangs THEN 1 ELSE %(lane)s END
+      AND of_tenant.attempts < %(tenant_lane)s
+      AND (endpoint.failures = 0 OR troubled.attempts < %(troubled_lane)s)
     ORDER BY d.next_attempt_at, d.id
     LIMIT 1
     FOR UPDATE OF d SKIP LOCKED

@@ -1,6 +1,7 @@
--- Locks a webhook for one claim, if it may be sent to and nobody else is claiming there at this moment.
+-- Locks a webhook and the claims of its tenant for one claim, if it may be sent to and nobody else is claiming there at this moment.
 -- Parameters  endpoint
 -- Returns     id, or nothing
 SELECT id FROM tenants_webhookendpoint
 WHERE id = %(endpoint)s AND enabled AND (paused_until IS NULL OR paused_until <= now())
+  AND pg_try_advisory_xact_lock(hashtextextended('webhooks:' || tenant_id, 0))
 FOR NO KEY UPDATE SKIP LOCKED

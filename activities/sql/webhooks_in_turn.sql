@@ -1,13 +1,29 @@
--- The webhooks of all tenants that have something due, the one that has waited longest first.
--- Parameters  troubled: those whose last attempt failed, or the others
+-- The webhooks of all tenants that have something due, tenants in turn: first whose tenant has the fewest calls under way.
+-- Parameters  troubled: those whose last attempt failed, or the others; tenant_lane: most calls under way of a tenant; lane: of a webhook
 -- Returns     id
-SELECT e.id
-FROM tenants_webhookendpoint e
-CROSS JOIN LATERAL (
-    SELECT d.next_attempt_at FROM tenants_webhookdelivery d
-    WHERE d.endpoint_id = e.id AND d.state IN ('pending', 'sending') AND d.next_attempt_at <= now()
-    ORDER BY d.next_attempt_at LIMIT 1
-) due
-WHERE e.enabled AND (e.paused_until IS NULL OR e.paused_until <= now()) AND (e.failures > 0) = %(troubled)s
-ORDER BY due.next_attempt_at
+-- Guarantee   no tenant is offered that has as many calls under way as it may, and of each no more webhooks than these; first those
+--             without a call under way, so that receivers that hang do not take the places of its others.
+WITH under_way AS (
+    SELECT tenant_id, endpoint_id, count(*) AS calls FROM tenants_webhookdelivery
+    WHERE state = 'sending' AND next_attempt_at > now() GROUP BY tenant_id, endpoint_id
+), busy AS (
+    SELECT tenant_id, sum(calls) AS calls FROM under_way GROUP BY tenant_id
+), due AS (
+    SELECT e.id, e.tenant_id, first.next_attempt_at, coalesce(under_way.calls, 0) AS calls
+    FROM tenants_webhookendpoint e
+    CROSS JOIN LATERAL (
+        SELECT d.next_attempt_at FROM tenants_webhookdelivery d
+        WHERE d.endpoint_id = e.id AND d.state IN ('pending', 'sending') AND d.next_attempt_at <= now()
+        ORDER BY d.next_attempt_at LIMIT 1
+    ) first
+    LEFT JOIN under_way ON under_way.endpoint_id = e.id
+    WHERE e.enabled AND (e.paused_until IS NULL OR e.paused_until <= now()) AND (e.failures > 0) = %(troubled)s
+      AND coalesce(under_way.calls, 0) < %(lane)s
+), turns AS (
+    SELECT due.id, due.next_attempt_at, coalesce(busy.calls, 0) AS calls,
+           row_number() OVER (PARTITION BY due.tenant_id ORDER BY due.calls, due.next_attempt_at, due.id) AS place
+    FROM due LEFT JOIN busy ON busy.tenant_id = due.tenant_id
+)
+SELECT id FROM turns WHERE calls < %(tenant_lane)s AND place <= %(tenant_lane)s
+ORDER BY calls + place, next_attempt_at
 LIMIT 500

@@ -205,6 +205,10 @@ ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS = _env.float("ORCHESTRATOR_STREAM_KEEPALIV
 # off, and how many a tenant may have. A large lane helps one busy receiver and takes workers from the others.
 ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS", default=15.0)
 ORCHESTRATOR_WEBHOOK_LANE = _env.int("ORCHESTRATOR_WEBHOOK_LANE", default=4)
+# Calls of a deliverer of webhooks or alerts that are under way at once, each in a thread, and those of one tenant in all deliverers. The
+# first must be well above the second, or few tenants with slow receivers keep the others waiting.
+ORCHESTRATOR_DELIVERY_THREADS = _env.int("ORCHESTRATOR_DELIVERY_THREADS", default=32)
+ORCHESTRATOR_DELIVERY_TENANT_LANE = _env.int("ORCHESTRATOR_DELIVERY_TENANT_LANE", default=8)
 ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS = _env.float("ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS", default=5.0)
 ORCHESTRATOR_WEBHOOKS_PER_TENANT = _env.int("ORCHESTRATOR_WEBHOOKS_PER_TENANT", default=50)
 # Proxies of ours in front of the web processes. Too large: callers choose the address that lock-outs and the audit trail know them by.

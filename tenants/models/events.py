@@ -151,6 +151,11 @@ class WebhookDelivery(TenantPart):
                 condition=models.Q(state__in=["pending", "sending"]),
                 name="webhook_deliveries_due",
             ),
+            models.Index(
+                fields=("tenant", "endpoint"),
+                condition=models.Q(state="sending"),
+                name="webhook_deliveries_under_way",
+            ),
             models.Index(fields=("endpoint", "-created_at", "-id"), name="webhook_deliveries_newest"),
             models.Index(fields=("created_at",), name="webhook_deliveries_by_age"),
         )

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -88,7 +89,10 @@ def test_alerts_of_one_channel_arrive_in_their_order(tenant: Tenant, receiver: H
     ]
 
 
-def test_tenants_take_turns(tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_tenants_take_turns(
+    tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_DELIVERY_THREADS = 1
     for owner in (tenant, other_tenant):
         channel_of(owner, "slack", f"{receiver.url}/{owner.slug}")
     for _ in range(5):
@@ -100,6 +104,36 @@ def test_tenants_take_turns(tenant: Tenant, other_tenant: Tenant, receiver: Http
 
     order = [posted.path.rpartition("/")[2] for posted in receiver.posted]
     assert order == ["acme", "globex", "acme", "globex", "acme", "acme", "acme"]
+
+
+def test_slow_receivers_of_a_tenant_cost_only_that_tenant(
+    tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    """The slow ones answer only when the other tenant has its alert, so a deliverer that waits for them fails."""
+    settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 3
+    arrived, most = threading.Event(), []
+
+    def answer(posted: Posted) -> Any:
+        if posted.path.endswith("/quick"):
+            arrived.set()
+        else:
+            with tenant_scope(tenant.pk):
+                most.append(AlertDelivery.objects.filter(state="sending").count())
+            connections.close_all()
+            assert arrived.wait(10)
+        return 200, {}, b""
+
+    receiver.answer = answer
+    for number in range(6):
+        channel_of(tenant, "slack", f"{receiver.url}/{number}", name=f"slack {number}")
+    raised(tenant)
+    channel_of(other_tenant, "slack", f"{receiver.url}/quick")
+    raised(other_tenant)
+
+    assert sum(at_once(*[lambda: deliver_waiting("slack")] * 2)) == 7
+
+    assert max(most) == 3
+    assert set(states(tenant)) == {"sent"}
 
 
 def test_one_message_sends_so_many_and_leaves_the_rest(tenant: Tenant, receiver: HttpReceiver) -> None:
