@@ -7,11 +7,14 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import jsonschema_rs
 import pytest
 from django.core.management import call_command
+from drf_spectacular import validation
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
@@ -39,7 +42,7 @@ CALLBACKS = "/api/v1/agent-runs/"
 @cache
 def schema() -> dict[str, Any]:
     out = io.StringIO()
-    call_command("spectacular", "--format", "openapi-json", stdout=out)
+    call_command("spectacular", "--fail-on-warn", "--format", "openapi-json", stdout=out)
     found: dict[str, Any] = json.loads(out.getvalue())
     return found
 
@@ -81,7 +84,12 @@ def _absolute(part: Any) -> Any:
 
 
 def test_the_schema_is_valid_and_made_without_a_warning() -> None:
-    call_command("spectacular", "--validate", "--fail-on-warn", stdout=io.StringIO())
+    """What `manage.py spectacular --validate` asks, by a validator that takes a hundredth of the time."""
+    rules = json.loads((Path(validation.__file__).parent / "openapi_3_1_schema.json").read_text())
+
+    faults = list(jsonschema_rs.validator_for(rules).iter_errors(schema()))
+
+    assert [(fault.message, fault.instance_path) for fault in faults] == []
     assert schema()["openapi"].startswith("3.1")
     assert len(list(operations())) > 40
 

@@ -52,6 +52,22 @@ def home() -> Iterator[embedded.ServiceHome]:
 
 
 @pytest.fixture(scope="module")
+def made() -> Iterator[embedded.ServiceHome]:
+    """A home in which PostgreSQL once ran: to make its cluster takes many times as long as to copy it."""
+    with empty_home() as home:
+        start(home, "postgres")
+        embedded.stop(home)
+        yield home
+
+
+@pytest.fixture
+def used_home(made: embedded.ServiceHome, home: embedded.ServiceHome) -> embedded.ServiceHome:
+    """A home of its own in which nothing runs and PostgreSQL has a cluster."""
+    subprocess.run(("cp", "-a", made.path, home.path), check=True)  # with the owners of the files
+    return home
+
+
+@pytest.fixture(scope="module")
 def running_home() -> Iterator[embedded.ServiceHome]:
     """A home whose three servers run, for tests that only look."""
     with empty_home() as home:
@@ -201,18 +217,20 @@ def test_passwords_are_readable_by_their_owner_only(running_home: embedded.Servi
     assert not any(password in " ".join(process.cmdline()) for process in processes_in(running_home))
 
 
-def test_killed_servers_start_again_on_the_same_data_at_the_same_address(home: embedded.ServiceHome) -> None:
-    endpoints = start(home, durable=True)
+def test_killed_servers_start_again_on_the_same_data_at_the_same_address(
+    used_home: embedded.ServiceHome,
+) -> None:
+    endpoints = start(used_home, durable=True)
     write_everywhere(endpoints)
     with redis.Redis.from_url(endpoints.redis_url) as client:
         client.waitaof(1, 0, 5000)  # else Redis may lose its last second
 
     for service in embedded.SERVICES:
-        kill(home, service)
-    assert {server.state for server in embedded.status(home)} == {"died"}
-    assert embedded.find(home) is None
+        kill(used_home, service)
+    assert {server.state for server in embedded.status(used_home)} == {"died"}
+    assert embedded.find(used_home) is None
 
-    assert start(home, durable=True) == endpoints
+    assert start(used_home, durable=True) == endpoints
     assert read_everywhere(endpoints) == ["here", b"here", "here"]
 
 
@@ -244,40 +262,40 @@ def test_two_starts_at_once_give_the_same_servers(home: embedded.ServiceHome) ->
     assert len([process for process in processes_in(home) if process.name() == "valkey-server"]) == 1
 
 
-def test_servers_outlive_the_process_that_started_them_until_stop(home: embedded.ServiceHome) -> None:
+def test_servers_outlive_the_process_that_started_them_until_stop(used_home: embedded.ServiceHome) -> None:
     subprocess.run(
-        (*COMMAND, "start", "--fast", "--home", home.path), check=True, capture_output=True, timeout=60
+        (*COMMAND, "start", "--fast", "--home", used_home.path), check=True, capture_output=True, timeout=60
     )
-    endpoints = embedded.find(home)
+    endpoints = embedded.find(used_home)
     assert endpoints is not None
     write_everywhere(endpoints)
-    segment = shared_memory_of_database(home)
+    segment = shared_memory_of_database(used_home)
     assert segment in shared_memory_segments()
-    maps = psutil.Process(pids(home)["postgres"]).memory_maps()
+    maps = psutil.Process(pids(used_home)["postgres"]).memory_maps()
     assert not any(mapped.path.startswith("/dev/shm") for mapped in maps)
 
-    embedded.stop(home)
-    embedded.stop(home)
+    embedded.stop(used_home)
+    embedded.stop(used_home)
 
-    assert processes_in(home) == []
-    assert embedded.find(home) is None
-    assert {server.state for server in embedded.status(home)} == {"stopped"}
+    assert processes_in(used_home) == []
+    assert embedded.find(used_home) is None
+    assert {server.state for server in embedded.status(used_home)} == {"stopped"}
     assert segment not in shared_memory_segments()
-    assert not list(home.path.rglob("*.pid"))
-    for server in embedded.status(home):
+    assert not list(used_home.path.rglob("*.pid"))
+    for server in embedded.status(used_home):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", server.port)) != 0
 
 
-def test_stop_clears_what_a_killed_database_left(home: embedded.ServiceHome) -> None:
-    start(home, "postgres")
-    segment = shared_memory_of_database(home)
-    kill(home, "postgres")
+def test_stop_clears_what_a_killed_database_left(used_home: embedded.ServiceHome) -> None:
+    start(used_home, "postgres")
+    segment = shared_memory_of_database(used_home)
+    kill(used_home, "postgres")
     assert segment in shared_memory_segments()
 
-    embedded.stop(home)
+    embedded.stop(used_home)
 
-    assert processes_in(home) == []
+    assert processes_in(used_home) == []
     assert segment not in shared_memory_segments()
 
 
@@ -308,28 +326,28 @@ def test_another_process_with_a_reused_pid_is_neither_found_nor_stopped(home: em
 
 
 def test_a_stale_lock_file_naming_a_living_pid_does_not_keep_the_database_from_starting(
-    home: embedded.ServiceHome,
+    used_home: embedded.ServiceHome,
 ) -> None:
-    url = start(home, "postgres").database_url
-    kill(home, "postgres")
-    lock_file = home.path / "postgres/data/postmaster.pid"
+    url = start(used_home, "postgres").database_url
+    kill(used_home, "postgres")
+    lock_file = used_home.path / "postgres/data/postmaster.pid"
     lines = lock_file.read_text().splitlines()
     lock_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
 
-    assert query(start(home, "postgres").database_url, "SELECT 1") == [(1,)]
-    assert start(home, "postgres").database_url == url
+    assert query(start(used_home, "postgres").database_url, "SELECT 1") == [(1,)]
+    assert start(used_home, "postgres").database_url == url
 
 
-def test_a_lost_record_ends_the_strays_and_keeps_the_data(home: embedded.ServiceHome) -> None:
-    url = start(home, "postgres").database_url
+def test_a_lost_record_ends_the_strays_and_keeps_the_data(used_home: embedded.ServiceHome) -> None:
+    url = start(used_home, "postgres").database_url
     query(url, "CREATE TABLE kept ()")
-    first = pids(home)["postgres"]
-    home.services_file.write_text("{ half a fi")
+    first = pids(used_home)["postgres"]
+    used_home.services_file.write_text("{ half a fi")
 
-    again = start(home, "postgres").database_url
+    again = start(used_home, "postgres").database_url
 
     assert query(again, "SELECT count(*) FROM kept") == [(0,)]
-    assert first not in {process.pid for process in processes_in(home)}
+    assert first not in {process.pid for process in processes_in(used_home)}
 
 
 def test_a_port_taken_by_somebody_else_is_replaced(home: embedded.ServiceHome) -> None:
@@ -345,15 +363,15 @@ def test_a_port_taken_by_somebody_else_is_replaced(home: embedded.ServiceHome) -
         assert client.ping()
 
 
-def test_a_server_that_cannot_start_says_why(home: embedded.ServiceHome) -> None:
-    start(home, "postgres")
-    embedded.stop(home)
-    (home.path / "postgres/data/PG_VERSION").write_text("9\n")
+def test_a_server_that_cannot_start_says_why(used_home: embedded.ServiceHome) -> None:
+    start(used_home, "postgres")
+    embedded.stop(used_home)
+    (used_home.path / "postgres/data/PG_VERSION").write_text("9\n")
 
     with pytest.raises(ServerFailed, match=r"(?s)ended while starting.*not compatible") as failure:
-        start(home, "postgres")
+        start(used_home, "postgres")
 
-    assert str(home.log("postgres")) in str(failure.value)
+    assert str(used_home.log("postgres")) in str(failure.value)
 
 
 def test_a_home_may_run_some_servers_only(home: embedded.ServiceHome) -> None:

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 
+from orchestrator.mcp import __main__ as command_line
 from orchestrator.mcp import access
 from orchestrator.mcp import server as serving
 from orchestrator.mcp.access import Unusable, from_environment
@@ -127,13 +128,20 @@ def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
     ],
 )
 def test_what_is_missing_is_told_on_standard_error_and_nothing_else(
-    environment: dict[str, str], options: list[str], told: str
+    environment: dict[str, str],
+    options: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done = run(environment, *options)
+    """In this process; that a process of its own ends in the same way is seen below."""
+    monkeypatch.setattr(os, "environ", dict(environment))
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    status = command_line.main(options)
+
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert told in said.err
 
 
 def test_files_of_the_folder_that_it_is_started_in_are_not_run(tmp_path: Path) -> None:
@@ -143,7 +151,9 @@ def test_files_of_the_folder_that_it_is_started_in_are_not_run(tmp_path: Path) -
 
     done = run({}, cwd=tmp_path)
 
+    assert (done.returncode, done.stdout) == (2, "")
     assert "must be set" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_it_serves_over_http_until_it_is_told_to_end(site: str, token_of: Callable[..., str]) -> None:
