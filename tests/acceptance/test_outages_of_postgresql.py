@@ -165,7 +165,7 @@ def test_processes_of_postgresql_that_hang_alone_keep_no_request_waiting_for_lon
         try:
             hung = [len(each.answers) for each in api]
             eventually(
-                lambda: all(len(each.answers) > count + 2 for each, count in zip(api, hung, strict=True)), 40
+                lambda: all(len(each.answers) > count + 2 for each, count in zip(api, hung, strict=True)), 120
             )
         finally:
             ended.set()
@@ -176,7 +176,11 @@ def test_processes_of_postgresql_that_hang_alone_keep_no_request_waiting_for_lon
     refused = [answer for answer in during if answer[0] != 200]
     assert refused, "somebody had the hanging ones"
     assert {(status, bool(retry_after)) for status, _, retry_after in refused} == {(503, True)}
-    assert max(seconds for _, seconds, _ in during) < 10.0 + BUSY
+    # What a busy machine adds is measured, too: how long the same requests took while nothing hung.
+    before = max(
+        seconds for each, first in zip(api, hung, strict=True) for _, seconds, _ in each.answers[:first]
+    )
+    assert max(seconds for _, seconds, _ in during) < 10.0 + BUSY + 3 * before
 
 
 def test_work_goes_on_after_a_worker_was_cut_off_from_postgresql_for_a_while(
