@@ -12,7 +12,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     DJANGO_SETTINGS_MODULE=orchestrator.settings.production \
     ORCHESTRATOR_HOME=/srv/orchestrator
 # Its home is only read: the processes write to the servers, to /tmp and to nothing else.
-RUN useradd --system --uid 10001 --create-home --home-dir /srv/orchestrator orchestrator
+RUN useradd --no-log-init --uid 10001 --create-home --home-dir /srv/orchestrator orchestrator
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY manage.py pyproject.toml README.md LICENSE ./
@@ -23,11 +23,8 @@ COPY pipelines pipelines
 COPY console console
 COPY orchestrator orchestrator
 COPY templates templates
-# Needs the settings to load, no server: the values are placeholders and stay in this one command.
-RUN DATABASE_URL=postgresql://nobody@127.0.0.1/none REDIS_URL=redis://127.0.0.1 MONGODB_URI=mongodb://127.0.0.1/none \
-    SECRET_KEY=only-for-collectstatic-only-for-collectstatic-only-for-collectstatic \
-    FIELD_ENCRYPTION_KEYS=none:00 ALLOWED_HOSTS=localhost ORCHESTRATOR_PUBLIC_URL=https://localhost \
-    python manage.py collectstatic --noinput
+# Reaches no server and needs no secret: production's settings let this one command pass without any.
+RUN python manage.py collectstatic --noinput
 USER orchestrator
 EXPOSE 8000 5555
 CMD ["python", "-m", "orchestrator.processes", "web"]

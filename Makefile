@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test test-fast chaos fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
+.PHONY: help demo demo-model up test test-fast chaos compose-check cluster-check fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -33,6 +33,12 @@ test-fast: $(VENV)/.dev ## Run the tests that need no server, in half a minute; 
 
 chaos: $(VENV)/.run ## Torment an installation of its own and check what tenants saw; MINUTES=2 SEED=7 KINDS=worker-killed,redis-flushed
 	@$(RUN) -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(ARGS)
+
+compose-check: $(VENV)/.dev ## Start docker-compose.yml in real containers, use it, kill a worker; needs podman and root
+	@$(RUN) -m tests.containers compose $(ARGS)
+
+cluster-check: $(VENV)/.dev ## Three hosts in containers, one cut off and one killed while they work; needs podman and root
+	@$(RUN) -m tests.containers cluster $(ARGS)
 
 fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)

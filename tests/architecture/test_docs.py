@@ -152,14 +152,14 @@ def test_every_path_that_is_named_exists(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
 def test_every_command_that_is_named_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", _text("Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
 
     assert {
         name for name in re.findall(r"manage\.py ([a-z_]+)\b", text) if name not in get_commands()
     } == set()
     assert {
         name
-        for name in re.findall(r"(?:`|^ {4}|^)make ([a-z]+)\b", text, re.MULTILINE)
+        for name in re.findall(r"(?:`|^ {4}|^)make ([a-z-]+)\b", text, re.MULTILINE)
         if name not in targets
     } == set()
 

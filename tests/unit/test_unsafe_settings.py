@@ -84,6 +84,11 @@ def test_no_fault_shows_a_secret() -> None:
     assert "hunter2" not in told
 
 
+def test_an_image_is_built_without_secrets() -> None:
+    assert faults({}, ["manage.py", "collectstatic", "--noinput"]) == []
+    assert faults({}, ["manage.py", "migrate", "collectstatic"]) != []
+
+
 def test_everything_that_is_missing_is_named_at_once() -> None:
     assert [fault.partition(":")[0] for fault in faults({})] == list(NEEDED)
 

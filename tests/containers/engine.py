@@ -1,0 +1,210 @@
+"""Podman with a storage of our own below `var/containers`: nothing of ours appears among the images and containers of whoever runs this."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HELPERS = ("/usr/libexec/podman", "/usr/lib/podman", "/usr/local/libexec/podman", "/usr/local/lib/podman")
+OPEN_FILES, PROCESSES = 20_000, 8_000  # what a container gets, unless the machine allows less
+
+#: What podman calls besides itself: how to tell that it is there, and what a distribution calls it.
+NEEDED = {
+    "podman": ("podman", "podman"),
+    "an OCI runtime": ("crun runc", "runc"),
+    "conmon": ("conmon", "conmon"),
+    "an init for containers": ("catatonit", "catatonit"),
+    "a network back end": ("netavark bridge", "netavark aardvark-dns"),
+    "iptables or nft": ("iptables nft", "iptables"),
+}
+
+
+class Trouble(Exception):
+    """The check itself cannot go on; the message says what to do. Nothing is said about what was to be checked."""
+
+
+class Teller:
+    """Lines with the time since the start, and what was found so far."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.failures: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        print(f"[{time.monotonic() - self.began:4.0f} s] {line}", flush=True)
+
+    def check(self, what: str, held: bool, otherwise: object = "") -> bool:
+        self(f"{'ok  ' if held else 'FAIL'} {what}{'' if held else f': {otherwise}'}")
+        if not held:
+            self.failures.append(what)
+        return held
+
+
+def missing() -> list[str]:
+    """What is needed on this machine and not there, each with the package of Debian that has it."""
+    if not sys.platform.startswith("linux"):
+        return ["Linux: containers are run by podman on this very machine"]
+    absent = [
+        f"{what} (apt install {package})"
+        for what, (programs, package) in NEEDED.items()
+        if not any(_there(program) for program in programs.split())
+    ]
+    return (
+        absent if os.geteuid() == 0 else [*absent, "root, for networks and resource limits (sudo make ...)"]
+    )
+
+
+def _there(program: str) -> bool:
+    places = (*HELPERS, "/usr/lib/cni", "/opt/cni/bin")
+    return bool(shutil.which(program)) or any((Path(place) / program).exists() for place in places)
+
+
+class Engine:
+    """Calls podman. `settle` must have chosen how containers run before the first of them is started."""
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder, self.tell = folder, tell
+        folder.mkdir(parents=True, exist_ok=True)
+        self.environment = {
+            **os.environ,
+            "CONTAINERS_CONF": str(folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf"),
+        }
+        (folder / "registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
+        self._choose("overlay", None, None)
+
+    def _choose(self, driver: str, runtime: str | None, cgroups: str | None) -> None:
+        files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        processes = PROCESSES if processes < 0 else min(PROCESSES, processes)
+        lines = [
+            "[containers]", f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]',
+            "[engine]", 'events_logger = "file"', *([f'runtime = "{runtime}"'] if runtime else []),
+            *([f'cgroup_manager = "{cgroups}"'] if cgroups else []),
+            "[network]", f'network_config_dir = "{self.folder / "networks"}"',
+        ]  # fmt: skip
+        (self.folder / "containers.conf").write_text("\n".join(lines) + "\n")
+        (self.folder / "storage.conf").write_text(
+            f'[storage]\ndriver = "{driver}"\ngraphroot = "{self.folder / f"storage-{driver}"}"\nrunroot = "{self.folder / "run"}"\n'
+        )
+
+    def settle(self, provide: Callable[[], str]) -> None:
+        """Find out how containers run here. `provide` puts an image into the storage and returns its name. Raises `Trouble`."""
+        said = ""
+        for driver in ("overlay", "vfs"):
+            for runtime, cgroups in ((None, None), ("runc", "cgroupfs"), ("crun", "cgroupfs")):
+                if runtime and not shutil.which(runtime):
+                    continue
+                self._choose(driver, runtime, cgroups)
+                try:
+                    image = provide()
+                except Trouble as trouble:
+                    said = str(trouble)
+                    break  # this way of storing does not work here
+                done = self.podman("run", "--rm", "--pull=never", image, "true", check=False, seconds=120)
+                if done.returncode == 0:
+                    self.tell(f"containers run with {runtime or 'the usual runtime'}, stored with {driver}")
+                    return
+                said = done.stderr.strip()[-400:]
+        raise Trouble(f"podman is here and cannot run a container: {said}")
+
+    def podman(
+        self, *arguments: str, check: bool = True, seconds: float = 300, feed: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return self.call(["podman", *arguments], check=check, seconds=seconds, feed=feed)
+
+    def call(
+        self, command: Sequence[str], *, check: bool = True, seconds: float = 300, feed: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Raises `Trouble` with the end of what it said, when it failed or took too long."""
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=seconds,
+                check=False, input=feed, stdin=subprocess.DEVNULL if feed is None else None,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise Trouble(f"`{' '.join(command[:6])} ...` took longer than {seconds:g} s") from error
+        if check and done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip())[-1500:]
+            raise Trouble(f"`{' '.join(command[:6])} ...` ended with {done.returncode}: {said}")
+        return done
+
+    def has(self, image: str) -> bool:
+        return self.podman("image", "exists", image, check=False).returncode == 0
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        """What podman knows of it; empty when there is none."""
+        done = self.podman("container", "inspect", container, check=False)
+        found: list[dict[str, Any]] = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+        return found[0] if found else {}
+
+    def runs(self, container: str) -> bool:
+        return bool(self.inspect(container).get("State", {}).get("Running"))
+
+    def pid(self, container: str) -> int:
+        return int(self.inspect(container).get("State", {}).get("Pid") or 0)
+
+    def logs(self, container: str, lines: int = 25) -> str:
+        done = self.podman("logs", "--tail", str(lines), container, check=False)
+        return (done.stdout + done.stderr).strip()
+
+    def execute(self, container: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.podman("exec", container, *command, check=check)
+
+    def is_healthy(self, container: str) -> bool:
+        """By the container's own health check, run now: no timer of podman runs them where there is no systemd."""
+        return self.podman("healthcheck", "run", container, check=False, seconds=60).returncode == 0
+
+    def remove(self, prefix: str) -> None:
+        """All containers, volumes and networks whose names begin so. Never fails."""
+        for kind, options in (("container", ["--all"]), ("volume", []), ("network", [])):
+            with suppress(Trouble):
+                named = self.podman(
+                    kind, "ls", *options, "--format", "{{.Names}}" if kind == "container" else "{{.Name}}"
+                )
+                mine = [name for name in named.stdout.split() if name.startswith(prefix)]
+                forced = ["--force", "--time", "0"] if kind == "container" else ["--force"]
+                if mine:
+                    self.podman(kind, "rm", *forced, *mine, check=False)
+
+
+def wait(
+    what: str, seconds: float, is_so: Callable[[], bool], *, dead: Callable[[], str] = lambda: ""
+) -> bool:
+    """Whether it became so in time. `dead` gives a reason to stop waiting, raised as `Trouble`."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if reason := dead():
+            raise Trouble(f"waiting for {what}: {reason}")
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    import socket
+
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def tails(engine: Engine, containers: Iterable[str]) -> str:
+    return "\n".join(f"--- {name}\n{engine.logs(name)}" for name in containers)

@@ -1,0 +1,66 @@
+"""The checks in containers say what they could not look at, and see faults of the configuration without an engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.containers import __main__ as command
+from tests.containers import compose, engine
+from tests.containers.engine import Teller
+
+
+def test_the_file_that_ships_can_be_started_as_far_as_can_be_said_without_an_engine() -> None:
+    tell = Teller()
+
+    compose.validate(tell)
+
+    assert tell.failures == []
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "seen"),
+    [
+        (
+            "    restart: unless-stopped\n    healthcheck:",
+            "    restart: unless-stopped\n    checked:",
+            "health check",
+        ),
+        ('"127.0.0.1:${PORT:-8000}:8000"', '"${PORT:-8000}:8000"', "port"),
+        ("SECRET_KEY: ${SECRET_KEY:?set it in .env}", "SECRET_KEY: short", "would start"),
+    ],
+    ids=["health", "port", "secret"],
+)
+def test_a_fault_of_the_file_is_seen(
+    good: str, bad: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = compose.FILE.read_text(encoding="utf-8")
+    assert good in text
+    (tmp_path / "docker-compose.yml").write_text(text.replace(good, bad), encoding="utf-8")
+    monkeypatch.setattr(compose, "FILE", tmp_path / "docker-compose.yml")
+    tell = Teller()
+
+    compose.validate(tell)
+
+    assert [failure for failure in tell.failures if seen in failure]
+
+
+def test_without_an_engine_the_check_names_what_is_missing_and_is_no_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine.shutil, "which", lambda program: None)
+    monkeypatch.setattr(engine, "HELPERS", ())
+    monkeypatch.setattr(sys, "argv", ["containers", "compose"])
+
+    assert command.main() == command.NOT_LOOKED_AT
+    told = capsys.readouterr().out
+    assert "podman (apt install podman)" in told
+    assert "The configuration alone was checked" in told
+
+
+def test_variables_are_filled_in_as_compose_does() -> None:
+    filled = compose.filled_in("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
+
+    assert filled == "a 1 two 3 $HOME"
