@@ -27,10 +27,7 @@ HOSTS = ("a", "b", "c")
 PROCESSES = ("web", "worker", "beat")
 WEB_PORT = 8000
 READY_SECONDS, CUT_SECONDS, REST_SECONDS = 150.0, 45.0, 240.0
-LEADER = (
-    "SELECT coalesce(host(client_addr), '') FROM activities_leaderlease l JOIN pg_stat_activity a USING (pid)"
-    " WHERE l.expires_at > clock_timestamp()"
-)
+LEADER = "SELECT host FROM activities_leaderlease WHERE expires_at > clock_timestamp()"
 
 
 def validate(tell: Teller) -> None:
@@ -56,14 +53,14 @@ class Cluster:
     ) -> None:
         self.engine.podman(
             "run", "-d", "--pull=never", "--name", self.name_of(host, process),
-            "--network", f"container:{self.name_of(host)}", *options, image, *command,
+            "--network", f"container:{self.name_of(host)}", f"--uts=container:{self.name_of(host)}", *options, image, *command,
         )  # fmt: skip
 
     def add_host(self, host: str) -> None:
         """A network with nothing in it but a process that waits."""
         wait_for_ever = "import signal; signal.signal(15, lambda *_: exit(0)); signal.pause()"
         self.engine.podman(
-            "run", "-d", "--pull=never", "--name", self.name_of(host), "--network", f"{self.project}:alias={host}",
+            "run", "-d", "--pull=never", "--name", self.name_of(host), f"--hostname=host-{host}", "--network", f"{self.project}:alias={host}",
             BASE, "python3", "-c", wait_for_ever,
         )  # fmt: skip
         networks = self.engine.inspect(self.name_of(host))["NetworkSettings"]["Networks"]
@@ -141,8 +138,8 @@ class Cluster:
 
     def leader(self) -> str | None:
         """The host of the process that does the upkeep."""
-        address = self.sql(LEADER)
-        return next((host for host in HOSTS if self.addresses.get(host) == address), None)
+        named = self.sql(LEADER)
+        return next((host for host in HOSTS if named == f"host-{host}"), None)
 
     def cut(self, host: str) -> None:
         self._filter(host, "-A")
