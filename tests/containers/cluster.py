@@ -60,7 +60,8 @@ class Cluster:
         """A network with nothing in it but a process that waits."""
         wait_for_ever = "import signal; signal.signal(15, lambda *_: exit(0)); signal.pause()"
         self.engine.podman(
-            "run", "-d", "--pull=never", "--name", self.name_of(host), f"--hostname=host-{host}", "--network", f"{self.project}:alias={host}",
+            "run", "-d", "--pull=never", "--name", self.name_of(host), f"--hostname=host-{host}",
+            "--network", f"{self.project}:alias={host}",
             BASE, "python3", "-c", wait_for_ever,
         )  # fmt: skip
         networks = self.engine.inspect(self.name_of(host))["NetworkSettings"]["Networks"]
