@@ -33,6 +33,10 @@ _CAMPAIGN, _CONFIRM, _RESIGN = (
 )
 
 
+# After an outage, until a consumer of a mailbox must have said that it is still there: what its lease is at least between two heartbeats.
+CONSUMERS_PATIENCE_SECONDS = 30
+
+
 class LeadLost(Exception):
     """The epoch is over: another process leads, or may."""
 
@@ -61,6 +65,7 @@ class Leader:
                 "seconds": settings.ORCHESTRATOR_LEADER_LEASE_SECONDS,
                 "lived": asked - self.began,
                 "heartbeat": settings.ORCHESTRATOR_HEARTBEAT_SECONDS,
+                "patience": CONSUMERS_PATIENCE_SECONDS,
             },
             using=SYSTEM,
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from urllib.parse import SplitResult, urlsplit
+from uuid import UUID
 
 import pytest
 from django.conf import settings as django_settings
@@ -19,11 +20,13 @@ from django.db.models.functions import Now
 
 from activities import job_records, maintenance, relay
 from activities.admission import Closed, keys, rebuilding
+from activities.mailboxes import consumer
+from activities.mailboxes.producer import NewItem, post
 from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
 from activities.maintenance.system_jobs import SystemJob, Term
-from activities.models import ActivityRun, LeaderLease, WorkerProcess
+from activities.models import ActivityRun, LeaderLease, MailboxBatch, MailboxItem, WorkerProcess
 from agents.contracts import Accepted, AgentResult, Completed, Output
-from tenants.context import OWNER, SYSTEM, system_scope
+from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine, at_once, elsewhere, eventually
@@ -348,6 +351,47 @@ def test_agents_whose_time_ran_out_in_an_outage_have_a_minute_to_report(
     with system_scope():
         LeaderLease.objects.update(outage_ended_at=Now() - timedelta(seconds=61))
     assert recovery.end_overdue_runs() == 1
+
+
+@pytest.mark.parametrize(("lived", "kept"), [(3600.0, True), (20.0, False)], ids=["outage", "no outage"])
+def test_a_consumer_whose_lease_ended_in_an_outage_goes_on_with_its_batch(
+    engine: Engine, tenant: Tenant, lived: float, kept: bool
+) -> None:
+    assert Leader().campaign()
+    batch = taken(tenant)
+    away(40.0)
+    with system_scope():
+        MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=5))
+    assert candidate(lived).campaign()
+
+    consumer.give_back_all()
+
+    with tenant_scope(tenant.pk):
+        (item,) = MailboxItem.objects.filter(batch_id=batch)
+        state = MailboxBatch.objects.get(pk=batch).state
+    assert (state, item.state) == (("open", "claimed") if kept else ("expired", "pending"))
+
+
+def test_a_batch_that_somebody_holds_does_not_keep_the_lead_waiting(engine: Engine, tenant: Tenant) -> None:
+    assert Leader().campaign()
+    batch = taken(tenant)
+    away(40.0)
+    with system_scope():
+        MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=5))
+
+    with tenant_scope(tenant.pk):
+        MailboxBatch.objects.select_for_update().get(pk=batch)
+        assert candidate(3600.0).campaign()
+
+
+def taken(tenant: Tenant) -> UUID:
+    """A batch of one item, in the hands of a consumer."""
+    with tenant_scope(tenant.pk):
+        post(tenant.pk, "letters", NewItem(text="Good morning"), actor="test")
+    wish = consumer.Wish(consumer="ann", lease=timedelta(seconds=30), window=timedelta(0), limit=1)
+    found = consumer.take(tenant.pk, "letters", wish)
+    assert found is not None
+    return found.batch.pk
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 -- Renews the lease of the process that leads, or takes over one that has run out. Everything by PostgreSQL's clock.
 -- Parameters  holder, epoch (of the lease that the process believes to hold; 0: none), host, pid, seconds, lived (seconds since the process
---             began to ask), heartbeat (seconds between two of a worker)
+--             began to ask), heartbeat (seconds between two of a worker), patience (seconds)
 -- Returns     epoch, null while another process leads; now
 -- Guarantee   the epoch is raised whenever the lease changes hands, so two processes never hold the same one. A lease that ends later
 --             than any that can have been written by this clock is from a clock that was wrong, and counts as one that has run out.
 -- An outage is noted when nobody renewed for two leases, though the process that asks now lived all the time: then none could reach
 -- PostgreSQL, or all were frozen. A process that was started afterwards tells of none, since its predecessors may have died of their work.
+-- Consumers of mailboxes whose leases ended meanwhile have `patience` seconds to go on with their batches; one whose batch somebody works on
+-- at this moment is passed over, since the lead must not wait for it.
 -- Workers that beat until the outage began are marked: what became of them meanwhile is no fault of what they ran.
 WITH held AS (
     UPDATE activities_leaderlease
@@ -32,5 +34,13 @@ WITH held AS (
     FROM held
     WHERE held.outage_ended_at = statement_timestamp() AND w.ended_at IS NULL
       AND w.beat_at > held.outage_began_at - 2 * make_interval(secs => %(heartbeat)s)
+), batches AS (
+    SELECT b.id FROM activities_mailboxbatch b, held
+    WHERE held.outage_ended_at = statement_timestamp() AND b.state = 'open' AND b.leased_until > held.outage_began_at
+      AND b.leased_until < held.outage_ended_at + make_interval(secs => %(patience)s)
+    FOR UPDATE OF b SKIP LOCKED
+), kept AS (
+    UPDATE activities_mailboxbatch b SET leased_until = clock_timestamp() + make_interval(secs => %(patience)s)
+    FROM batches WHERE b.id = batches.id
 )
 SELECT (SELECT epoch FROM held UNION ALL SELECT epoch FROM made) AS epoch, clock_timestamp() AS now
