@@ -52,7 +52,7 @@ def at_once(*actions: Callable[[], Any]) -> list[Any]:
         return list(pool.map(run, actions))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Wait for something that a server does in its own time; fail when it never does."""
     deadline = monotonic() + seconds
     while not condition():

@@ -24,6 +24,8 @@ from tests.engine import eventually
 
 LONGEST_SECONDS = 400.0  # of one test in a browser
 PATIENCE_SECONDS = 15.0
+#: Milliseconds for what comes by the stream, at once on an idle machine. A page that has no stream asks after 5,000.
+LIVE_WITHIN = 4_000
 #: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
 ARGS = ("--no-sandbox", "--disable-gpu")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

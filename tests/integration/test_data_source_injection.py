@@ -125,10 +125,10 @@ def test_what_is_refused_asks_the_database_nothing_and_is_quick(ticker: Tenant, 
     catalogue = tables.catalogue_of(ticker.pk)
 
     with CaptureQueriesContext(connections[APP]) as asked:
-        started = time.perf_counter()
+        started = time.thread_time()
         with pytest.raises(DataSourceError) as refused:
             resolve(parse(text), catalogue)
-        took = time.perf_counter() - started
+        took = time.thread_time() - started
 
     assert len(asked) == 0
     assert refused.value.faults

@@ -295,7 +295,7 @@ def test_streams_go_on_when_the_bell_is_lost(follow: Callable[..., Follower], te
     happens(tenant, 2)
 
     assert [one.id for one in stream.told(2)] == [2, 3]
-    assert monotonic() - began < 3.0
+    assert monotonic() - began < 4.5  # the listener itself comes back after 5 s
 
 
 def test_in_any_other_server_the_stream_stays_with_its_request(

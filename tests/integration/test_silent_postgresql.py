@@ -16,7 +16,7 @@ from tests.engine import elsewhere, eventually
 from tests.network import Proxy, proxy_to
 
 NOTICE, PATIENCE, GRACE = 0.2, 2, 0.1
-MARGIN = 3.0  # of a machine that is busy
+MARGIN = 10.0  # of a machine that is busy
 
 
 @pytest.fixture
@@ -60,7 +60,9 @@ def test_whoever_waits_for_a_silent_server_gives_up_within_seconds(proxy: Proxy)
     assert connections[APP].connection.closed
 
 
-def test_once_it_is_known_to_be_silent_nobody_else_waits(proxy: Proxy, tenant: Tenant) -> None:
+def test_once_it_is_known_to_be_silent_nobody_else_waits(
+    proxy: Proxy, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def in_scope() -> None:
         with tenant_scope(tenant.pk):
             pass
@@ -69,9 +71,12 @@ def test_once_it_is_known_to_be_silent_nobody_else_waits(proxy: Proxy, tenant: T
     proxy.fall_silent()
     _heard(proxy).suspect()
     eventually(lambda: _heard(proxy).is_known)
+    monkeypatch.setattr(silence, "PATIENCE_SECONDS", 3 * MARGIN)
 
-    assert _seconds(in_scope) < GRACE + 1.5, "a connection that was there"
-    assert elsewhere(lambda: _seconds(_ask)) < 1.5, "one that would have to be made"
+    assert _seconds(in_scope) < GRACE + MARGIN, "a connection that was there"
+    assert elsewhere(lambda: _seconds(_ask)) < 2.5, (
+        "one that would have to be made, for which 3 s are allowed"
+    )
 
 
 def test_as_soon_as_it_answers_again_everything_goes_on(proxy: Proxy) -> None:
@@ -108,7 +113,7 @@ def test_a_connection_that_is_not_made_in_time_is_proof_enough(
 
     assert _seconds(_ask) < 3 + MARGIN
     assert _heard(proxy).is_known
-    assert _seconds(_ask) < 1.0
+    assert _seconds(_ask) < 2.5  # of the three that it takes who does not know
 
 
 def test_nothing_is_asked_of_a_server_that_answers(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_a_run_that_nobody_wants_any_more_is_given_up(subject: Subject) -> None:
 
     assert caught.value.error_code == "run_cancelled"
     assert not caught.value.retryable
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 10  # of the 20 of the run
 
 
 def test_an_agent_that_takes_too_long_may_be_tried_again(subject: Subject) -> None:

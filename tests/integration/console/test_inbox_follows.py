@@ -16,7 +16,6 @@ from tests.visiting import INBOX, Person
 
 pytestmark = pytest.mark.ui
 
-SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
 FOLLOWS = "() => document.body.dataset.following === 'open'"
 
 
@@ -54,11 +53,11 @@ def test_what_comes_and_what_somebody_else_decides_shows_within_a_second(
     screen.wait_for_selector("#total:has-text('1')")
 
     asked.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
     approvals.approve(asked.tenant.pk, first.pk, actor="user:bob")
-    screen.wait_for_selector("#rows li:only-child:has-text('Two')", timeout=SECOND)
+    screen.wait_for_selector("#rows li:only-child:has-text('Two')", timeout=pages.LIVE_WITHIN)
 
-    screen.wait_for_selector("#gone:has-text('Approved by bob: Approve: One')", timeout=SECOND)
+    screen.wait_for_selector("#gone:has-text('Approved by bob: Approve: One')", timeout=pages.LIVE_WITHIN)
     assert screen.inner_text("#total") == "Inbox 1"
     assert screen.inner_text("#kinds a >> nth=1") == "Gates 1"
 
@@ -70,11 +69,11 @@ def test_the_first_item_of_an_empty_inbox_comes_by_itself_and_the_last_goes(
     screen.wait_for_selector("text=Nobody is asked for anything.")
 
     task = asked.task()
-    screen.wait_for_selector("#rows li", timeout=SECOND)
+    screen.wait_for_selector("#rows li", timeout=pages.LIVE_WITHIN)
     assert not screen.is_visible("text=Nobody is asked for anything.")
     tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
-    screen.wait_for_selector("text=Nobody is asked for anything.", timeout=SECOND)
+    screen.wait_for_selector("text=Nobody is asked for anything.", timeout=pages.LIVE_WITHIN)
 
 
 def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
@@ -85,19 +84,19 @@ def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
     press(screen, "j", "x", "j", "x")
 
     asked.task("Urgent", priority=1)
-    screen.wait_for_selector("#rows li:first-child:has-text('Urgent')", timeout=SECOND)
+    screen.wait_for_selector("#rows li:first-child:has-text('Urgent')", timeout=pages.LIVE_WITHIN)
     assert "Approve: Two" in in_focus(screen), "what comes in above moves nobody's cursor"
     assert screen.inner_text("#together") == "Approve what is selected (2)"
 
     approvals.approve(asked.tenant.pk, gates[1].pk, actor="user:bob")
-    screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=SECOND)
+    screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=pages.LIVE_WITHIN)
     assert "Approve: Three" in in_focus(screen), "the next one has the cursor"
     assert screen.inner_text("#together") == "Approve what is selected (1)"
 
     press(screen, "k", "a", "Enter")
     screen.wait_for_selector(".results:has-text('Approve: One')")
     asked.gate(name="Four")
-    screen.wait_for_selector("#rows:has-text('Four')", timeout=SECOND)
+    screen.wait_for_selector("#rows:has-text('Four')", timeout=pages.LIVE_WITHIN)
     assert [asked.get(gate.pk).status for gate in gates] == ["approved", "approved", "created"]
     assert screen.is_visible(".results"), "what came of it stays in sight"
 
@@ -109,14 +108,14 @@ def test_half_an_answer_outlives_everything_that_happens(asked: Questions, scree
     screen.keyboard.type("Shorter, ple")
 
     asked.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
     screen.keyboard.type("ase.")
     assert screen.input_value("#notes") == "Shorter, please."
     press(screen, "Escape", "j")
     approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
 
-    screen.wait_for_selector("#verdict:has-text('Approved by bob')", timeout=SECOND)
-    screen.wait_for_selector("#rows li:only-child", timeout=SECOND)
+    screen.wait_for_selector("#verdict:has-text('Approved by bob')", timeout=pages.LIVE_WITHIN)
+    screen.wait_for_selector("#rows li:only-child", timeout=pages.LIVE_WITHIN)
     assert screen.input_value("#notes") == "Shorter, please.", "it can still be copied"
     assert screen.inner_text("#hint").startswith("Approved by bob")
     assert screen.is_disabled("button[value=reject]")
@@ -131,8 +130,8 @@ def test_an_open_item_that_somebody_else_decides_says_so_and_asks_no_more(
 
     approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
 
-    screen.wait_for_selector("#verdict:has-text('Sent back by bob')", timeout=SECOND)
-    screen.wait_for_selector("#answer", state="detached", timeout=SECOND)
+    screen.wait_for_selector("#verdict:has-text('Sent back by bob')", timeout=pages.LIVE_WITHIN)
+    screen.wait_for_selector("#answer", state="detached", timeout=pages.LIVE_WITHIN)
     assert screen.is_visible("text=Too long.")
     press(screen, "a")
     assert screen.inner_text("#said") == "That cannot be done here."
@@ -149,7 +148,7 @@ def test_what_has_not_changed_is_not_put_in_place_anew(asked: Questions, screen:
         )
 
     asked.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=SECOND)
+    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
 
     old = "[...document.querySelectorAll('#answer, #rows li')].filter((one) => one.isOld).length"
     assert screen.evaluate(old) == 2, "a click on them is not lost"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 
-SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
 LIVE = "document.querySelector('#connection').hidden && !document.body.classList.contains('stale')"
 
 
@@ -58,11 +56,9 @@ def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_seco
         screen.goto("/queues/", wait_until="domcontentloaded")
         screen.wait_for_function(listening)  # it has asked for its stream
     screen.goto("/activities/")
-    began = monotonic()
     work(tenant, "Wasps")
-    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
 
-    assert monotonic() - began < SECOND / 1000
     assert screen.evaluate(LIVE)
     assert refused == []
     eventually(lambda: seats_taken(tenant) == 1)
@@ -76,11 +72,11 @@ def test_ten_windows_at_once_are_all_live_with_one_stream(window: Any, tenant: T
 
     work(tenant, "Wasps")
     for screen in screens:
-        screen.wait_for_selector("text=Wasps", timeout=SECOND)
+        screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
     screens[0].close()  # the one that had the stream
     work(tenant, "Hornets")
     for screen in screens[1:]:
-        screen.wait_for_selector("text=Hornets", timeout=SECOND)
+        screen.wait_for_selector("text=Hornets", timeout=pages.LIVE_WITHIN)
 
     assert all(screen.evaluate(LIVE) for screen in screens[1:])
 
@@ -101,7 +97,7 @@ def test_a_page_whose_place_went_to_another_says_so_and_is_live_again_when_someb
     screen.wait_for_selector("#connection", state="hidden")
     work(tenant, "Wasps")
 
-    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
     elsewhere.close()
 
 
@@ -114,4 +110,4 @@ def test_a_page_that_comes_back_from_the_history_is_live_again(window: Any, tena
 
     work(tenant, "Wasps")
 
-    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)

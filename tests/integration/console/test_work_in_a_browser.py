@@ -20,8 +20,6 @@ from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 
-SECOND = 1_500  # milliseconds for what promises one second, on a machine with other things to do
-
 
 @pytest.fixture
 def screen(ann: Person) -> Iterator[Any]:
@@ -60,10 +58,10 @@ def test_a_list_follows_what_happens_within_a_second(asked: Questions, screen: A
     screen.wait_for_selector("text=created")
 
     work(asked, "Wasps")
-    screen.wait_for_selector("text=Wasps", timeout=SECOND)
+    screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
     asked.engine.drain()
 
-    screen.wait_for_selector("#rows tr:nth-child(2) .tag.good", timeout=SECOND)
+    screen.wait_for_selector("#rows tr:nth-child(2) .tag.good", timeout=pages.LIVE_WITHIN)
     assert not screen.is_visible("#connection")
 
 
@@ -78,7 +76,7 @@ def test_what_is_opened_and_focused_stays_so_while_a_page_follows(asked: Questio
 
     asked.engine.drain()
 
-    screen.wait_for_selector("h1 .tag.good", timeout=SECOND)
+    screen.wait_for_selector("h1 .tag.good", timeout=pages.LIVE_WITHIN)
     assert screen.evaluate("document.querySelector('#stretches').open")
     assert "done" in screen.inner_text("h1")
 
@@ -107,7 +105,7 @@ def test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities(asked: Questio
 
     asked.engine.drain()
 
-    screen.wait_for_selector("#dag g.ask", timeout=SECOND)
+    screen.wait_for_selector("#dag g.ask", timeout=pages.LIVE_WITHIN)
     assert "Needs approval" in screen.inner_text("#dag")
     assert (
         screen.evaluate("getComputedStyle(document.querySelector('#dag g.good .box')).fill") != "rgb(0, 0, 0)"
@@ -160,7 +158,7 @@ def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> 
 
     asked.engine.drain()
 
-    screen.wait_for_selector("#texts .prose strong", timeout=SECOND)
+    screen.wait_for_selector("#texts .prose strong", timeout=pages.LIVE_WITHIN)
     assert "# Bees" in screen.inner_text("#texts")
 
 
@@ -251,13 +249,13 @@ def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
 
     hostile = "<img src=x onerror=alert(1)>\u202e<script>alert(2)</script>"
     says(agent, ("tool_call", 'search {"q": "bees"}'), ("tool_result", hostile), ("note", "x" * 2_000))
-    screen.wait_for_selector("#log >> text=search", timeout=2 * SECOND)
+    screen.wait_for_selector("#log >> text=search", timeout=pages.LIVE_WITHIN)
     assert screen.locator("#log li").count() == 4
     assert screen.locator("#log img, #log script").count() == 0
     assert "<img src=x" in screen.inner_text("#log")
     screen.click("#log summary")
     says(agent, *(("text", f"line {number}") for number in range(300)))
-    screen.wait_for_selector("#log >> text=line 299", timeout=2 * SECOND)
+    screen.wait_for_selector("#log >> text=line 299", timeout=pages.LIVE_WITHIN)
     assert screen.locator("#log li").count() == 201
     at_the_end = "box => Math.abs(box.scrollTop) < 2 && box.scrollHeight > box.clientHeight"
     assert screen.eval_on_selector(".log-box", at_the_end)
@@ -270,7 +268,7 @@ def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
     assert screen.locator("progress").get_attribute("value") == "90"
     agent.post("complete", {"output": {"content": "Done."}})
 
-    screen.wait_for_selector("#running >> text=Last attempt", timeout=2 * SECOND)
+    screen.wait_for_selector("#running >> text=Last attempt", timeout=pages.LIVE_WITHIN)
     screen.click("text=104 earlier lines")
     screen.wait_for_selector("h1 >> text=Transcript")
     assert screen.locator(".log li").count() == 304

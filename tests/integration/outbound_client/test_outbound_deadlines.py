@@ -30,7 +30,7 @@ def test_a_slow_answer_ends_at_the_deadline(slow: str, serve: Serve) -> None:
         post(server.url, seconds=0.4)
 
     assert caught.value.error_code == "agent_timeout"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15  # of the 20 that the other side keeps it
 
 
 def test_a_receiver_that_does_not_read_ends_at_the_deadline(serve: Serve) -> None:
@@ -57,7 +57,7 @@ def test_a_name_service_that_does_not_answer_ends_at_the_deadline(
         post("http://agent.internal:80/", seconds=0.2)
 
     hold.set()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15  # of the 20 that the other side keeps it
 
 
 def test_a_connection_attempt_that_gets_no_reply_ends_at_the_deadline(serve: Serve, settings: Any) -> None:

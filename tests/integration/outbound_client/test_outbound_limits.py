@@ -80,7 +80,7 @@ def test_the_status_counts_even_if_the_body_never_ends(
     started = time.monotonic()
     response = post(server.url, seconds=30)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20  # of the 30 that it might have waited
     assert (response.status, response.truncated) == (status, True)
     assert response.body.startswith(b"sorry")
 
