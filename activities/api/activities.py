@@ -26,7 +26,7 @@ from activities.submission import NewActivity, Submitted, submit
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import Fault, InvalidRequest
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
@@ -37,7 +37,7 @@ class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
     """One status, or several with commas."""
 
 
-class ActivityFilter(django_filters.FilterSet):
+class ActivityFilter(StrictFilterSet):
     status = StatusFilter(
         choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas."
     )
@@ -60,7 +60,7 @@ class ActivityFilter(django_filters.FilterSet):
         fields: tuple[str, ...] = ()
 
 
-class InboxFilter(django_filters.FilterSet):
+class InboxFilter(StrictFilterSet):
     human_role = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")

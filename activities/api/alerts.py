@@ -18,7 +18,7 @@ from activities.models import Alert, AlertDelivery
 from activities.models.alert import AlertKind, Severity
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
 from tenants.api.views import TenantViewSet
@@ -66,7 +66,7 @@ class AlertSerializer(ResponseSerializer):
         return [DeliverySerializer(delivery).data for delivery in alert.deliveries.all()]
 
 
-class AlertFilter(django_filters.FilterSet):
+class AlertFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=AlertKind.choices)
     severity = django_filters.ChoiceFilter(choices=Severity.choices)
     activity = django_filters.UUIDFilter(field_name="activity_id")

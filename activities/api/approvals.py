@@ -24,6 +24,7 @@ from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -50,7 +51,7 @@ class VerdictSerializer(StrictSerializer):
 # What approvals can be narrowed by.
 
 
-class ApprovalFilter(django_filters.FilterSet):
+class ApprovalFilter(StrictFilterSet):
     type = django_filters.CharFilter()
     status = django_filters.ChoiceFilter(
         method="with_status", choices=[(status, status) for status in STATUSES]

@@ -16,6 +16,7 @@ from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
 from activities.provider_batches import items as provider_batches_items
 from tenants.api.documentation import operation
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
@@ -66,7 +67,7 @@ class BatchItemSerializer(ResponseSerializer):
         return provider_batches_items.provider_name(item.provider)
 
 
-class BatchFilter(django_filters.FilterSet):
+class BatchFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=BatchState.choices)
     model = django_filters.CharFilter()
 
@@ -75,7 +76,7 @@ class BatchFilter(django_filters.FilterSet):
         fields: tuple[str, ...] = ()
 
 
-class BatchItemFilter(django_filters.FilterSet):
+class BatchItemFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=ItemState.choices)
     batch = django_filters.UUIDFilter(field_name="batch_id")
     activity = django_filters.UUIDFilter(field_name="activity_id")

@@ -24,6 +24,7 @@ from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -90,7 +91,7 @@ IS_NULL = {
 }  # the activity of such a letter
 
 
-class DeadLetterFilter(django_filters.FilterSet):
+class DeadLetterFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
     agent_role = django_filters.CharFilter()
     mailbox = django_filters.CharFilter(field_name="mailbox_key")

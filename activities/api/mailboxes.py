@@ -28,6 +28,7 @@ from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
@@ -267,7 +268,7 @@ def _shown(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str
     }  # fmt: skip
 
 
-class MailboxFilter(django_filters.FilterSet):
+class MailboxFilter(StrictFilterSet):
     agent_role = django_filters.CharFilter()
 
     class Meta:
@@ -298,7 +299,7 @@ class MailboxDetail(DigestEtag, MailboxPart):
         return Response(self.shown([self.mailbox(key)])[0])
 
 
-class ItemFilter(django_filters.FilterSet):
+class ItemFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=ItemKind.choices)
     status = django_filters.ChoiceFilter(field_name="stands", choices=ItemState.choices)
 

@@ -25,7 +25,7 @@ from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -95,7 +95,7 @@ ADDRESS = "/api/v1/notification-channels/"
 MOST_CHANNELS = 50  # of a tenant
 
 
-class NotificationChannelFilter(django_filters.FilterSet):
+class NotificationChannelFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=ChannelKind.choices)
     enabled = FlagFilter()
 

@@ -27,6 +27,7 @@ from agents import configuration
 from agents.command_line import transcripts
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -128,7 +129,7 @@ class SubagentSerializer(ResponseSerializer):
         return output_file_of(found.subagent.pk)
 
 
-class SubagentFilter(django_filters.FilterSet):
+class SubagentFilter(StrictFilterSet):
     subagent_type = django_filters.CharFilter()
     parent_mailbox = django_filters.CharFilter()
 

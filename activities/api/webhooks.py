@@ -23,7 +23,7 @@ from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -103,7 +103,7 @@ class TooManyWebhooks(ActivityError):
     code = "too_many_webhooks"
 
 
-class WebhookFilter(django_filters.FilterSet):
+class WebhookFilter(StrictFilterSet):
     enabled = FlagFilter()
 
     class Meta:
@@ -249,7 +249,7 @@ def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
 # The deliveries of a webhook: what became of each event, and sending one again.
 
 
-class WebhookDeliveryFilter(django_filters.FilterSet):
+class WebhookDeliveryFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=WebhookDeliveryState.choices)
     event = django_filters.NumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)
 

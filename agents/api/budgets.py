@@ -19,6 +19,7 @@ from agents.models import Agent
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import AmountField, ResponseSerializer
 from tenants.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -119,7 +120,7 @@ class BudgetBodySerializer(StrictSerializer):
         return role
 
 
-class BudgetFilter(django_filters.FilterSet):
+class BudgetFilter(StrictFilterSet):
     agent_role = django_filters.CharFilter()
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     activity = django_filters.UUIDFilter(field_name="activity_id")

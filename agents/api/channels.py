@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from tenants import channels
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -66,7 +67,7 @@ class NothingSerializer(StrictSerializer):
     """A body without members, or none at all."""
 
 
-class ChannelFilter(django_filters.FilterSet):
+class ChannelFilter(StrictFilterSet):
     kind = django_filters.CharFilter()
     status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
 

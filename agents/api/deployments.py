@@ -17,7 +17,7 @@ from agents.api.channels import NothingSerializer
 from agents.models import Agent, AgentVersionDeployment
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned, etag_of
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.permissions import PlatformPermission
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
@@ -51,7 +51,7 @@ class PlatformDeploymentSerializer(DeploymentSerializer):
     endpoint = serializers.CharField(help_text="Empty: the agent's own endpoint.")
 
 
-class DeploymentFilter(django_filters.FilterSet):
+class DeploymentFilter(StrictFilterSet):
     environment = django_filters.ChoiceFilter(choices=AgentVersionDeployment.Environment.choices)
     current = FlagFilter(field_name="replaced_at", lookup_expr="isnull")
 

@@ -18,7 +18,7 @@ from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -111,7 +111,7 @@ class NewSkillSerializer(SkillBodySerializer):
     key = Text(max_length=63, validators=[key_validator], help_text=str(key_validator.message))
 
 
-class SkillFilter(django_filters.FilterSet):
+class SkillFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=SkillKind.choices)
     enabled = FlagFilter()
     role = django_filters.CharFilter(method="of_role", help_text="What agents of this role may know.")

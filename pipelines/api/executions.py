@@ -19,6 +19,7 @@ from pipelines.schedules import executions
 from pipelines.schedules.errors import ScheduleNotFound
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
+from tenants.api.filters import StrictFilterSet
 from tenants.api.strict import read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
@@ -44,7 +45,7 @@ class SchedulePart(ViewSetMixin, TenantView):
         return self.get_paginated_response(serializer(page, many=True).data)
 
 
-class ExecutionFilter(django_filters.FilterSet):
+class ExecutionFilter(StrictFilterSet):
     status = django_filters.MultipleChoiceFilter(choices=ExecutionStatus.choices)
     nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
     nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")
@@ -100,7 +101,7 @@ class ExecutionCancellation(DigestEtag, TenantView):
             return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)
 
 
-class JobFilter(django_filters.FilterSet):
+class JobFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
     batch = django_filters.NumberFilter()
 
@@ -129,7 +130,7 @@ class ExecutionJobs(SchedulePart):
         )
 
 
-class FiringFilter(django_filters.FilterSet):
+class FiringFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=FiringState.choices)
     nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
     nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")

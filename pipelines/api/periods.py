@@ -23,7 +23,7 @@ from pipelines.periods import PlanInvalid
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
-from tenants.api.filters import FlagFilter
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Json, StrictSerializer, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -114,7 +114,7 @@ class PlanSerializer(StrictSerializer):
     plan = Json(help_text="In the form that the planner is told as `plan_schema`.", **OPTIONAL)
 
 
-class PeriodFilter(django_filters.FilterSet):
+class PeriodFilter(StrictFilterSet):
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     status = django_filters.ChoiceFilter(choices=PeriodState.choices)
     at_risk = FlagFilter()

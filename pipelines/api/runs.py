@@ -27,6 +27,7 @@ from pipelines.models.run import RunState
 from pipelines.replay import replay
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
+from tenants.api.filters import StrictFilterSet
 from tenants.api.renderers import JSONRenderer
 from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -36,7 +37,7 @@ from tenants.models import Role
 SVG = "image/svg+xml"
 
 
-class PipelineRunFilter(django_filters.FilterSet):
+class PipelineRunFilter(StrictFilterSet):
     pipeline = django_filters.CharFilter(field_name="version__pipeline__key")
     version = django_filters.NumberFilter(field_name="version__number")
     status = django_filters.ChoiceFilter(choices=RunState.choices)

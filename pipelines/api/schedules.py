@@ -34,7 +34,7 @@ from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.filters import FlagFilter, refuse_unknown
+from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
@@ -304,7 +304,7 @@ AFTER = OpenApiParameter(
 )
 
 
-class ScheduleFilter(django_filters.FilterSet):
+class ScheduleFilter(StrictFilterSet):
     name = django_filters.CharFilter()
     enabled = FlagFilter()
     target_type = django_filters.ChoiceFilter(choices=[("agent", "agent"), ("pipeline", "pipeline")])

@@ -3,17 +3,19 @@ Nothing else.
 
 A misspelt filter would otherwise return everything, and somebody would act on it. A parameter given twice is
 refused as well, unless its filter takes several values.
+
+What a view offers is worked out once per process. A request makes copies only of the filters that it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import django_filters
 from django.db import models
 from django.db.models import QuerySet
-from django_filters.filterset import BaseFilterSet
 from django_filters.rest_framework import DjangoFilterBackend
 from django_filters.widgets import SuffixedMultiWidget
 from rest_framework.filters import SearchFilter
@@ -38,12 +40,21 @@ class FlagFilter(django_filters.TypedChoiceFilter):
 
 
 class StrictFilterSet(django_filters.FilterSet):
-    """What the filters of a view are made of that only names columns."""
+    """The filters of a list. A view that only names columns gets one of its own."""
 
     FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
         **django_filters.FilterSet.FILTER_DEFAULTS,
         models.BooleanField: {"filter_class": FlagFilter},
     }
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *args: Any, **options: Any) -> None:
+        # The library copies `base_filters` deeply for each request; an empty filter does nothing, so it need not be there.
+        self.base_filters = {
+            name: type(self).base_filters[name]
+            for name, (single, several) in parameters_of(type(self)).items()
+            if any(parameter in (data or ()) for parameter in single | several)
+        }
+        super().__init__(data, *args, **options)
 
 
 class StrictFilterBackend(DjangoFilterBackend):
@@ -58,23 +69,32 @@ class StrictFilterBackend(DjangoFilterBackend):
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         if view.kwargs.get(view.lookup_url_kwarg or view.lookup_field) is not None:
             return queryset
-        filterset = self.get_filterset(request, queryset, view)
-        refuse_unknown(request, view, filterset)
+        refuse_unknown(request, view, self.get_filterset_class(view, queryset))
         filtered = super().filter_queryset(request, queryset, view)
         if getattr(view, "search_fields", None):
             filtered = SearchFilter().filter_queryset(request, filtered, view)
         return filtered.order_by(*ordering.ordering_of(request, view))
 
+    def get_filterset_class(self, view: Any, queryset: QuerySet[Any] | None = None) -> Any:
+        if getattr(view, "filterset_class", None) or queryset is None:
+            return super().get_filterset_class(view, queryset)
+        return _filterset_over(queryset.model, tuple(getattr(view, "filterset_fields", None) or ()))
+
 
 def refuse_unknown(
-    request: Request, view: Any, filterset: BaseFilterSet | None = None, *, several: Iterable[str] = ()
+    request: Request,
+    view: Any,
+    filterset: type[StrictFilterSet] | None = None,
+    *,
+    several: Iterable[str] = (),
 ) -> None:
     """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed.
 
     Those named by `several` may be repeated, besides what the filterset says.
     """
-    single, repeatable = _names_of(filterset)
-    repeatable.update(several)
+    offered = parameters_of(filterset).values() if filterset else ()
+    repeatable = set(several).union(*(repeated for _, repeated in offered))
+    single = set[str]().union(*(once for once, _ in offered))
     single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
     if getattr(view, "search_fields", None):
         single.add(SEARCH)
@@ -106,18 +126,24 @@ def _faults(request: Request, single: set[str], several: set[str]) -> Iterable[F
             yield name, f"has more than {SEARCH_LENGTH} characters"
 
 
-def _names_of(filterset: BaseFilterSet | None) -> tuple[set[str], set[str]]:
-    """The parameters of a filterset: those with one value, and those that may be repeated."""
-    single: set[str] = set()
-    several: set[str] = set()
-    if filterset is None:
-        return single, several
-    for name, field in filterset.form.fields.items():
-        widget = field.widget
-        if isinstance(widget, SuffixedMultiWidget):  # a range has one parameter per end
-            single |= {widget.suffixed(name, suffix) for suffix in widget.suffixes}
-        elif getattr(widget, "allow_multiple_selected", False):
-            several.add(name)
-        else:
-            single.add(name)
-    return single, several
+@cache
+def parameters_of(kind: type[StrictFilterSet]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """For each filter the parameters that it reads: those with one value, and those that may be repeated."""
+    return {name: _parameters(name, each.field.widget) for name, each in kind.base_filters.items()}
+
+
+def _parameters(name: str, widget: Any) -> tuple[frozenset[str], frozenset[str]]:
+    if isinstance(widget, SuffixedMultiWidget):  # a range has one parameter per end
+        return frozenset(widget.suffixed(name, suffix) for suffix in widget.suffixes), frozenset()
+    if getattr(widget, "allow_multiple_selected", False):
+        return frozenset(), frozenset({name})
+    return frozenset({name}), frozenset()
+
+
+@cache
+def _filterset_over(model: type[models.Model], columns: tuple[str, ...]) -> type[StrictFilterSet] | None:
+    """The filters of a view that only names columns of its model."""
+    if not columns:
+        return None
+    meta = type("Meta", (), {"model": model, "fields": columns})
+    return type(StrictFilterSet)(f"{model.__name__}Filter", (StrictFilterSet,), {"Meta": meta})

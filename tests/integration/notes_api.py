@@ -25,6 +25,7 @@ from rest_framework.routers import DefaultRouter
 from activities.models import Activity
 from tenants.api import problems
 from tenants.api.etags import Versioned
+from tenants.api.filters import StrictFilterSet
 from tenants.api.permissions import PlatformPermission
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
@@ -44,7 +45,7 @@ class NoteSerializer(serializers.ModelSerializer[Activity]):
         read_only_fields = ("id", "version", "created_at", "started_at")
 
 
-class NoteFilter(django_filters.FilterSet):
+class NoteFilter(StrictFilterSet):
     name = django_filters.CharFilter()
     priority = django_filters.NumberFilter()
     status = django_filters.MultipleChoiceFilter(choices=[("created", "created"), ("done", "done")])
