@@ -24,10 +24,9 @@ from activities.models.activity import AssigneeType
 from activities.states import Status
 from activities.submission import NewActivity, Submitted, submit
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
-from tenants.api.views import TenantViewSet
+from tenants.api.resources import VersionedResource, described
 from tenants.models import Role
 
 # By what lists of activities can be narrowed.
@@ -106,7 +105,8 @@ SHOWN = PolymorphicProxySerializer(
 )
 
 
-class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSet):
+@described(many="List activities, newest first", one="One activity")
+class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     """One piece of work for an agent or a person."""
 
     queryset = Activity.objects.defer("input", "retry")
@@ -123,15 +123,6 @@ class ActivityViewSet(DecisionActions, OperationActions, Versioned, TenantViewSe
         **DecisionActions.required_role,
         **OperationActions.required_role,
     }
-
-    @operation("List activities, newest first", answer=ActivitySerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(self.shown(page, many=True))
-
-    @operation("One activity", answer=ActivitySerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(self.shown(self.get_object()))
 
     @operation(
         "Submit one activity, or a list of up to 1,000",

@@ -19,9 +19,9 @@ from activities.models.alert import AlertKind, Severity
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import Resource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 
@@ -79,7 +79,8 @@ class AlertFilter(StrictFilterSet):
         fields: tuple[str, ...] = ()
 
 
-class AlertViewSet(DigestEtag, TenantViewSet):
+@described(many="Alerts, newest first", one="One alert")
+class AlertViewSet(DigestEtag, Resource):
     queryset = Alert.objects
     serializer_class = AlertSerializer
     filterset_class = AlertFilter
@@ -93,15 +94,6 @@ class AlertViewSet(DigestEtag, TenantViewSet):
         # Those to the platform's own channels are none of a tenant's business.
         own = AlertDelivery.objects.filter(channel_id__isnull=False).order_by("pk")
         return super().get_queryset().prefetch_related(Prefetch("deliveries", own))
-
-    @operation("Alerts, newest first", answer=AlertSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(AlertSerializer(page, many=True).data)
-
-    @operation("One alert", answer=AlertSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(AlertSerializer(self.get_object()).data)
 
     @operation(
         "Say that somebody has seen it",

@@ -177,7 +177,7 @@ CHANGE: dict[str, Any] = {
 }
 
 
-class ApprovalViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class ApprovalViewSet(Versioned, TenantViewSet):
     """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 
     queryset = Approval.objects

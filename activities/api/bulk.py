@@ -28,6 +28,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest, extend
 from tenants.api.filters import SEARCH_LENGTH
+from tenants.api.resources import Resource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantView, TenantViewSet
@@ -306,7 +307,8 @@ class BulkOfActivities(TenantView):
         return {"dry_run": True, "count": found.count(), "sample": sample}
 
 
-class BulkJobViewSet(DigestEtag, TenantViewSet):
+@described(many="Bulk jobs, newest first", one="One bulk job with its progress")
+class BulkJobViewSet(DigestEtag, Resource):
     queryset = BulkJob.objects
     serializer_class = BulkJobSerializer
     filterset_fields = ("status", "action")
@@ -314,15 +316,6 @@ class BulkJobViewSet(DigestEtag, TenantViewSet):
     lookup_value_converter = "uuid"
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {"cancel": Role.OPERATOR}
-
-    @operation("Bulk jobs, newest first", answer=BulkJobSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(BulkJobSerializer(page, many=True).data)
-
-    @operation("One bulk job with its progress", answer=BulkJobSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(BulkJobSerializer(self.get_object()).data)
 
     @operation(
         "Stop a bulk job",

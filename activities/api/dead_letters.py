@@ -25,9 +25,10 @@ from activities.models.dead_letter import BurialReason, DeadLetterState, LetterK
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import Resource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView
 from tenants.models import Role
 
 # What is sent to replay or to dismiss dead letters.
@@ -187,7 +188,8 @@ class ReplayedSerializer(DismissedSerializer):
     seconds = serializers.FloatField(help_text="Until the last of them starts.")
 
 
-class DeadLetterViewSet(DigestEtag, TenantViewSet):
+@described(many="Work that failed for good, newest first", one="One dead letter")
+class DeadLetterViewSet(DigestEtag, Resource):
     queryset = DeadLetter.objects
     serializer_class = DeadLetterSerializer
     filterset_class = DeadLetterFilter
@@ -200,17 +202,6 @@ class DeadLetterViewSet(DigestEtag, TenantViewSet):
 
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().select_related("activity")
-
-    @operation(
-        "Work that failed for good, newest first", answer=DeadLetterSerializer(many=True), refusals=(400,)
-    )
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(DeadLetterSerializer(page, many=True).data)
-
-    @operation("One dead letter", answer=DeadLetterSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(DeadLetterSerializer(self.get_object()).data)
 
     @operation(
         "Try failed work again", request=ReplaySerializer, answer=ReplayedSerializer, parameters=(IDEMPOTENCY_KEY,), filters=False

@@ -23,12 +23,11 @@ from activities.notifications.targets import InvalidTarget
 from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -91,7 +90,6 @@ class NewChannelSerializer(ChangedChannelSerializer):
     target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
 
 
-ADDRESS = "/api/v1/notification-channels/"
 MOST_CHANNELS = 50  # of a tenant
 
 
@@ -104,9 +102,11 @@ class NotificationChannelFilter(StrictFilterSet):
         fields: tuple[str, ...] = ()
 
 
-class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The channels", one="One channel")
+class NotificationChannelViewSet(VersionedResource):
     queryset = NotificationChannel.objects
     serializer_class = NotificationChannelSerializer
+    address = "/api/v1/notification-channels/"
     filterset_class = NotificationChannelFilter
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
@@ -135,15 +135,6 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
             except InvalidTarget as fault:
                 raise InvalidRequest([("target", str(fault))]) from fault
 
-    @operation("The channels", answer=NotificationChannelSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(NotificationChannelSerializer(page, many=True).data)
-
-    @operation("One channel", answer=NotificationChannelSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(NotificationChannelSerializer(self.get_object()).data)
-
     @operation(
         "Make a channel",
         request=NewChannelSerializer,
@@ -162,9 +153,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         channel.save(force_insert=True)
         channel.refresh_from_db()
         secret = next(iter(targets.opened(channel).secrets), None)
-        return Response(
-            self._with_secret(channel, secret), status=201, headers={"Location": f"{ADDRESS}{channel.pk}/"}
-        )
+        return self.created(channel, self._with_secret(channel, secret))
 
     @operation(
         "Change a channel",
@@ -175,16 +164,16 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied, but for the target. A webhook keeps its secret."""
-        channel = self._locked(pk)
+        channel = self.locked()
         self._refuse_taken(self.body["name"], but=channel)
         self._put(channel)
         self._save(channel)
-        return Response(NotificationChannelSerializer(channel).data)
+        return Response(self.shown(channel))
 
     @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more."""
-        self._locked(pk).delete()
+        self.locked().delete()
         return Response(status=204)
 
     @operation(
@@ -217,7 +206,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
     def renew_secret(self, request: Request, pk: UUID) -> Response:
         """Messages are signed with the one before as well, until the next renewal."""
         read(EmptySerializer, request.data)
-        channel = self._locked(pk)
+        channel = self.locked()
         if channel.kind != ChannelKind.WEBHOOK:
             raise NotWebhook(f"{channel.name} is no webhook, and nothing is signed for it.")
         try:
@@ -234,14 +223,6 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         if kind is None:
             raise NotFound
         return kind
-
-    def _locked(self, pk: UUID) -> NotificationChannel:
-        own = NotificationChannel.objects.for_tenant(self.tenant_id).select_for_update()
-        channel: NotificationChannel | None = own.filter(pk=pk).first()
-        if channel is None:
-            raise NotFound
-        self.check_if_match(channel.version)
-        return channel
 
     def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
         named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
@@ -263,7 +244,7 @@ class NotificationChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc
         channel.save()
 
     def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
-        return {**NotificationChannelSerializer(channel).data, "secret": secret}
+        return {**self.shown(channel), "secret": secret}
 
 
 # Why a notification channel is not made, changed or tried.

@@ -145,7 +145,7 @@ class RunNowSerializer(StrictSerializer):
     reason = Text(max_length=2_000, help_text="For the trail: why it may not wait.")
 
 
-class RunNow(Versioned, TenantView):  # type: ignore[misc]  # `request` is the view's
+class RunNow(Versioned, TenantView):
     # Admission is asked for what still holds it, after the commit.
     in_one_transaction = False
     queryset = Activity.objects

@@ -21,12 +21,12 @@ from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 
@@ -94,9 +94,6 @@ class WebhookDeliverySerializer(ResponseSerializer):
         return delivery.next_attempt_at if delivery.state == WebhookDeliveryState.PENDING else None
 
 
-ADDRESS = "/api/v1/webhooks/"
-
-
 class TooManyWebhooks(ActivityError):
     """Every event may go to each of them, so there may be only so many."""
 
@@ -111,9 +108,11 @@ class WebhookFilter(StrictFilterSet):
         fields: tuple[str, ...] = ()
 
 
-class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The webhooks", one="One webhook")
+class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
     serializer_class = WebhookSerializer
+    address = "/api/v1/webhooks/"
     filterset_class = WebhookFilter
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)
@@ -129,15 +128,6 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
             # Before the transaction, since a name is looked up.
             if not idempotency.is_repetition(request, self.principal):
                 _refuse_address(self.body["url"])
-
-    @operation("The webhooks", answer=WebhookSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(WebhookSerializer(page, many=True).data)
-
-    @operation("One webhook", answer=WebhookSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(WebhookSerializer(self.get_object()).data)
 
     @operation(
         "Make a webhook",
@@ -159,8 +149,7 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
         webhook.refresh_from_db()
-        place = {"Location": f"{ADDRESS}{webhook.pk}/"}
-        return Response(_with_secret(webhook, secret), status=201, headers=place)
+        return self.created(webhook, _with_secret(webhook, secret))
 
     @operation(
         "Change a webhook",
@@ -171,17 +160,17 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
-        webhook = self._locked(pk)
+        webhook = self.locked()
         self._put(webhook)
         webhook.off_reason, webhook.failures = "", 0
         webhook.failing_since = webhook.paused_until = None
         self._save(webhook)
-        return Response(WebhookSerializer(webhook).data)
+        return Response(self.shown(webhook))
 
     @operation("Remove a webhook", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more, and the log of its deliveries goes with it."""
-        self._locked(pk).delete()
+        self.locked().delete()
         return Response(status=204)
 
     @operation(
@@ -195,7 +184,7 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def rotate(self, request: Request, pk: UUID) -> Response:
         """The one before signs as well for 24 hours."""
         read(EmptySerializer, request.data)
-        webhook = self._locked(pk)
+        webhook = self.locked()
         secret = webhooks.renew_secret(webhook)
         self._save(webhook)
         return Response(_with_secret(webhook, secret))
@@ -215,14 +204,6 @@ class WebhookViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         delivery = webhooks.send_test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
-
-    def _locked(self, pk: UUID) -> WebhookEndpoint:
-        own = WebhookEndpoint.objects.for_tenant(self.tenant_id).select_for_update()
-        webhook: WebhookEndpoint | None = own.filter(pk=pk).first()
-        if webhook is None:
-            raise NotFound
-        self.check_if_match(webhook.version)
-        return webhook
 
     def _put(self, webhook: WebhookEndpoint) -> None:
         webhook.url = self.body["url"]

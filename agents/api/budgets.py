@@ -17,12 +17,11 @@ from rest_framework.response import Response
 from agents import configuration
 from agents.models import Agent
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import AmountField, ResponseSerializer
 from tenants.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 from tenants.money import budgets, calendar
 
@@ -132,9 +131,11 @@ class BudgetFilter(StrictFilterSet):
         fields: tuple[str, ...] = ()
 
 
-class BudgetViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The budgets", one="One budget")
+class BudgetViewSet(VersionedResource):
     queryset = Budget.objects
     serializer_class = BudgetSerializer
+    address = ADDRESS
     filterset_class = BudgetFilter
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
@@ -146,15 +147,6 @@ class BudgetViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request
     def get_queryset(self) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset()
         return rows.filter(deleted_at=None)
-
-    @operation("The budgets", answer=BudgetSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(BudgetSerializer(page, many=True).data)
-
-    @operation("One budget", answer=BudgetSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(BudgetSerializer(self._found(pk)).data)
 
     @operation(
         "Make a budget",
@@ -168,9 +160,7 @@ class BudgetViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
         budget = budgets.create(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
         configuration.forget()
-        answer = Response(BudgetSerializer(budget).data, status=201)
-        answer.headers["Location"] = f"{ADDRESS}{budget.pk}/"
-        return answer
+        return self.created(budget)
 
     @operation(
         "Change a budget",
@@ -186,7 +176,7 @@ class BudgetViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request
         fields = _fields(read(BudgetBodySerializer, request.data))
         self._refuse_other_scope(self._found(pk), fields)
         changes = {name: value for name, value in fields.items() if name not in budgets.SCOPE}
-        return Response(BudgetSerializer(budgets.change(self.tenant_id, pk, changes)).data)
+        return Response(self.shown(budgets.change(self.tenant_id, pk, changes)))
 
     @operation("Remove a budget", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, pk: UUID) -> Response:

@@ -15,16 +15,13 @@ from rest_framework.response import Response
 
 from tenants import channels
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.channels import STANDING
 from tenants.exceptions import TenantError
 from tenants.models import Channel, ChannelStatus, Role
-
-ADDRESS = "/api/v1/channels/"
 
 
 class ChannelNameTaken(TenantError):
@@ -83,9 +80,11 @@ CHANGE: dict[str, Any] = {
 }
 
 
-class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The channels", one="One channel")
+class ChannelViewSet(VersionedResource):
     queryset = Channel.objects
     serializer_class = ChannelSerializer
+    address = "/api/v1/channels/"
     filterset_class = ChannelFilter
     search_fields = ("kind", "name")
     ordering_fields = ("name", "created_at", "expires_at")
@@ -100,15 +99,6 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         rows: QuerySet[Any] = super().get_queryset()
         return rows.annotate(standing=STANDING)
 
-    @operation("The channels", answer=ChannelSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(ChannelSerializer(page, many=True).data)
-
-    @operation("One channel", answer=ChannelSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return self._shown(pk)
-
     @operation(
         "Make a channel",
         request=ChannelBodySerializer,
@@ -121,10 +111,7 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
         channel = Channel.objects.create(tenant_id=self.tenant_id, **body)
-        answer = self._shown(channel.pk)
-        answer.status_code = 201
-        answer.headers["Location"] = f"{ADDRESS}{channel.pk}/"
-        return answer
+        return self.created(channel, self._shown(channel.pk).data)
 
     @operation(
         "Change a channel",
@@ -135,7 +122,7 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied. A channel that has expired stays so until it is reactivated."""
-        channel = self._locked(pk)
+        channel = self.locked()
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body, but=channel)
         own = Channel.objects.for_tenant(self.tenant_id).filter(pk=pk)
@@ -144,7 +131,7 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
 
     @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, pk: UUID) -> Response:
-        self._locked(pk).delete()
+        self.locked().delete()
         return Response(status=204)
 
     @operation("Say that a channel opens nothing any more", request=NothingSerializer, **CHANGE)
@@ -152,7 +139,7 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def expire(self, request: Request, pk: UUID) -> Response:
         """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
         read(NothingSerializer, request.data)
-        self._locked(pk)
+        self.locked()
         channels.expire(self.tenant_id, pk)
         return self._shown(pk)
 
@@ -161,7 +148,7 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     def reactivate(self, request: Request, pk: UUID) -> Response:
         """Without `expires_at`, an earlier expiry that is over is forgotten."""
         body = read(ReactivationSerializer, request.data)
-        self._locked(pk)
+        self.locked()
         channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
         return self._shown(pk)
 
@@ -169,17 +156,9 @@ class ChannelViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `reques
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: UUID) -> Response:
         read(NothingSerializer, request.data)
-        self._locked(pk)
+        self.locked()
         channels.disable(self.tenant_id, pk)
         return self._shown(pk)
-
-    def _locked(self, pk: UUID) -> Channel:
-        own = Channel.objects.for_tenant(self.tenant_id).select_for_update()
-        channel: Channel | None = own.filter(pk=pk).first()
-        if channel is None:
-            raise NotFound
-        self.check_if_match(channel.version)
-        return channel
 
     def _refuse_taken(self, body: dict[str, Any], but: Channel | None = None) -> None:
         named = Channel.objects.for_tenant(self.tenant_id).filter(kind=body["kind"], name=body["name"])

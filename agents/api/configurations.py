@@ -218,7 +218,7 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField(help_text="Raised by every change; 0 while nothing is set.")
 
 
-class AgentConfigViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class AgentConfigViewSet(Versioned, TenantViewSet):
     queryset = AgentConfig.objects
     serializer_class = AgentConfigSerializer
     ordering_fields = ("role",)

@@ -68,7 +68,7 @@ INTO_PRODUCTION: dict[str, Any] = {
 }
 
 
-class DeploymentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class DeploymentViewSet(Versioned, TenantViewSet):
     """An If-Match is held against the ETag of the agent: what is deployed is part of what it is."""
 
     queryset = AgentVersionDeployment.objects

@@ -78,7 +78,7 @@ class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
     updated_by = serializers.CharField()
 
 
-class SchedulerSettingsView(Versioned, TenantView):  # type: ignore[misc]  # `request` is the view's
+class SchedulerSettingsView(Versioned, TenantView):
     queryset = PlatformConfig.objects
     permission_classes = (PlatformPermission,)
     pagination_class = None

@@ -39,12 +39,11 @@ from agents.exceptions import AgentExists, OutboundRefused
 from agents.models import Agent, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Member, OneOf, StrictSerializer, Text, Whole, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 # An agent of the registry and its deployments, as platform admins send them.
@@ -222,11 +221,13 @@ KEEP: Any = object()  # of credentials: leave what is stored
 CHANGE: dict[str, Any] = {"answer": PlatformAgentSerializer, "refusals": (404,)}
 
 
-class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The roles that there are")
+class AgentViewSet(VersionedResource):
     """Read by everybody, changed by platform admins: the registry belongs to no tenant."""
 
     queryset = Agent.objects
     serializer_class = AgentSerializer
+    address = ADDRESS
     permission_classes = (PlatformPermission,)
     filterset_fields = ("enabled", "paused", "adapter", "health")
     search_fields = ("role", "name", "description")
@@ -245,11 +246,6 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
             agent=OuterRef("role"), environment=PRODUCTION, replaced_at__isnull=True
         )
         return Agent.objects.annotate(version=Subquery(production.values("version")[:1]))
-
-    @operation("The roles that there are", answer=AgentSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response([self._as_seen(agent) for agent in page])
 
     @operation("One role", answer=AgentSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:
@@ -270,15 +266,12 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
         if Agent.objects.filter(role=agent.role).exists():
             raise AgentExists(f"There is an agent {agent.role!r} already; PUT or PATCH changes it.")
         self._write(agent, {**defaults(), **body}, body.get("auth"))
-        answer = self._shown(agent.role)
-        answer.status_code = 201
-        answer.headers["Location"] = f"{ADDRESS}{agent.role}/"
-        return answer
+        return self.created(agent, self._shown(agent.role).data)
 
     @operation("Replace a role", request=AgentBodySerializer, parameters=(IF_MATCH,), **CHANGE)
     def update(self, request: Request, role: str) -> Response:
         """What is left out has its default again, credentials included. In force within two seconds."""
-        agent = self._locked(role)
+        agent = self.locked()
         body = read(AgentBodySerializer, request.data)
         self._write(agent, {**defaults(), **body}, body.get("auth"))
         return self._shown(role)
@@ -286,7 +279,7 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
     @operation("Change a role", request=AgentChangeSerializer, parameters=(IF_MATCH,), **CHANGE)
     def partial_update(self, request: Request, role: str) -> Response:
         """What is left out stays. Switching off what is needed is done, and answered with `warnings`."""
-        agent = self._locked(role)
+        agent = self.locked()
         body = read(AgentChangeSerializer, request.data)
         given: Any = request.data
         emptied = {name for name, value in given.items() if value is None}
@@ -320,18 +313,14 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
     def check(self, request: Request, role: str) -> Response:
         """A worker does it within seconds; `health` and `health_checked_at` then say what came of it."""
         read(NothingSerializer, request.data)
-        self._locked(role)
+        self.locked()
         health.ask(role)
         answer = self._shown(role)
         answer.status_code = 202
         return answer
 
-    def _locked(self, role: str) -> Agent:
-        agent = Agent.objects.select_for_update().filter(role=role).first()
-        if agent is None:
-            raise NotFound
-        self.check_if_match(agent.revision)
-        return agent
+    def unlocked_rows(self) -> Any:
+        return Agent.objects  # which belong to no tenant
 
     def _write(self, agent: Agent, members: Mapping[str, Any], auth: Any) -> None:
         addresses = {name: members[name] for name in ADDRESSES if members[name] != getattr(agent, name)}
@@ -356,8 +345,8 @@ class AgentViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
         agent = AgentViewSet.get_queryset(self).filter(role=role).first()
         if agent is None:
             raise NotFound
-        return Response(self._as_seen(agent))
+        return Response(self.shown(agent))
 
-    def _as_seen(self, agent: Agent) -> dict[str, Any]:
+    def shown(self, found: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
-        return dict(kind(agent).data)
+        return kind(found, many=many).data

@@ -40,7 +40,7 @@ class NewSecretSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
 
 
-class RotateSecret(Versioned, TenantView):  # type: ignore[misc]  # `request` is the view's
+class RotateSecret(Versioned, TenantView):
     queryset = AgentConfig.objects
     serializer_class = NewSecretSerializer
     scope = "agents"

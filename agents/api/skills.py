@@ -8,7 +8,6 @@ import django_filters
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from rest_framework import serializers
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,11 +16,10 @@ from agents.exceptions import AgentError
 from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"
@@ -124,9 +122,12 @@ class SkillFilter(StrictFilterSet):
         return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
 
 
-class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The skills, without their texts", one="One skill")
+class SkillViewSet(VersionedResource):
     queryset = Skill.objects
     serializer_class = SkillSerializer
+    list_serializer_class = SkillShortSerializer
+    address = SKILLS
     filterset_class = SkillFilter
     search_fields = ("key", "name", "description")
     ordering_fields = ("key", "name", "created_at", "updated_at")
@@ -136,14 +137,9 @@ class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 
-    @operation("The skills, without their texts", answer=SkillShortSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset().defer("content"))) or []
-        return self.get_paginated_response(SkillShortSerializer(page, many=True).data)
-
-    @operation("One skill", answer=SkillSerializer, refusals=(404,))
-    def retrieve(self, request: Request, key: str) -> Response:
-        return Response(SkillSerializer(self.get_object()).data)
+    def get_queryset(self) -> QuerySet[Any]:
+        rows = super().get_queryset()
+        return rows.defer("content") if self.action == "list" else rows
 
     @operation(
         "Make a skill",
@@ -162,9 +158,7 @@ class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
         if not made:
             raise SkillExists(f"There is a skill {body['key']!r} already.")
         skill.refresh_from_db()
-        return Response(
-            SkillSerializer(skill).data, status=201, headers={"Location": f"{SKILLS}{skill.key}/"}
-        )
+        return self.created(skill)
 
     @operation(
         "Change a skill",
@@ -175,7 +169,7 @@ class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
     )
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Putting what is there already changes nothing, and no version."""
-        skill = self._locked()
+        skill = self.locked()
         body = read(SkillBodySerializer, request.data)
         empty = Skill()
         changed = {
@@ -187,17 +181,10 @@ class SkillViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request`
             rows = Skill.objects.for_tenant(self.tenant_id).filter(pk=skill.pk)
             rows.update(**changed, version=skill.version + 1, updated_at=Now())
             skill.refresh_from_db()
-        return Response(SkillSerializer(skill).data)
+        return Response(self.shown(skill))
 
     @operation("Delete a skill", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, key: str) -> Response:
         """Agents at work keep what they have been told. To be able to go back, switch it off instead."""
-        self._locked().delete()
+        self.locked().delete()
         return Response(status=204)
-
-    def _locked(self) -> Skill:
-        found: Skill | None = self.get_queryset().select_for_update().filter(key=self.kwargs["key"]).first()
-        if found is None:
-            raise NotFound
-        self.check_if_match(found.version)
-        return found

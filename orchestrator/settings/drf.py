@@ -11,7 +11,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "tenants.api.pagination.CursorPagination",
     "DEFAULT_FILTER_BACKENDS": ("tenants.api.filters.StrictFilterBackend",),
     "DEFAULT_THROTTLE_CLASSES": ("tenants.api.throttling.TenantThrottle",),
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "tenants.api.schema.ResourceSchema",
     "EXCEPTION_HANDLER": "tenants.api.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",

@@ -25,6 +25,7 @@ from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import refuse_unknown
 from tenants.api.parsers import BodyTooLarge, StrictJSONParser, body_limit
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
@@ -150,9 +151,11 @@ class FilledSerializer(ResponseSerializer):
     version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
 
 
-class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The datasets", one="One dataset")
+class DatasetViewSet(LargeBodies, VersionedResource):
     queryset = Dataset.objects
     serializer_class = DatasetSerializer
+    address = DATASETS
     filterset_fields = ("source",)
     search_fields = ("name", "description")
     ordering_fields = ("name", "created_at", "updated_at")
@@ -173,15 +176,6 @@ class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[mis
             source = body.get("source", Source.API)  # a change need not say it
             self.location_fault = datasets.fault_of_location(source, body["location"].strip())
 
-    @operation("The datasets", answer=DatasetSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(DatasetSerializer(page, many=True).data)
-
-    @operation("One dataset", answer=DatasetSerializer, refusals=(404,))
-    def retrieve(self, request: Request, name: str) -> Response:
-        return Response(DatasetSerializer(self.get_object()).data)
-
     @operation(
         "Make a dataset, with its first rows",
         request=NewDatasetSerializer,
@@ -194,9 +188,7 @@ class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[mis
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
         body = read(NewDatasetSerializer, request.data)
         made = datasets.create(self.tenant_id, Declaration(**body, location_fault=self.location_fault))
-        return Response(
-            DatasetSerializer(made).data, status=201, headers={"Location": f"{DATASETS}{made.name}/"}
-        )
+        return self.created(made)
 
     @operation(
         "Change a dataset",
@@ -244,7 +236,7 @@ class DatasetViewSet(LargeBodies, Versioned, TenantViewSet):  # type: ignore[mis
 
     def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
         changed = datasets.change(self.tenant_id, dataset.pk, **body, location_fault=self.location_fault)
-        return Response(DatasetSerializer(changed).data)
+        return Response(self.shown(changed))
 
 
 # Rows in the body of a request: as JSON, as CSV, or as a file of either in a form.
@@ -333,7 +325,7 @@ def _within(raw: bytes, limit: int) -> bytes:
 REPLACE = "replace"
 
 
-class DatasetRows(LargeBodies, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+class DatasetRows(LargeBodies, Versioned, TenantViewSet):
     queryset = DatasetRow.objects
     serializer_class = RowSerializer
     parser_classes = (StrictJSONParser, CsvParser, FileParser)

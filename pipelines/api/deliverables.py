@@ -19,10 +19,9 @@ from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 DELIVERABLES = "/api/v1/deliverables/"
@@ -94,9 +93,11 @@ class NewDeliverableSerializer(DeliverableBodySerializer):
         return key
 
 
-class DeliverableViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The deliverables", one="One deliverable")
+class DeliverableViewSet(VersionedResource):
     queryset = Deliverable.objects
     serializer_class = DeliverableSerializer
+    address = DELIVERABLES
     filterset_fields = ("status", "key")
     search_fields = ("key", "name", "description")
     ordering_fields = ("key", "name", "created_at", "updated_at")
@@ -107,15 +108,6 @@ class DeliverableViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "start_period"), Role.OPERATOR
     )
-
-    @operation("The deliverables", answer=DeliverableSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(DeliverableSerializer(page, many=True).data)
-
-    @operation("One deliverable", answer=DeliverableSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(DeliverableSerializer(self.get_object()).data)
 
     @operation(
         "Make a deliverable",
@@ -131,9 +123,7 @@ class DeliverableViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
         made, is_new = deliverables.create(self.tenant_id, body)
         if not is_new:
             raise AlreadyExists(f"There is a deliverable {body['key']!r} already.")
-        return Response(
-            DeliverableSerializer(made).data, status=201, headers={"Location": f"{DELIVERABLES}{made.pk}/"}
-        )
+        return self.created(made)
 
     @operation(
         "Change a deliverable",
@@ -147,7 +137,7 @@ class DeliverableViewSet(Versioned, TenantViewSet):  # type: ignore[misc]  # `re
         self.get_object()
         body = read(DeliverableBodySerializer, request.data, tenant_id=self.tenant_id)
         values = {"description": "", "params": {}, **body}
-        return Response(DeliverableSerializer(deliverables.change(self.tenant_id, pk, values)).data)
+        return Response(self.shown(deliverables.change(self.tenant_id, pk, values)))
 
     @operation(
         "Delete a deliverable that never had a period",

@@ -24,9 +24,10 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import Resource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Json, StrictSerializer, read
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -134,7 +135,8 @@ def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
     return PeriodDetailSerializer((period, runs)).data
 
 
-class PeriodViewSet(DigestEtag, TenantViewSet):
+@described(many="Periods, newest first")
+class PeriodViewSet(DigestEtag, Resource):
     queryset = DeliverablePeriod.objects.defer("plan")
     serializer_class = PeriodSerializer
     filterset_class = PeriodFilter
@@ -144,11 +146,6 @@ class PeriodViewSet(DigestEtag, TenantViewSet):
     reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"plan": Role.OPERATOR}
-
-    @operation("Periods, newest first", answer=PeriodSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(PeriodSerializer(page, many=True).data)
 
     @operation("One period with its plan", answer=PeriodDetailSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

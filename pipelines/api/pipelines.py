@@ -29,10 +29,9 @@ from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
+from tenants.api.resources import VersionedResource, described
 from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
-from tenants.api.views import TenantViewSet
 from tenants.models import PauseKind, Role
 
 
@@ -48,7 +47,8 @@ class NewRunSerializer(StrictSerializer):
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
 
 
-class PipelineViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The pipelines")
+class PipelineViewSet(Pausable, VersionedResource):
     queryset = Pipeline.objects
     serializer_class = PipelineSerializer
     filterset_fields = ("enabled",)
@@ -64,11 +64,6 @@ class PipelineViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]
         "runs": Role.OPERATOR,
         **Pausable.required_role,
     }
-
-    @operation("The pipelines", answer=PipelineSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(PipelineSerializer(page, many=True).data)
 
     @operation("One pipeline with its newest definition", answer=PipelineDetailSerializer, refusals=(404,))
     def retrieve(self, request: Request, key: str) -> Response:

@@ -32,9 +32,9 @@ from pipelines.schedules.errors import ScheduleNotFound
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
+from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
@@ -48,7 +48,7 @@ from tenants.api.strict import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 
@@ -317,9 +317,11 @@ class ScheduleFilter(StrictFilterSet):
         fields: tuple[str, ...] = ()
 
 
-class ScheduleViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]  # `request` is the view's
+@described(many="The schedules", one="One schedule")
+class ScheduleViewSet(Pausable, VersionedResource):
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer
+    address = SCHEDULES
     filterset_class = ScheduleFilter
     search_fields = ("name", "description", "agent_role", "pipeline__key")
     ordering_fields = ("name", "created_at", "updated_at")
@@ -336,15 +338,6 @@ class ScheduleViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset().select_related("pipeline"), PauseKind.SCHEDULE)
 
-    @operation("The schedules", answer=ScheduleSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(ScheduleSerializer(page, many=True).data)
-
-    @operation("One schedule", answer=ScheduleSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(ScheduleSerializer(self.get_object()).data)
-
     @operation(
         "Make a schedule",
         request=ScheduleBodySerializer,
@@ -356,9 +349,7 @@ class ScheduleViewSet(Pausable, Versioned, TenantViewSet):  # type: ignore[misc]
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
         made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
-        return Response(
-            ScheduleSerializer(made).data, status=201, headers={"Location": f"{SCHEDULES}{made.pk}/"}
-        )
+        return self.created(made)
 
     @operation(
         "Replace a schedule",

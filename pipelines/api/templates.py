@@ -16,8 +16,8 @@ from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.models import ActivityTemplate
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
+from tenants.api.resources import Resource, described
 from tenants.api.strict import OPTIONAL, Flag, Member, StrictSerializer, Text, Whole, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 LONGEST_DESCRIPTION = 20_000
@@ -61,9 +61,11 @@ class NewTemplateSerializer(TemplateBodySerializer):
         return key
 
 
-class TemplateViewSet(DigestEtag, TenantViewSet):
+@described(many="The templates", one="One template")
+class TemplateViewSet(DigestEtag, Resource):
     queryset = ActivityTemplate.objects
     serializer_class = TemplateSerializer
+    address = TEMPLATES
     search_fields = ("key", "name", "description")
     ordering_fields = ("key", "created_at")
     ordering = ("key",)
@@ -71,15 +73,6 @@ class TemplateViewSet(DigestEtag, TenantViewSet):
     reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
-
-    @operation("The templates", answer=TemplateSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(TemplateSerializer(page, many=True).data)
-
-    @operation("One template", answer=TemplateSerializer, refusals=(404,))
-    def retrieve(self, request: Request, key: str) -> Response:
-        return Response(TemplateSerializer(self.get_object()).data)
 
     @operation(
         "Make a template",
@@ -96,9 +89,7 @@ class TemplateViewSet(DigestEtag, TenantViewSet):
         if not made:
             raise AlreadyExists(f"There is a template {body['key']!r} already.")
         template.refresh_from_db()
-        return Response(
-            TemplateSerializer(template).data, status=201, headers={"Location": f"{TEMPLATES}{template.key}/"}
-        )
+        return self.created(template)
 
     @operation(
         "Change a template",
@@ -116,4 +107,4 @@ class TemplateViewSet(DigestEtag, TenantViewSet):
         for name in map(str, TemplateBodySerializer().fields):
             setattr(template, name, body.get(name, getattr(empty, name)))
         template.save()
-        return Response(TemplateSerializer(template).data)
+        return Response(self.shown(template))

@@ -106,7 +106,7 @@ class Versioned:
 
     version_field = "version"
 
-    request: Request
+    request: Any  # the view's
 
     def get_queryset(self) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset()  # type: ignore[misc]  # the view's

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import django_filters
 from django.db import models
 from django.db.models import QuerySet
+from django_filters.filterset import filterset_factory
 from django_filters.rest_framework import DjangoFilterBackend
 from django_filters.widgets import SuffixedMultiWidget
 from rest_framework.filters import SearchFilter
@@ -47,11 +48,14 @@ class StrictFilterSet(django_filters.FilterSet):
         models.BooleanField: {"filter_class": FlagFilter},
     }
 
+    base_filters: dict[str, django_filters.Filter]
+
     def __init__(self, data: Mapping[str, Any] | None = None, *args: Any, **options: Any) -> None:
         # The library copies `base_filters` deeply for each request; an empty filter does nothing, so it need not be there.
+        kind: Any = type(self)
         self.base_filters = {
-            name: type(self).base_filters[name]
-            for name, (single, several) in parameters_of(type(self)).items()
+            name: kind.base_filters[name]
+            for name, (single, several) in parameters_of(kind).items()
             if any(parameter in (data or ()) for parameter in single | several)
         }
         super().__init__(data, *args, **options)
@@ -78,17 +82,18 @@ class StrictFilterBackend(DjangoFilterBackend):
     def get_filterset_class(self, view: Any, queryset: QuerySet[Any] | None = None) -> Any:
         if getattr(view, "filterset_class", None) or queryset is None:
             return super().get_filterset_class(view, queryset)
-        return _filterset_over(queryset.model, tuple(getattr(view, "filterset_fields", None) or ()))
+        model: Any = queryset.model
+        return _filterset_over(model, tuple(getattr(view, "filterset_fields", None) or ()))
 
 
 def refuse_unknown(
     request: Request,
     view: Any,
-    filterset: type[StrictFilterSet] | None = None,
+    filterset: Any = None,
     *,
     several: Iterable[str] = (),
 ) -> None:
-    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed.
+    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed. `filterset` is the class of the list's filters.
 
     Those named by `several` may be repeated, besides what the filterset says.
     """
@@ -127,7 +132,7 @@ def _faults(request: Request, single: set[str], several: set[str]) -> Iterable[F
 
 
 @cache
-def parameters_of(kind: type[StrictFilterSet]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+def parameters_of(kind: Any) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """For each filter the parameters that it reads: those with one value, and those that may be repeated."""
     return {name: _parameters(name, each.field.widget) for name, each in kind.base_filters.items()}
 
@@ -141,9 +146,6 @@ def _parameters(name: str, widget: Any) -> tuple[frozenset[str], frozenset[str]]
 
 
 @cache
-def _filterset_over(model: type[models.Model], columns: tuple[str, ...]) -> type[StrictFilterSet] | None:
+def _filterset_over(model: Any, columns: tuple[str, ...]) -> Any:
     """The filters of a view that only names columns of its model."""
-    if not columns:
-        return None
-    meta = type("Meta", (), {"model": model, "fields": columns})
-    return type(StrictFilterSet)(f"{model.__name__}Filter", (StrictFilterSet,), {"Meta": meta})
+    return filterset_factory(model, filterset=StrictFilterSet, fields=columns) if columns else None
