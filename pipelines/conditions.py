@@ -7,7 +7,7 @@ items for which it is false are left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Self
@@ -95,9 +95,25 @@ def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Itera
             yield item
 
 
+def weight_fault(texts: Iterable[Any]) -> str | None:
+    """Why so many expressions are not even read, or None. Each different text counts once; what is no text counts nothing."""
+    tokens = sum(expressions.tokens_of(text) for text in {text for text in texts if isinstance(text, str)})
+    if tokens <= expressions.MOST_TOKENS:
+        return None
+    return (
+        f"the different conditions and fan-outs have {tokens:,} words and signs together, and may have {expressions.MOST_TOKENS:,}: "
+        "use the same condition more often, or split the pipeline"
+    )
+
+
 def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
-    """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it."""
-    ids = [step.id for step in steps]
+    """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it.
+
+    They are not read at all when that would take too long; `weight_fault` says so of the whole.
+    """
+    if weight_fault(text for step in steps for text in (step.when, step.for_each)):
+        return
+    ids = {step.id: None for step in steps}  # in their order, as a guess among equals takes the first
     order = _Order.of(steps)
     for index, step in enumerate(steps):
         expressions_of: tuple[tuple[str, str | None, Kind, bool], ...] = (

@@ -6,7 +6,7 @@ nothing that is under way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -16,8 +16,8 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from agents import configuration
-from pipelines import conditions, parameters
-from pipelines.definition import DefinitionError, PipelineDefinition, parse, synonyms
+from pipelines import conditions, expressions, parameters
+from pipelines.definition import DefinitionError, Fault, PipelineDefinition, parse, synonyms
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
 from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
@@ -67,12 +67,36 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     return version
 
 
+def read_ahead(data: Any) -> None:
+    """Read the expressions of a definition, which takes longest, before a transaction is opened to save it. Keeps them for `save`.
+
+    Raises `definition.DefinitionError` when they would take too long. Everything else that is wrong is left to `save`.
+    """
+    data = synonyms.translate(data, synonyms.PIPELINE).data
+    _refuse_heavy(data)
+    for text in {text for text in _expressions_in(data) if isinstance(text, str)}:
+        expressions.check(text)
+
+
+def _refuse_heavy(data: Any) -> None:
+    if fault := conditions.weight_fault(_expressions_in(data)):
+        raise DefinitionError([Fault("steps", fault)])
+
+
+def _expressions_in(data: Any) -> Iterator[Any]:
+    steps = data.get("steps") if isinstance(data, Mapping) else None
+    for step in steps if isinstance(steps, list | tuple) else ():
+        if isinstance(step, Mapping):
+            yield from (step.get("when"), step.get("for_each"))
+
+
 def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     """The definition with its templates resolved. `data` may be in the other spelling. Raises `definition.DefinitionError`.
 
     In the caller's `tenant_scope`.
     """
     spelled = synonyms.translate(data, synonyms.PIPELINE)
+    _refuse_heavy(spelled.data)
     try:
         definition = _parsed(tenant_id, spelled.data, templates)
     except DefinitionError as error:
@@ -91,7 +115,9 @@ def _parsed(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
             conditions.faults_of(params, steps), parameters.faults_of_constants(tenant_id, steps)
         ),
     }
-    parse(data, **known)
+    definition = parse(data, **known)
+    if not any(step.template for step in definition.steps):
+        return definition
     return parse({**data, "steps": [_resolved(step, templates) for step in data["steps"]]}, **known)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import environ
 
 from orchestrator.settings.services import HOME
@@ -133,6 +135,14 @@ ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
 # The same for each token or person of a tenant. As large as the tenant's: no limit of its own.
 ORCHESTRATOR_API_CALLER_RATE = _env.float("ORCHESTRATOR_API_CALLER_RATE", default=250.0)
 ORCHESTRATOR_API_CALLER_BURST = _env.float("ORCHESTRATOR_API_CALLER_BURST", default=1000.0)
+# Milliseconds of computing per second that the requests of a tenant may take in all web processes, and the burst above it. Half of what
+# this machine has: no tenant takes it all.
+ORCHESTRATOR_API_WORK_MS_RATE = _env.float(
+    "ORCHESTRATOR_API_WORK_MS_RATE", default=500.0 * (os.cpu_count() or 1)
+)
+ORCHESTRATOR_API_WORK_MS_BURST = _env.float(
+    "ORCHESTRATOR_API_WORK_MS_BURST", default=5 * ORCHESTRATOR_API_WORK_MS_RATE
+)
 # Bodies larger than this are answered 413.
 ORCHESTRATOR_MAX_BODY_BYTES = 256 * 1024
 ORCHESTRATOR_MAX_OUTPUT_BYTES = 1024 * 1024

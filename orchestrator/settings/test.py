@@ -16,6 +16,8 @@ ORCHESTRATOR_API_RATE = 100_000.0
 ORCHESTRATOR_API_BURST = 100_000.0
 ORCHESTRATOR_API_CALLER_RATE = 100_000.0
 ORCHESTRATOR_API_CALLER_BURST = 100_000.0
+ORCHESTRATOR_API_WORK_MS_RATE = 1_000_000.0
+ORCHESTRATOR_API_WORK_MS_BURST = 1_000_000.0
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = None  # tests of the guard open what they need
 # Else the client of every test reads the directories of all static files, which takes longer than its requests.
 WHITENOISE_AUTOREFRESH = True

@@ -65,6 +65,10 @@ class PipelineViewSet(Pausable, VersionedResource):
         **Pausable.required_role,
     }
 
+    def before_transaction(self) -> None:
+        if self.action in ("create", "update"):
+            versions.read_ahead(self.request.data)
+
     @operation("One pipeline with its newest definition", answer=PipelineDetailSerializer, refusals=(404,))
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(self._shown(key))

@@ -38,6 +38,9 @@ class Fault:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+MOST_GUESSED_AMONG = 100  # known words; each is compared letter by letter
+
+
 class DefinitionError(Exception):
     """The pipeline's definition cannot be accepted. `faults` names everything that is wrong with it."""
 
@@ -54,7 +57,7 @@ class DefinitionError(Exception):
 
 
 class Faults:
-    """Collects faults. Guesses what was meant for the first few unknown words only, as guessing is slow."""
+    """Collects faults. Guesses what was meant for the first few unknown words among not too many known ones, as guessing is slow."""
 
     def __init__(self) -> None:
         self.found: list[Fault] = []
@@ -66,7 +69,7 @@ class Faults:
     def unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
         """Adds "unknown <what>", with the nearest known word if there is one."""
         guess: list[str] = []
-        if self._guesses_left and len(word) <= LONGEST_GUESS:
+        if self._guesses_left and len(word) <= LONGEST_GUESS and len(known) <= MOST_GUESSED_AMONG:
             self._guesses_left -= 1
             guess = get_close_matches(word, known, n=1, cutoff=0.7)
         hint = f", did you mean {guess[0]}?" if guess else ""

@@ -1,15 +1,20 @@
 """How many requests a tenant, and each of its callers, may send: token buckets shared by all web processes.
 
 The limit of a tenant protects the other tenants, that of a caller (a token, or a person who signed in) protects its own tenant from one
-program that runs wild. They give way before they harm: when Redis does not answer within 50 ms, requests pass unmeasured, and for five
-seconds the process does not ask again. Who cannot say who they are is counted elsewhere, by address.
+program that runs wild. As requests differ in what they cost, a third bucket holds milliseconds of computing: what the requests of a tenant
+have taken in a process is charged before its next one there, once it is worth a question.
+
+They give way before they harm: when Redis does not answer within 50 ms, requests pass unmeasured, and for five seconds the process does
+not ask again. Who cannot say who they are is counted elsewhere, by address.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from rest_framework.request import Request
@@ -20,7 +25,11 @@ from tenants.limiter import Breaker, Bucket, Decision
 from tenants.principals import Principal, caller_of
 
 PATIENCE_SECONDS = 0.05
+CHARGED_FROM_MS = 20.0  # less is carried forward, so that cheap requests ask Redis no more than before
 breaker = Breaker(seconds=5.0)
+
+_lock = threading.Lock()
+_work: dict[UUID, float] = {}  # milliseconds of each tenant that this process has not charged yet
 
 
 class TenantThrottle(BaseThrottle):
@@ -50,11 +59,50 @@ class TenantThrottle(BaseThrottle):
             if not found[name][1].allowed:
                 self._wait = found[name][1].retry_after
                 break
+        if self._wait is None:
+            self._wait = self._charge_work(principal, found)
         view.headers.update(headers_of(found))
         return self._wait is None
 
+    def _charge_work(self, principal: Principal, found: dict[str, tuple[Bucket, Decision]]) -> float | None:
+        """Pay for what the tenant's requests have taken here; how long to wait when it cannot be paid yet."""
+        taken = _work.pop(principal.tenant_id, 0.0)
+        if taken < CHARGED_FROM_MS:
+            _add_work(principal.tenant_id, taken)
+            return None
+        bucket = bucket_of_work(principal)
+        try:
+            decision = bucket.take(taken)
+        except LimiterUnavailable:
+            breaker.trip()
+            return None
+        if decision.allowed:
+            return None
+        _add_work(principal.tenant_id, taken)
+        found["work"] = (bucket, decision)
+        return decision.retry_after
+
     def wait(self) -> float | None:
         return self._wait
+
+
+def note_work(principal: Principal | None, seconds: float) -> None:
+    """A request of this caller has taken so much of the processor."""
+    if principal is not None:
+        _add_work(principal.tenant_id, seconds * 1000)
+
+
+def _add_work(tenant_id: UUID, milliseconds: float) -> None:
+    with _lock:
+        _work[tenant_id] = _work.get(tenant_id, 0.0) + milliseconds
+
+
+def bucket_of_work(principal: Principal) -> Bucket:
+    return _bucket(
+        f"work:{principal.tenant_id}",
+        settings.ORCHESTRATOR_API_WORK_MS_RATE,
+        settings.ORCHESTRATOR_API_WORK_MS_BURST,
+    )
 
 
 def bucket_of_tenant(principal: Principal) -> Bucket:

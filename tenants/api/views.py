@@ -31,7 +31,7 @@ from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 
-from . import auditing, etags, idempotency
+from . import auditing, etags, idempotency, throttling
 
 TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
@@ -65,6 +65,9 @@ class TenantView(GenericAPIView):
             return rows.none()
         return rows.for_tenant(self.tenant_id)
 
+    def before_transaction(self) -> None:
+        """What needs the processor for long and no database, so that no transaction stays open meanwhile. May refuse by raising."""
+
     def answer_to_keep(self, data: Any) -> Any:
         """What repetitions under an Idempotency-Key will get: all but the member `secret`, which is told once."""
         return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
@@ -81,6 +84,7 @@ class TenantView(GenericAPIView):
         self.args, self.kwargs = args, kwargs
         self.request = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
+        began = time.thread_time()
         try:
             self.initial(self.request, *args, **kwargs)
             self.response = self._handled(self._handler())
@@ -88,6 +92,8 @@ class TenantView(GenericAPIView):
             refused = self.handle_exception(error)
             self.response = self.finalize_response(self.request, refused, *args, **kwargs)
             auditing.note_refusal(self, self.response)
+        finally:
+            throttling.note_work(caller_of(self.request), time.thread_time() - began)
         for name, value in self.headers.items():
             self.response.setdefault(name, value)  # a stored answer comes without the headers of this request
         return self.response
@@ -114,6 +120,7 @@ class TenantView(GenericAPIView):
                 answer=lambda: self._answer(handler),
                 keep=self._body_to_keep,
             )
+        self.before_transaction()
         return tried_again(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:

@@ -108,3 +108,44 @@ def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monke
     throttling.breaker.reset()  # as five seconds do
 
     assert left(client.get(NOTES)) == "r=2"
+
+
+@pytest.fixture
+def work_that_comes_back_slowly(settings, monkeypatch):
+    """One millisecond, and every request is charged. The first may leave a debt."""
+    monkeypatch.setattr(throttling, "CHARGED_FROM_MS", 0.0)
+    settings.ORCHESTRATOR_API_WORK_MS_RATE, settings.ORCHESTRATOR_API_WORK_MS_BURST = 0.001, 1.0
+
+
+def test_requests_are_weighed_by_the_computing_that_they_took(
+    api, tenant, other_tenant, work_that_comes_back_slowly
+):
+    client, other_token = api(), api()
+
+    statuses = [client.get(NOTES).status_code for _ in range(4)]
+    refused = other_token.get(NOTES)
+
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    problem(refused, 429, "throttled")
+    assert int(refused["Retry-After"]) > 0
+    assert left(refused, "work") == "r=0"
+    assert api(tenant=other_tenant).get(NOTES).status_code == 200
+
+
+def test_a_request_that_fails_is_weighed_too(api, tenant, work_that_comes_back_slowly):
+    client = api()
+
+    statuses = [client.get(f"{NOTES}no-such/").status_code for _ in range(4)]
+
+    assert statuses[0] == 404
+    assert statuses[-1] == 429
+
+
+def test_little_work_is_carried_forward_without_asking_redis(api, tenant, settings, monkeypatch):
+    monkeypatch.setattr(throttling, "CHARGED_FROM_MS", 1e9)
+    settings.ORCHESTRATOR_API_WORK_MS_RATE, settings.ORCHESTRATOR_API_WORK_MS_BURST = 0.001, 1.0
+    client = api()
+
+    assert {client.get(NOTES).status_code for _ in range(5)} == {200}
+    assert throttling._work[tenant.pk] > 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connections
 
+from pipelines.expressions import syntax
 from pipelines.models import Pipeline, PipelineVersion
-from tenants.context import tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.integration.pipelines_api.definitions import EXAMPLE, PIPELINES, TEMPLATES, definition, paths
@@ -220,3 +223,45 @@ def test_a_template_that_could_not_work_is_refused_by_path(
     api: Any, acme: Tenant, body: Any, path: str
 ) -> None:
     assert path in paths(api().post(TEMPLATES, {"key": "write", "name": "Write", **body}))
+
+
+def test_conditions_that_would_take_too_long_are_refused_unread(
+    api: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(text: str) -> Any:
+        raise AssertionError(f"read: {text}")
+
+    monkeypatch.setattr(syntax, "_parser", lambda: SimpleNamespace(parse=read))
+    steps = [
+        {
+            "id": f"s{number}",
+            "agent_role": "qa",
+            "when": f'params.a{number} == "x" and len(params.b) > {number}',
+        }
+        for number in range(1_500)
+    ]
+
+    refused = api("admin").put(f"{PIPELINES}flow/", {"name": "Heavy", "steps": steps})
+
+    (fault,) = problem(refused, 400, "invalid_definition")["errors"]
+    assert fault["path"] == "steps"
+    assert "22,500 words and signs" in fault["message"]
+
+
+def test_each_different_condition_is_read_once_and_before_a_transaction_is_opened(
+    api: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser, read = syntax._parser(), list[tuple[str, bool]]()
+
+    def note(text: str) -> Any:
+        read.append((text, connections[APP].in_atomic_block))
+        return parser.parse(text)
+
+    monkeypatch.setattr(syntax, "_parser", lambda: SimpleNamespace(parse=note))
+    texts = [f"params.once_{number} == {number}" for number in range(150)]
+    steps = [{"id": f"s{number}", "agent_role": "qa", "when": texts[number % 150]} for number in range(1_500)]
+
+    made = api("admin").put(f"{PIPELINES}flow/", {"name": "Many", "steps": steps})
+
+    assert made.status_code == 201
+    assert sorted(read) == sorted((text, False) for text in texts)
