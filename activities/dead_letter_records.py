@@ -24,9 +24,9 @@ from tenants.sql import Statement
 
 _BURY = Statement.load(Path(__file__).parent / "sql", "bury")
 
-# What differs between failures that look alike: ids, numbers, quoted texts, addresses. An apostrophe within a word quotes nothing.
+# What differs between failures that look alike: ids, numbers, addresses. Quoted texts stay: they tell what an agent or a server has said.
 _VARIABLE = re.compile(
-    r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|https?://\S+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:[.,]\d+)*",
+    r"https?://[^\s\"']+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:[.,]\d+)*",
     re.IGNORECASE,
 )
 LOOKED_AT = 4_000  # characters of the message; what varies is taken out before it is cut, so that its length does not matter
@@ -83,7 +83,7 @@ def record_dead_item(item: MailboxItem, mailbox_key: str, *, reason: str, error:
 
 
 def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:
-    """Equal for errors of one role that differ in nothing but numbers, ids, addresses and quoted texts."""
+    """Equal for errors of one role that differ in nothing but numbers, ids and addresses."""
     message = _VARIABLE.sub("_", str(error.get("message", ""))[:LOOKED_AT]).casefold()
     text = "\x00".join((role, str(error.get("code", "")), " ".join(message.split())[:FINGERPRINTED]))
     return hashlib.sha256(text.encode()).hexdigest()

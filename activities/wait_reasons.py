@@ -19,7 +19,7 @@ from activities.exceptions import ActivityNotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.provider_batches import items
-from activities.states import LinkKind, Status, WakeState
+from activities.states import LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import clock, pausing
@@ -98,6 +98,13 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
     if found is None:
         found = _asked(activity)
     return replace(found, since=(found.since or since) if found.code else None)
+
+
+def exactly(activity: Activity, known: Waiting) -> Waiting:
+    """What `briefly` has told of one activity, with the slot that is missing and its position, as `why` tells them. Not inside a
+    transaction: it may ask Redis."""
+    asks = known.code == "queued" and _may_start(activity)
+    return replace(_asked(activity), since=known.since) if asks else known
 
 
 def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
@@ -365,8 +372,22 @@ def _asked(activity: Activity) -> Waiting:
         return Waiting("queued", REBUILT)
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
-    found = reasons_of_queues(standing, role=activity.agent_role or "")
+    found = reasons_of_queues(_as_those_that_run(activity, standing), role=activity.agent_role or "")
     return _behind_doors(found, activity.agent_role or "") if found.code == "no_worker" else found
+
+
+def _as_those_that_run(activity: Activity, standing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What runs already longer than runs of the role usually take says more about the wait than they do."""
+    if "duration" not in standing:
+        return standing
+    with tenant_scope(activity.tenant_id):
+        running = ActivityRun.objects.for_tenant(activity.tenant_id).filter(
+            status=RunStatus.RUNNING, activity__agent_role=activity.agent_role
+        )
+        begun = running.order_by("started_at").values_list("started_at", flat=True).first()
+    if begun is None:
+        return standing
+    return {**standing, "duration": max(float(standing["duration"]), (clock.now() - begun).total_seconds())}
 
 
 def _behind_doors(found: Waiting, role: str) -> Waiting:

@@ -118,13 +118,19 @@ def cost_in(usage: Any) -> Decimal:
 # States as people read them: a word, and the tone that pictures of pipelines have for it.
 
 
+#: How a queue stands whose work something holds, by the cause.
+HELD_BY: Mapping[str, str] = {
+    "budget": "held: budget",
+    "provider": "held: provider",
+    "paused": "paused",
+}
 #: States of what is no step of a pipeline. Whatever is named nowhere is at rest.
 _TONES = {
     "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",
              "woken", "answered"),
     "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable",
             "partially_failed", "overdue", "exhausted", "refused"),
-    "ask": ("paused", "warning", "waiting", "queued", "partial", "dropped"),
+    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped"),
     "live": ("running", "accepted", "sending", "working", "expanding", "enqueued", "taken"),
 }  # fmt: skip
 _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}

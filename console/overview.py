@@ -12,16 +12,19 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
+from activities import held_work
+from activities.held_work import BUDGET, PAUSED, HeldPart, Hold
 from activities.queue_stats import PeopleStats, QueueStats, RoleStats, stats_of_queues
 from console import dependencies
 from console.dependencies import Check
 from tenants.context import system_scope, tenant_scope
 
-from .labels import in_words
+from .labels import HELD_BY, in_words
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
 SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
 NO_WORKER = "no worker"
+SERVED = ("served", "")
 NAMED = 5  # roles in one reason
 WORDS = {
     "approval": "approvals",
@@ -60,12 +63,23 @@ class PeopleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """Something that goes on only when a person does something. `page` is the console's page for it, `query` what it is narrowed to."""
+
+    words: str
+    page: str
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page shows. `figures` is None when PostgreSQL does not answer."""
+    """What the page shows. `figures` is None when PostgreSQL does not answer. `reasons` are faults of the system, `needs` what waits for
+    people while the system works."""
 
     status: str
     sentence: str
     reasons: list[str]
+    needs: list[Need]
     checks: list[Check]
     figures: QueueStats | None
     queues: list[QueueRow]
@@ -73,10 +87,10 @@ class Overview:
 
     @property
     def busy(self) -> list[QueueRow]:
-        """What needs somebody first: queues that nobody serves, then the longest."""
+        """What needs somebody first: queues that nobody serves, those that something holds, then the longest."""
         return sorted(
             (row for row in self.queues if not row.idle),
-            key=lambda row: (row.state != NO_WORKER, -row.standing.depth),
+            key=lambda row: (row.state != NO_WORKER, row.state in SERVED, -row.standing.depth),
         )
 
     @property
@@ -125,27 +139,37 @@ def overview(tenant_id: UUID | None) -> Overview:
 def overview_within(scope: AbstractContextManager[None]) -> Overview:
     """How things are for what a scope sees, which is entered once. Never raises because a server is away."""
     checks = dependencies.check_all(patience_seconds=PATIENCE_SECONDS)
-    figures = None if dependencies.status_of(checks) == "unavailable" else _figures(scope)
+    found = None if dependencies.status_of(checks) == "unavailable" else _read(scope)
+    figures = found[0] if found else None
     reasons = [check.sentence for check in checks if not check.well]
-    reasons += _reasons(figures) if figures else []
+    people: list[PeopleRow] = []
+    needs: list[Need] = []
+    held: dict[str, str] = {}
+    if found is not None:
+        figures, parts = found
+        held = held_work.causes_by_role(parts)
+        people = [_people_row(asked) for asked in figures.people]
+        reasons += _reasons(figures)
+        needs = [*_needs(figures, held_work.by_holder(parts)), *_questions(people)]
     status = dependencies.status_of(checks)
-    if status == "ready" and reasons:
-        status = "degraded"
+    if status == "ready" and (reasons or needs):
+        status = "degraded" if reasons else "needed"
     return Overview(
         status=status,
-        sentence=_sentence(status, figures),
+        sentence=_sentence(status, figures, needs),
         reasons=reasons,
+        needs=needs,
         checks=checks,
         figures=figures,
-        queues=[_queue_row(role) for role in figures.roles] if figures else [],
-        people=[_people_row(asked) for asked in figures.people] if figures else [],
+        queues=[_queue_row(role, held.get(role.role)) for role in figures.roles] if figures else [],
+        people=people,
     )
 
 
-def _figures(scope: AbstractContextManager[None]) -> QueueStats | None:
+def _read(scope: AbstractContextManager[None]) -> tuple[QueueStats, list[HeldPart]] | None:
     try:
         with scope:
-            return stats_of_queues(refusals=False)
+            return stats_of_queues(refusals=False), held_work.held_work()
     except DatabaseError:
         return None  # It answered a moment ago. The page says what is known.
 
@@ -166,20 +190,57 @@ def _unserved(roles: list[RoleStats]) -> str:
     return f"No worker serves {named}{more}."
 
 
-def _sentence(status: str, figures: QueueStats | None) -> str:
+def _needs(figures: QueueStats, holds: list[Hold]) -> Iterator[Need]:
+    for hold in holds:
+        yield Need(_held(hold), "usage" if hold.cause == BUDGET else "queues")
+    if figures.needs_review:
+        words = f"{_count(figures.needs_review, 'piece of work has', 'pieces of work have')} failed for good: try again or cancel."
+        yield Need(words, "dead_letters")
+    if figures.blocked:
+        several = _count(figures.blocked, "piece of work is", "pieces of work are")
+        words = f"{several} blocked until a person removes what stands in the way."
+        yield Need(words, "activities", "status:blocked")
+
+
+def _held(hold: Hold) -> str:
+    several = _count(hold.held, "piece of work waits", "pieces of work wait")
+    if hold.cause == BUDGET:
+        until = f", or wait until {hold.until:%A, %-d %B}" if hold.until else ""
+        return f"{several} for the budget {hold.holder}: raise it{until}."
+    if hold.cause == PAUSED:
+        return f"{several} because {hold.holder} is paused or switched off: resume it."
+    until = f" The next try is at {hold.until:%H:%M:%S} UTC." if hold.until else ""
+    return f"{several} for {hold.holder}, which takes no more for now.{until}"
+
+
+def _questions(people: list[PeopleRow]) -> Iterator[Need]:
+    asked = sum(row.waiting for row in people)
+    if asked:
+        oldest = in_words(max(row.oldest_seconds for row in people if row.waiting))
+        yield Need(
+            f"{_count(asked, 'question waits', 'questions wait')} for people, the oldest for {oldest}.",
+            "inbox",
+        )
+
+
+def _sentence(status: str, figures: QueueStats | None, needs: list[Need]) -> str:
     if status == "unavailable" or figures is None:
         return "Unavailable."
     if status == "degraded":
         return "Degraded."
+    if needs:
+        return f"{_count(len(needs), 'thing needs', 'things need')} somebody."
     return "All is well." if figures.workers else "All is well, but no worker runs."
 
 
-def _queue_row(role: RoleStats) -> QueueRow:
+def _queue_row(role: RoleStats, held: str | None) -> QueueRow:
     state = (
         "paused"
         if role.paused
         else NO_WORKER
         if role.depth and not role.workers
+        else HELD_BY[held]
+        if held
         else "served"
         if role.workers
         else ""

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse
@@ -61,7 +62,8 @@ class PageContext:
 def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
     """Make `view(request, desk, ...)` a page for people who signed in. `here` is its name in the navigation.
 
-    It acts for the tenant chosen with ?tenant=, else for the person's first one. Who may not is answered 404; who belongs to no tenant is
+    It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one.
+    Who may not is answered 404; who belongs to no tenant is
     asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody but us.
     """
 
@@ -69,7 +71,11 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
         @wraps(view)
         def at_desk(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             desk = sit_down(request, here)
-            return choose(request, here) if desk is None else view(request, desk, *args, **kwargs)
+            if desk is None:
+                return choose(request, here)
+            answer = view(request, desk, *args, **kwargs)
+            remember_tenant(request, answer, desk.who, desk.tenants)
+            return answer
 
         guarded = told_when_away(login_required(at_desk, login_url="console:login"))
         return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
@@ -79,8 +85,7 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
 
 def sit_down(request: HttpRequest, here: str) -> PageContext | None:
     """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
-    user: User = request.user  # type: ignore[assignment]  # a login is required
-    who, tenants = acting(user, request.GET.get("tenant", ""))
+    who, tenants = acting(request)
     return None if who is None else PageContext(who, tenants, here)
 
 
@@ -112,6 +117,33 @@ def shown(
 # For which tenant a person who signed in acts: one of their own, or as a superuser any that they name.
 
 
+LAST = "orchestrator_tenant"  # the cookie with the tenant that somebody looked at last
+REMEMBERED = 365 * 86_400  # seconds
+
+
+def last_tenant(request: HttpRequest, tenants: Sequence[Tenant]) -> str:
+    """The tenant that was looked at last in this browser, if it is one of the person's own; empty when none is."""
+    last = request.COOKIES.get(LAST, "")
+    return last if any(tenant.slug == last for tenant in tenants) else ""
+
+
+def remember_tenant(
+    request: HttpRequest, answer: HttpResponse, who: Principal | None, tenants: Sequence[Tenant]
+) -> None:
+    """What somebody asks for by name is where they are without a name from then on."""
+    if who is None or request.GET.get("tenant") != who.tenant or request.COOKIES.get(LAST) == who.tenant:
+        return
+    if len(tenants) > 1 and any(tenant.slug == who.tenant for tenant in tenants):
+        answer.set_cookie(
+            LAST,
+            who.tenant,
+            max_age=REMEMBERED,
+            httponly=True,
+            samesite="Lax",
+            secure=settings.SESSION_COOKIE_SECURE,
+        )
+
+
 MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
 
 
@@ -125,16 +157,20 @@ class WaitingTenant:
     seen: bool
 
 
-def acting(user: User, slug: str, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
-    """The person acting for the tenant of that name, and the tenants that they are a member of, by slug.
+def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
+    """The person acting for the tenant that the address names, and the tenants that they are a member of, by slug.
 
-    Without a name it is the first of their own, or nobody: when they have none, or with `first` unset. Raises `Http404` when they may not
-    act for the tenant, or there is none.
+    Without a name it is the one of their own that they looked at last, else the first, or nobody: when they have none, or with `first`
+    unset. Raises `Http404` when they may not act for the tenant, or there is none.
     """
+    user: User = request.user  # type: ignore[assignment]  # a login is required
+    slug = request.GET.get("tenant", "")
     own = members.memberships_of(user)
     tenants = [membership.tenant for membership in own]
     # PostgreSQL cannot even be asked for this character.
-    wanted = slug.replace("\x00", "") or (tenants[0].slug if tenants and first else "")
+    wanted = slug.replace("\x00", "")
+    if not wanted and tenants and first:
+        wanted = last_tenant(request, tenants) or tenants[0].slug
     if not wanted:
         return None, tenants
     try:

@@ -27,7 +27,7 @@ def stream(request: HttpRequest) -> HttpResponseBase:
     """
     if not request.user.is_authenticated:
         return HttpResponse(status=401)
-    who, _ = acting(request.user, request.GET.get("tenant", ""), first=False)
+    who, _ = acting(request, first=False)
     if who is None:
         return HttpResponseBadRequest("Name a tenant.")
     try:

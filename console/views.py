@@ -30,7 +30,7 @@ from tenants import clock
 
 from .activity_chart import pulse_of
 from .error_pages import told_when_away
-from .page import ACTING, LOOKING, PageContext, acting, choose, page, shown
+from .page import ACTING, LOOKING, PageContext, acting, choose, page, remember_tenant, shown
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -48,7 +48,7 @@ def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
     # Superusers begin with everything, others with the first of their tenants.
-    who, own = acting(user, request.GET.get("tenant", ""), first=not user.is_superuser)
+    who, own = acting(request, first=not user.is_superuser)
     may_look = who is not None or user.is_superuser
     context = {
         "page": overview(who.tenant_id if who else None) if may_look else None,
@@ -58,7 +58,9 @@ def home(request: HttpRequest) -> HttpResponse:
         "here": "home",
         "pulse": pulse_of(who.tenant_id) if who else None,
     }
-    return render(request, "console/overview.html", context)
+    answer = render(request, "console/overview.html", context)
+    remember_tenant(request, answer, who, own)
+    return answer
 
 
 @contained_with_scripts

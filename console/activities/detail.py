@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -217,7 +217,7 @@ class Detail:
 
 
 def detail(who: Principal, activity_id: UUID) -> Detail:
-    """Raises `Http404`. Asks PostgreSQL alone."""
+    """Raises `Http404`. Not inside a transaction: it may ask Redis."""
     with tenant_scope(who.tenant_id):
         rows = Activity.objects.for_tenant(who.tenant_id)
         activity = rows.filter(pk=activity_id).select_related("parent").first()
@@ -226,14 +226,16 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
-        return Detail(
+        reason = wait_reasons.briefly(who.tenant_id, [activity])[activity_id]
+        found = Detail(
             activity=activity,
-            reason=wait_reasons.briefly(who.tenant_id, [activity])[activity_id],
+            reason=reason,
             moments=moments,
             children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
             deeds=_deeds(who, activity),
             watched=_watched(runs[-1] if runs else None, activity),
         )
+    return replace(found, reason=wait_reasons.exactly(activity, reason))
 
 
 def watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, Watched | None]:

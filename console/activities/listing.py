@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 
 from activities import wait_reasons
 from activities.models import Activity
+from activities.states import LinkKind
 from console.activities.query_language import Condition, QueryFault, parse
 from console.cursor import Cursor, page_of
 from console.labels import band
@@ -22,7 +23,7 @@ PAGE = 50
 
 #: Views that are kept for everybody: what they are called, and their query.
 VIEWS: tuple[tuple[str, str], ...] = (
-    ("All", ""),
+    ("Work", ""),
     ("Open", "status:open"),
     ("Running", "status:running"),
     ("Failed", "status:failed,needs_review"),
@@ -32,6 +33,7 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ("Sent back", "wake:rejection status:open"),
     ("Tried often", "attempts:>1 status:open"),
     ("Last hour", "age:<1h"),
+    ("Escalations", "kind:escalation"),
 )
 
 
@@ -109,8 +111,13 @@ def _said(reason: wait_reasons.Waiting) -> str:
 
 
 def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activity]:
-    """What the conditions find. In the caller's `tenant_scope`."""
+    """What the conditions find. In the caller's `tenant_scope`.
+
+    The engine asks people about each failure with an activity of its own. These are no work: only who looks for such sees them.
+    """
     rows = Activity.objects.for_tenant(tenant_id)
+    if not any(condition.field in _MAY_MEAN_ESCALATIONS for condition in conditions):
+        rows = rows.filter(Q(link_kind=None) | ~Q(link_kind=LinkKind.ESCALATION))
     for condition in conditions:
         wanted = _FILTERS[condition.field](condition)
         rows = rows.exclude(wanted) if condition.negated else rows.filter(wanted)
@@ -144,6 +151,9 @@ def _compared(name: str) -> Callable[[Condition], Q]:
     return lambda condition: Q(**{lookups[condition.operator]: condition.value})
 
 
+#: Who uses one of these says which activities are meant, questions about failures among them.
+_MAY_MEAN_ESCALATIONS = frozenset({"words", "name", "for", "kind", "parent"})
+
 _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "words": _words,
     "name": lambda condition: Q(name__icontains=condition.value),
@@ -152,6 +162,7 @@ _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "wake": _among("wake_reason"),
     "age": _age,
     "for": _among("assignee_type"),
+    "kind": _among("link_kind"),
     "priority": _compared("priority"),
     "attempts": _compared("attempts"),
     "step": _among("step"),

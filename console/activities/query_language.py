@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import states
-from activities.states import BANDS, Status, WakeReason
+from activities.states import BANDS, LinkKind, Status, WakeReason
 
 LONGEST = 500  # characters of a query
 MOST = 20  # conditions of a query
@@ -136,6 +136,10 @@ def _wake(name: str) -> frozenset[str]:
     return _among(name, tuple(map(str, WakeReason)))
 
 
+def _kind(name: str) -> frozenset[str]:
+    return _among(name, tuple(map(str, LinkKind)))
+
+
 def _assignee(name: str) -> frozenset[str]:
     return _among(
         {"agents": "agent", "people": "human", "person": "human"}.get(name, name), ("agent", "human")
@@ -188,6 +192,7 @@ def _id(text: str) -> UUID:
 #: What each field may be, and how its value is read.
 FIELDS: dict[str, Callable[[str], Any]] = {
     "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(_assignee),
+    "kind": _several(_kind),
     "priority": _priority, "attempts": _number, "step": _roles, "run": _id, "parent": _id, "schedule": _id, "deliverable": _id,
     "key": str,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from activities import backlog, selectors
+from activities import backlog, held_work, selectors
 from activities.models import TurnedAway
 from activities.queue_stats import Waiter, head_of_line
 from activities.selectors import Queue
@@ -18,7 +18,7 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.governor.providers import Provider
 from agents.models import Agent, AgentConfig
-from console.labels import in_words
+from console.labels import HELD_BY, in_words
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -117,9 +117,10 @@ def queues(tenant_id: UUID) -> Queues:
     with tenant_scope(tenant_id):
         settings = Arranged.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
+        held = held_work.causes_by_role(held_work.held_work())
     found = selectors.with_grants(tenant_id, found)
     providers = settings.providers()
-    rows = [_row(queue, settings, providers.get(queue.role)) for queue in found]
+    rows = [_row(queue, settings, providers.get(queue.role), held.get(queue.role)) for queue in found]
     return Queues(rows, settings.tenant.paused)
 
 
@@ -130,13 +131,14 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
+        held = held_work.causes_by_role(held_work.held_work()).get(role)
         line = head_of_line(tenant_id, role)
         away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
         counts = dict(away.values_list("reason", "count"))
     (queue,) = selectors.with_grants(tenant_id, found)
     config = settings.own.get(role)
     return OneQueue(
-        row=_row(queue, settings, settings.providers().get(role)),
+        row=_row(queue, settings, settings.providers().get(role), held),
         tenant_paused=settings.tenant.paused,
         line=line,
         turned_away=[(AWAY[reason], counts[reason]) for reason in AWAY if counts.get(reason)],
@@ -144,13 +146,13 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     )
 
 
-def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None) -> Row:
+def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None, held: str | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
     return Row(
         queue=queue,
         caps=settings.caps(queue.role),
-        state=_state(queue, paused_by),
+        state=_state(queue, paused_by, held),
         paused_by=paused_by,
         may_resume=settings.is_paused(queue.role),
         oldest=oldest,
@@ -158,12 +160,12 @@ def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None) -> Row:
     )
 
 
-def _state(queue: Queue, paused_by: str) -> str:
+def _state(queue: Queue, paused_by: str, held: str | None) -> str:
     if paused_by:
         return "switched off" if paused_by == "off" else "paused"
     if not queue.workers:
         return "no worker"
-    return "served"
+    return HELD_BY[held] if held else "served"
 
 
 # What the registry, the platform and a tenant have set for queues: who has paused them, and how much may run at once.

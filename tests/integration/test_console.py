@@ -137,6 +137,27 @@ def test_who_belongs_to_several_tenants_chooses(engine: Engine, tenant: Tenant, 
     assert "blog-writer (5 waiting)" in _text(both, f"/?tenant={other_tenant.slug}")
 
 
+def test_the_tenant_that_was_looked_at_last_is_shown_without_a_name(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    first, second = sorted((tenant, other_tenant), key=lambda one: one.slug)
+    both = _signed_in("bo", tenant, other_tenant)
+
+    assert both.get("/inbox/").context["acting"].tenant == first.slug
+    both.get(f"/inbox/?tenant={second.slug}")
+    assert both.get("/inbox/").context["acting"].tenant == second.slug
+    assert both.get("/").context["acting"].tenant == second.slug
+    both.get(f"/?tenant={first.slug}")
+    assert both.get("/queues/").context["acting"].tenant == first.slug
+
+
+def test_what_was_looked_at_last_opens_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+    browser = _signed_in("mia", tenant)
+    browser.cookies["orchestrator_tenant"] = other_tenant.slug
+
+    assert browser.get("/inbox/").context["acting"].tenant == tenant.slug
+
+
 def test_who_belongs_to_no_tenant_is_told_so(database: None) -> None:
     assert "You are not a member of any tenant." in _text(_signed_in("nobody"))
 

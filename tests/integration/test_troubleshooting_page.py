@@ -104,11 +104,17 @@ def test_it_tells_every_sentence_that_the_overview_gives_as_a_reason() -> None:
         "No worker serves",
         "worker processes do",
         "outputs wait",
+        "for the budget",
+        "is paused or switched off",
+        "takes no more for now",
+        "failed for good",
+        "blocked until a person removes what stands in the way",
+        "for people",
         "All is well, but no worker runs.",
     ):
         assert words in overview.text
         assert words in quoted
-    assert overview.text.count("        yield ") == 3, (
+    assert overview.text.count("        yield ") == 7, (
         "a reason more or less: tell it in docs/troubleshooting.md"
     )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import bulk_jobs, cancellation, outputs
+from activities import bulk_jobs, cancellation, outputs, wait_reasons
 from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -331,3 +331,43 @@ def test_an_agents_words_are_escaped_everywhere(asked: Questions, ann: Person) -
     for address in (LIST, f"{LIST}{one.pk}/", f"{LIST}{one.pk}/texts/", f"{MANY}?q=role:qa"):
         page = ann.get(address).content.decode()
         assert not re.search(r"<(?:i|u|b)>(?:Bees|<)|<img src=x", page), address
+
+
+# What is listed, and why something waits
+
+
+def test_the_engines_own_questions_are_listed_for_whoever_looks_for_them(
+    asked: Questions, ann: Person
+) -> None:
+    failed = asked.escalation()
+    questions = names(ann.get(f"{LIST}?q=kind:escalation"))
+
+    listed = names(ann.get(LIST))
+
+    assert questions == [failed.name]
+    assert failed.name not in listed
+    assert listed, "the failed work itself is there"
+    assert failed.name not in names(ann.get(f"{LIST}?q=status:open"))
+    assert failed.name in names(ann.get(f"{LIST}?q=for:people"))
+    assert failed.name in names(ann.get(f"{LIST}?q=Failed"))
+
+
+def test_the_page_says_what_why_says_with_the_place_in_the_queue(asked: Questions, ann: Person) -> None:
+    asked.engine.submit(asked.tenant, "site-auditor")
+    (second,) = asked.engine.submit(asked.tenant, "site-auditor")
+    why = wait_reasons.why(asked.tenant.pk, second)
+
+    page = words(ann.get(f"{LIST}{second}/"))
+
+    assert (why.code, why.position) == ("no_worker", 2)
+    assert why.detail in page
+    assert "Place 2 in its queue" in page
+
+
+def test_texts_that_come_late_leave_the_title_of_the_page(asked: Questions, ann: Person) -> None:
+    (one,) = asked.engine.submit(asked.tenant)
+
+    loaded = re.findall(r"<[^>]*hx-trigger=\"load\"[^>]*>", ann.get(f"{LIST}{one}/").content.decode())
+
+    assert loaded
+    assert all("ignoreTitle:true" in each for each in loaded)

@@ -182,3 +182,19 @@ def test_the_pages_cost_the_same_for_hundreds_of_failures(
     assert "Older" in words(ann.get(address))
     assert len(ann.get(f"{address}?page=4").context["alike"].letters) == 50
     assert ann.browser.get(f"{address}?page=0").status_code == 404
+
+
+def test_what_was_said_in_quotation_marks_tells_failures_apart_and_stands_at_each(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    engine.serve(tenant)
+    for said in ("no title in row 7", "no title in row 12", "no body in row 1"):
+        failed(engine, tenant, error=PermanentAgentError(f'HTTP 422: {{"error": "{said}"}}', code="refused"))
+
+    groups = ann.get(LETTERS).context["letters"].groups
+    page = words(ann.get(f"{LETTERS}{groups[0].fingerprint}/"))
+
+    assert [group.count for group in groups] == [2, 1]
+    assert "no title in row 7" in page
+    assert "no title in row 12" in page
+    assert "no body" not in page
