@@ -118,13 +118,12 @@ class Engine:
 
     def serve(self, tenant: Tenant, *roles: str, **fields: Any) -> None:
         """Let the scripted agent do these roles for the tenant."""
+        given = {"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
         with tenant_scope(tenant.pk):
-            for role in roles or self.roles:
-                AgentConfig.objects.update_or_create(
-                    tenant=tenant,
-                    agent_id=role,
-                    defaults={"adapter": "inline", "endpoint": "tests.engine:agent", **fields},
-                )
+            AgentConfig.objects.bulk_create(
+                [AgentConfig(tenant=tenant, agent_id=role, **given) for role in roles or self.roles],
+                update_conflicts=True, unique_fields=("tenant", "agent"), update_fields=list(given),
+            )  # fmt: skip
         configuration.forget()
         limits.refresh()
 
