@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from drf_spectacular.generators import SchemaGenerator
+from tests.integration.test_api_openapi import schema as whole
 
 LONGEST_NAME = 500
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -62,17 +62,11 @@ class Operation:
 
 
 @cache
-def document() -> dict[str, Any]:
-    found: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
-    return found
-
-
-@cache
 def operations() -> list[Operation]:
     """Reading first, then what a run's agent may do while it runs; what makes or removes things last, since then others are there."""
     found = [
         _operation(method, address, told)
-        for address, methods in document()["paths"].items()
+        for address, methods in whole()["paths"].items()
         for method, told in methods.items()
         if method in METHODS
     ]
@@ -101,7 +95,7 @@ def _operation(method: str, address: str, told: dict[str, Any]) -> Operation:
 
 def resolved(schema: Any) -> Any:
     while "$ref" in schema:
-        schema = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        schema = whole()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return schema
 
 
