@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import environ
 
@@ -18,9 +19,10 @@ env = environ.Env()
 ORCHESTRATOR_HOME = HOME
 _servers = endpoints()
 
-# Databases: one login, three roles. The role is chosen by the connection's options, so one DATABASE_URL is enough.
-# See docs/adr/0003-database-roles.md.
+# Databases: three roles, chosen by the connection's options, so one DATABASE_URL is enough. Where DATABASE_URL_SYSTEM names a login of its
+# own for what sees all tenants, the other one need not be able to become it. See docs/adr/0003-database-roles.md.
 _login = environ.Env.db_url_config(_servers.database_url)
+_system_login = environ.Env.db_url_config(env("DATABASE_URL_SYSTEM", default="") or _servers.database_url)
 
 
 # How long one statement may take. `orchestrator.wsgi` says less: who waits for an answer of web is told within 10 s that there is none.
@@ -28,7 +30,9 @@ _login = environ.Env.db_url_config(_servers.database_url)
 _statement_seconds = env.float("ORCHESTRATOR_STATEMENT_SECONDS", default=30.0)
 
 
-def _database(role: str | None, **extra: object) -> dict[str, object]:
+def _database(
+    role: str | None, login: dict[str, Any] = _login, **extra: object
+) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": 3,
         # Django switches prepared statements off; the hot path lives on them (tenants/sql.py).
@@ -40,7 +44,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
-        **_login.get("OPTIONS", {}),
+        **login.get("OPTIONS", {}),
     }
     server_options = [
         "-c lock_timeout=3s",
@@ -67,7 +71,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
         # Above statement_timeout: PostgreSQL itself ends what takes too long, as long as it is able to say so.
         options["answer_within_seconds"] = _statement_seconds + 1.5
     return {
-        **_login,
+        **login,
         "ENGINE": "tenants.postgresql",
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": True,
@@ -78,7 +82,7 @@ def _database(role: str | None, **extra: object) -> dict[str, object]:
 
 DATABASES = {
     "default": _database("orchestrator_app", TEST={"MIRROR": "owner"}),
-    "system": _database("orchestrator_system", TEST={"MIRROR": "owner"}),
+    "system": _database("orchestrator_system", _system_login, TEST={"MIRROR": "owner"}),
     "admin": _database("orchestrator_admin", TEST={"MIRROR": "owner"}),
     "owner": _database(None),
 }

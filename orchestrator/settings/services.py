@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
-from orchestrator import embedded
+from orchestrator import embedded, flower_auth
 
 # Commands that are of use without any server.
 NEEDS_NO_SERVER = {
@@ -41,6 +41,8 @@ def endpoints() -> embedded.Endpoints:
         "mongo": os.environ.get("MONGODB_URI"),
     }
     missing = tuple(service for service, url in named.items() if not url)
+    if named["redis"] and flower_auth.is_starting(sys.argv):
+        missing = ()  # it asks no other server
     found = _embedded(missing) if missing else NOWHERE
     return embedded.Endpoints(
         database_url=named["postgres"] or found.database_url,

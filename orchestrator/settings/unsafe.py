@@ -17,6 +17,8 @@ NEEDED = (
     "ALLOWED_HOSTS",
     "ORCHESTRATOR_PUBLIC_URL",
 )
+SEALING = "FIELD_ENCRYPTION_KEYS"  # opens what tenants have entrusted to us: for who calls, and who takes credentials in
+OF_FLOWER = ("REDIS_URL", "FLOWER_BASIC_AUTH")  # it knows messages and workers, no rows
 SECRET_LENGTH, SECRET_VARIETY = 50, 12  # characters, and different ones among them
 PASSWORD_LENGTH = 12
 KEY_VARIETY = 6  # different digits; a random key has nearly all sixteen
@@ -33,9 +35,18 @@ def faults(environment: Environment, command: Sequence[str] = ()) -> list[str]:
     """
     if tuple(command[1:2]) == BUILDS:
         return []
-    needed = (*NEEDED, "FLOWER_BASIC_AUTH") if is_starting(command) else NEEDED
+    needed = needed_by(command)
     missing = [f"{name}: not set" for name in needed if not environment.get(name)]
     return [*missing, *(fault for check in _CHECKS for fault in check(environment))]
+
+
+def needed_by(command: Sequence[str]) -> tuple[str, ...]:
+    """The variables that a process of this command line cannot do without. What it does not need, it should not be given."""
+    if is_starting(command):
+        return OF_FLOWER
+    if "beat" in command[1:] or "migrate" in command[1:3]:
+        return tuple(name for name in NEEDED if name != SEALING)
+    return NEEDED
 
 
 def _secret_key(environment: Environment) -> Iterator[str]:

@@ -16,16 +16,20 @@ from django.urls import resolve
 from orchestrator.embedded.redis_users import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
-from orchestrator.settings.unsafe import NEEDED
+from orchestrator.settings.unsafe import needed_by
 from tests.architecture import tree
 
 PROCESSES = ("web", "worker", "system", "beat", "flower")
 SERVERS = ("postgres", "redis", "mongo")
 
 #: What may be set in .env for the containers alone.
-OF_THIS_FILE = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"} | {
-    f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS
-}
+OF_THIS_FILE = {
+    "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD", "POSTGRES_APP_PASSWORD", "POSTGRES_SYSTEM_PASSWORD",
+    "REDIS_PASSWORD", "MONGO_PASSWORD", "MONGO_APP_PASSWORD", *(f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS),
+}  # fmt: skip
+#: Of the users with all rights: for people and health checks.
+OF_NO_PROCESS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
+FOLDER = tree.ROOT / "deploy" / "compose"
 
 
 @cache
@@ -80,7 +84,7 @@ def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: py
 def test_a_process_has_every_setting_that_production_needs(name: str) -> None:
     environment = _services()[name]["environment"]
 
-    assert set(NEEDED) <= environment.keys()
+    assert set(needed_by(_services()[name]["command"])) <= environment.keys()
     assert environment["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
 
 
@@ -160,24 +164,27 @@ def test_only_loopback_is_open_to_the_outside() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_redis_keeps_what_it_has() -> None:
-    given = _services()["redis"]["command"]
-    given = given[: given.index("--user")]
-    options = {given[place]: given[place + 1] for place in range(1, len(given), 2)}
+def _configuration_of_redis() -> list[str]:
+    script = (FOLDER / "redis.sh").read_text(encoding="utf-8")
+    return script.split("<<CONFIGURATION\n")[1].removesuffix("CONFIGURATION\n").splitlines()
 
-    assert options["--maxmemory-policy"] == "noeviction"
-    assert options["--appendonly"] == "yes"
-    assert options["--appendfsync"] == "everysec"
-    assert "REDIS_PASSWORD" in options["--requirepass"]
+
+def test_redis_keeps_what_it_has() -> None:
+    options = dict(line.split(" ", 1) for line in _configuration_of_redis() if not line.startswith("user "))
+
+    assert options["maxmemory-policy"] == "noeviction"
+    assert options["appendonly"] == "yes"
+    assert options["appendfsync"] == "everysec"
+    assert options["requirepass"] == "$REDISCLI_AUTH"
 
 
 def test_redis_knows_a_user_for_every_kind_of_process_with_the_rights_that_tests_run_under() -> None:
-    given = _services()["redis"]["command"]
-    users = " ".join(given[given.index("--user") :]).split("--user ")[1:]
+    users = [line.split() for line in _configuration_of_redis() if line.startswith("user ")]
 
-    assert {name: tuple(rules) for name, _, _, *rules in (user.split() for user in _without_complaints(users))} == {
-        name: tuple(rules) for name, rules in REDIS_USERS.items()
-    }  # fmt: skip
+    assert {name: tuple(rules) for _, name, _, _, *rules in users} == dict(REDIS_USERS)
+    assert {name: (state, password) for _, name, state, password, *_ in users} == {
+        name: ("on", f">$REDIS_{name.upper()}_PASSWORD") for name in REDIS_USERS
+    }
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -190,13 +197,61 @@ def test_a_process_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
     assert url.startswith(f"redis://{kind}:${{REDIS_{kind.upper()}_PASSWORD:?")
 
 
-def test_no_process_has_the_password_of_the_user_with_all_rights() -> None:
-    for name in (*PROCESSES, "migrate"):
-        assert "${REDIS_PASSWORD" not in str(_services()[name]["environment"])
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
+def test_no_process_has_the_password_of_a_user_with_all_rights(name: str) -> None:
+    assert OF_NO_PROCESS & set(re.findall(r"\$\{(\w+)", str(_services()[name]["environment"]))) == set()
 
 
-def _without_complaints(users: list[str]) -> list[str]:
-    return [re.sub(r"\$\{[^}]*\}", "", user) for user in users]
+def test_no_password_stands_in_a_command_line() -> None:
+    for service in _services().values():
+        assert "PASSWORD" not in str(service.get("command")) + str(service.get("healthcheck"))
+
+
+LOGINS = {"web": "app", "worker": "app", "system": "app", "beat": "app", "migrate": "owner"}
+
+
+@pytest.mark.parametrize(("name", "login"), LOGINS.items(), ids=list(LOGINS))
+def test_a_process_comes_to_postgresql_with_the_login_that_it_needs(name: str, login: str) -> None:
+    environment = _services()[name]["environment"]
+
+    assert (
+        f"//orchestrator_{login}{'_login' if login == 'app' else ''}:${{POSTGRES_{login.upper()}_PASSWORD"
+        in environment["DATABASE_URL"]
+    )
+    assert ("//orchestrator_system_login:" in environment["DATABASE_URL_SYSTEM"]) == (login == "app")
+
+
+def test_every_process_comes_to_mongodb_as_the_user_of_one_database() -> None:
+    script = (FOLDER / "mongo-user.js").read_text(encoding="utf-8")
+
+    assert 'roles: [{ role: "readWrite", db: "orchestrator" }]' in script
+    for name in ("web", "worker", "system", "beat"):
+        assert _services()[name]["environment"]["MONGODB_URI"].endswith(
+            "/orchestrator?authSource=orchestrator"
+        )
+
+
+@pytest.mark.parametrize("name", ["beat", "flower", "migrate"])
+def test_who_opens_no_credentials_has_no_key(name: str) -> None:
+    given = set(_services()[name]["environment"])
+
+    assert (
+        given
+        & {"FIELD_ENCRYPTION_KEYS", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "SLACK_WEBHOOK_URL", "EMAIL_URL"}
+        == set()
+    )
+
+
+def test_flower_knows_messages_and_no_rows() -> None:
+    given = set(_services()["flower"]["environment"])
+
+    assert given & {"DATABASE_URL", "DATABASE_URL_SYSTEM", "MONGODB_URI", "SECRET_KEY"} == set()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_can_change_nothing_but_its_data(name: str) -> None:
+    assert _services()[name]["read_only"]
+    assert _services()[name]["security_opt"] == ["no-new-privileges:true"]
 
 
 def test_every_server_keeps_its_data_in_a_volume() -> None:

@@ -16,7 +16,7 @@ from django.urls import resolve
 from agents.routing import queue_of
 from orchestrator.embedded.redis_users import REDIS_USERS
 from orchestrator.metrics.definitions import CATALOGUE
-from orchestrator.settings.unsafe import NEEDED
+from orchestrator.settings.unsafe import NEEDED, needed_by
 from tests.architecture import tree
 
 FOLDER = tree.ROOT / "deploy" / "kubernetes"
@@ -27,7 +27,7 @@ WORKERS = ("worker", f"worker-{ROLE}", "system")
 #: By manifest: the service of docker-compose.yml that it stands for.
 SERVICE = {f"worker-{ROLE}": "worker"}
 #: Keys of the Secret that are no names of settings: one login or user per kind of process.
-KEYS = {"DATABASE_URL_OWNER", *(f"REDIS_URL_{user.upper()}" for user in REDIS_USERS)}
+KEYS = {"DATABASE_URL_OWNER", "DATABASE_URL_SYSTEM", *(f"REDIS_URL_{user.upper()}" for user in REDIS_USERS)}
 
 
 @cache
@@ -111,7 +111,7 @@ def test_a_pod_has_every_setting_that_production_needs_and_none_that_is_unknown(
     )
     given = _environment(name)
 
-    assert set(NEEDED) <= given.keys()
+    assert set(needed_by(_container(name)["command"])) <= given.keys()
     assert given["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
     known = [
         variable
@@ -130,9 +130,37 @@ def test_a_pod_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
 
 
 def test_only_migrations_are_the_owner_of_the_tables() -> None:
-    owners = [name for name in _pods() if _environment(name)["DATABASE_URL"] == "secret DATABASE_URL_OWNER"]
+    owners = [
+        name for name in _pods() if _environment(name).get("DATABASE_URL") == "secret DATABASE_URL_OWNER"
+    ]
 
     assert owners == ["migrate"]
+
+
+@pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
+def test_a_pod_gets_no_secret_that_the_container_does_not_get(name: str) -> None:
+    secrets = {variable for variable, value in _environment(name).items() if value.startswith("secret ")}
+
+    assert secrets <= set(_compose()[SERVICE.get(name, name)]["environment"])
+
+
+def test_a_pod_is_reached_and_reaches_only_what_is_named() -> None:
+    policies = _of_kind("NetworkPolicy")
+    everybody = {"matchLabels": {"app.kubernetes.io/name": "orchestrator"}}
+    labels = {
+        found["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
+        for found in _of_kind("Deployment").values()
+    }
+
+    assert policies["nothing"]["spec"] == {"podSelector": everybody, "policyTypes": ["Ingress", "Egress"]}
+    asked = [name for name, found in policies.items() if found["spec"].get("ingress")]
+    assert asked == ["web-is-asked"]
+    (databases,) = policies["databases"]["spec"]["podSelector"]["matchExpressions"]
+    assert (databases["operator"], databases["values"]) == ("NotIn", ["flower"])
+    (callers,) = policies["callers"]["spec"]["podSelector"]["matchExpressions"]
+    assert set(callers["values"]) == labels - {"beat", "flower"}
+    for block in (place["ipBlock"] for rule in policies["callers"]["spec"]["egress"] for place in rule["to"]):
+        assert block["except"], "own networks are for AGENT_EGRESS_ALLOW, with a policy of their own"
 
 
 def test_every_secret_is_named_where_it_is_told_how_to_make_it() -> None:

@@ -228,6 +228,7 @@ def _go_through(composition: Composition, tell: Teller) -> None:
     status, _ = outside.asked(f"http://127.0.0.1:{composition.ports['FLOWER_PORT']}/")
     tell.check("Flower asks for its login", status == 401, status)
 
+    _least_privilege(composition, tell)
     composition.start_agent()
     site = Installation([front], HOST, composition.manage)
     site.sign_in("check")
@@ -242,6 +243,61 @@ def _go_through(composition: Composition, tell: Teller) -> None:
         "exec", composition.name_of("web"), "python", "manage.py", "check_invariants", check=False
     )
     tell.check("every invariant holds", done.returncode == 0, (done.stdout + done.stderr)[-800:])
+
+
+def _least_privilege(composition: Composition, tell: Teller) -> None:
+    """What a process that was taken over could do, tried from inside of its container."""
+    engine, database = composition.engine, composition.name_of("postgres")
+
+    def may_become(login: str, password: str, role: str) -> bool:
+        at = "host=127.0.0.1 dbname=orchestrator connect_timeout=5"
+        done = engine.podman(
+            "exec", "-e", f"PGPASSWORD={composition.variables[password]}", database,
+            "psql", f"{at} user={login}", "-Atc", f"SET ROLE {role}; SELECT current_user", check=False,
+        )  # fmt: skip
+        return role in done.stdout
+
+    app, system = (
+        ("orchestrator_app_login", "POSTGRES_APP_PASSWORD"),
+        ("orchestrator_system_login", "POSTGRES_SYSTEM_PASSWORD"),
+    )
+    tell.check("the login of tenants' work becomes its role", may_become(*app, "orchestrator_app"))
+    above = [
+        role for role in ("orchestrator_system", "orchestrator_owner", "postgres") if may_become(*app, role)
+    ]
+    tell.check("and no role above it", not above, above)
+    above = [role for role in ("orchestrator_owner", "postgres") if may_become(*system, role)]
+    tell.check(
+        "the login that sees all tenants owns nothing",
+        may_become(*system, "orchestrator_system") and not above,
+        above,
+    )
+    everything = [name for name in services() if engine.runs(composition.name_of(name))]
+    secret = {value for name, value in composition.variables.items() if re.search("PASSWORD|KEY|AUTH", name)}
+    shown = [
+        name
+        for name in everything
+        if any(value in _command_lines(engine, composition.name_of(name)) for value in secret)
+    ]
+    tell.check("no secret stands in a command line", not shown, shown)
+    writable = [
+        name
+        for name in everything
+        if engine.execute(composition.name_of(name), "touch", "/x", check=False).returncode == 0
+    ]
+    tell.check("no container can change its files", not writable, writable)
+    key = composition.variables["FIELD_ENCRYPTION_KEYS"]
+    keyed = [
+        name for name in everything if key in str(engine.inspect(composition.name_of(name))["Config"]["Env"])
+    ]
+    tell.check("who opens no credentials has no key", set(keyed) == {"web", "worker", "system"}, keyed)
+
+
+def _command_lines(engine: Engine, container: str) -> str:
+    """Of the first process of a container and of those that it started."""
+    first = engine.pid(container)
+    found = [first, *(int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+    return " ".join(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace") for pid in found)
 
 
 def _kill_a_worker(composition: Composition, site: Installation, tell: Teller) -> None:
