@@ -122,7 +122,10 @@ def _concurrency_of(name: str) -> int:
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
+    from agents.command_line import secrecy
     from agents.routing import canonical, consumed, is_pattern, roles_of
+
+    secrecy.begin_worker()
 
     def choose() -> None:
         queues = instance.app.amqp.queues

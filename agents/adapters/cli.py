@@ -20,7 +20,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents import redaction
-from agents.command_line import invocation, options, output, processes, transcripts, workspaces, worktrees
+from agents.command_line import (
+    invocation,
+    options,
+    output,
+    processes,
+    secrecy,
+    transcripts,
+    workspaces,
+    worktrees,
+)
 from agents.command_line.measuring import Resources
 from agents.command_line.options import Options
 from agents.command_line.output import AgentOutput
@@ -50,6 +59,7 @@ class CliAdapter:
         """Run the program once. Raises the `AgentError` that its end stands for."""
         chosen = options.read(request.settings.options)
         invocation.program_of(chosen)
+        secrecy.require_isolation()
         with workspaces.kept(request.run_id) as trace, worktrees.checked_out(request, chosen, trace) as tree:
             command = invocation.command_of(
                 request, chosen, files=trace.files, work=tree.path if tree else trace.work,

@@ -34,9 +34,19 @@ _IDENTITY = (
     "user.name=Orchestrator",
     "-c",
     "user.email=orchestrator@localhost",
-    "-c",
-    "core.hooksPath=/dev/null",
 )
+#: An agent may have changed the settings of its repository. Nothing that they name is run by the worker; filters see `_without_filters`.
+HARMLESS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.sshCommand": "false",
+    "core.attributesFile": "/dev/null",
+    "commit.gpgSign": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+}
+_PLAIN = ("--no-ext-diff", "--no-textconv")
 
 
 class RepositoryBusy(InputUnavailable):
@@ -60,13 +70,13 @@ class Worktree:
             _git(self.path, "add", "--all")
             _git(self.path, *_IDENTITY, "commit", "--quiet", "--no-verify", "-m", f"Work of {self.branch}")
         commit = _git(self.path, "rev-parse", "HEAD")
-        diff = _git(self.path, "diff", self.base, commit)
+        diff = _git(self.path, "diff", *_PLAIN, self.base, commit)
         return {
             "branch": self.branch,
             "base": self.base,
             "commit": commit,
             "changed": commit != self.base,
-            "files": _git(self.path, "diff", "--name-only", self.base, commit).splitlines()[:1000],
+            "files": _git(self.path, "diff", *_PLAIN, "--name-only", self.base, commit).splitlines()[:1000],
             "diff": diff[:DIFF_CHARACTERS],
             "diff_truncated": len(diff) > DIFF_CHARACTERS,
         }
@@ -154,11 +164,8 @@ def _held(repository: Path, *, shared: bool) -> Iterator[None]:
 
 def _git(folder: Path, *arguments: str) -> str:
     """What git says, without the ends of lines around it. Raises `InputUnavailable`."""
-    environment = {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C",
-        "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
-    }  # fmt: skip
     try:
+        environment = {**_environment(), **_as_configuration({**HARMLESS, **_without_filters(folder)})}
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
             env=environment,
@@ -176,3 +183,33 @@ def _git(folder: Path, *arguments: str) -> str:
         said = error.stderr.decode("utf-8", "replace").strip()[:300]
         raise InputUnavailable(f"git {arguments[0]} failed: {said}", code="git_failed") from error
     return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+    }  # fmt: skip
+
+
+def _without_filters(folder: Path) -> dict[str, str]:
+    """Settings that switch off every filter which the repository's own settings name, as an agent may have written them."""
+    listed = subprocess.run(
+        ["git", "-C", str(folder), "config", "--null", "--name-only", "--get-regexp", "^filter\\."],
+        env={**_environment(), **_as_configuration(HARMLESS)}, capture_output=True, timeout=GIT_SECONDS, check=False,
+    )  # fmt: skip
+    keys = [key for key in listed.stdout.decode("utf-8", "surrogateescape").split("\0") if key]
+    drivers = {key.rpartition(".")[0] for key in keys}
+    return {
+        f"{driver}.{name}": value
+        for driver in drivers
+        for name, value in (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+    }
+
+
+def _as_configuration(values: Mapping[str, str]) -> dict[str, str]:
+    """Settings for one call of git, above those of every file."""
+    found = {"GIT_CONFIG_COUNT": str(len(values))}
+    for place, (key, value) in enumerate(values.items()):
+        found |= {f"GIT_CONFIG_KEY_{place}": key, f"GIT_CONFIG_VALUE_{place}": value}
+    return found

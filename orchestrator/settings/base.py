@@ -30,9 +30,7 @@ _system_login = environ.Env.db_url_config(env("DATABASE_URL_SYSTEM", default="")
 _statement_seconds = env.float("ORCHESTRATOR_STATEMENT_SECONDS", default=30.0)
 
 
-def _database(
-    role: str | None, login: dict[str, Any] = _login, **extra: object
-) -> dict[str, object]:
+def _database(role: str | None, login: dict[str, Any] = _login, **extra: object) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": 3,
         # Django switches prepared statements off; the hot path lives on them (tenants/sql.py).

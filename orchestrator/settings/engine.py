@@ -108,6 +108,8 @@ ORCHESTRATOR_BATCH_TIMEOUT_SECONDS = 86_400
 ORCHESTRATOR_BATCH_RESULT_MAX_BYTES = _env.int("ORCHESTRATOR_BATCH_RESULT_MAX_BYTES", default=256_000_000)
 # Command-line agents. Programs that may be run, as operators write them in `options.command`; empty: none.
 ORCHESTRATOR_CLI_COMMANDS = tuple(_env.list("ORCHESTRATOR_CLI_COMMANDS", default=[]))
+# Whether they may run as the worker's own user, whose files they can then read. Off: they are refused; `local` and `test` switch it on.
+ORCHESTRATOR_CLI_SHARED_USER = _env.bool("ORCHESTRATOR_CLI_SHARED_USER", default=False)
 # Repositories whose working copies such agents may get, by path.
 ORCHESTRATOR_CLI_REPOSITORIES = tuple(_env.list("ORCHESTRATOR_CLI_REPOSITORIES", default=[]))
 # What such an agent prints is kept up to this size and for so many days. Too small: the end of a long run is missing.

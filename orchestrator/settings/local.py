@@ -42,6 +42,7 @@ DEBUG = False
 SECRET_KEY = SECRET_KEY or _kept_secret("django")
 FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [f"local:{_kept_secret('fields')}"]
 ALLOWED_HOSTS = ALLOWED_HOSTS or ["127.0.0.1", "localhost", "[::1]", "testserver"]
+ORCHESTRATOR_CLI_SHARED_USER = True  # a machine of one person
 # Agents under development listen on loopback. Our own servers there are not for them.
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT: frozenset[int] | None = frozenset(
     {urlsplit(url).port or 0 for url in (DATABASE_URL, REDIS_URL, CELERY_BROKER_URL, MONGODB_URI)}

@@ -21,3 +21,4 @@ ORCHESTRATOR_API_WORK_MS_BURST = 1_000_000.0
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = None  # tests of the guard open what they need
 # Else the client of every test reads the directories of all static files, which takes longer than its requests.
 WHITENOISE_AUTOREFRESH = True
+ORCHESTRATOR_CLI_SHARED_USER = True

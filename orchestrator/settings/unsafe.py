@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from orchestrator.flower_auth import is_starting
 
@@ -23,6 +24,40 @@ SECRET_LENGTH, SECRET_VARIETY = 50, 12  # characters, and different ones among t
 PASSWORD_LENGTH = 12
 KEY_VARIETY = 6  # different digits; a random key has nearly all sixteen
 BUILDS = ("collectstatic",)  # the command of the image's build: it serves nobody and reaches no server
+PASSWORD_VARIETY = 6  # different characters
+#: Addresses that hold a login, with the schemes that take one.
+_LOGINS = {
+    "DATABASE_URL": ("postgres", "postgresql"), "DATABASE_URL_SYSTEM": ("postgres", "postgresql"), "REDIS_URL": ("redis", "rediss"),
+    "CELERY_BROKER_URL": ("redis", "rediss"), "MONGODB_URI": ("mongodb",),
+}  # fmt: skip
+_COMMON = frozenset(
+    {
+        "passwordpassword",
+        "password1234",
+        "changemechangeme",
+        "postgrespostgres",
+        "123456789012",
+        "orchestrator",
+    }
+)
+_USUAL = {"postgres": "5432", "postgresql": "5432", "redis": "6379", "rediss": "6379", "mongodb": "27017"}
+_OF_SERVERS = {"5432": "PostgreSQL", "6379": "Redis", "27017": "MongoDB"}
+_POWERFUL = frozenset(
+    {
+        "django",
+        "celery",
+        "kombu",
+        "billiard",
+        "psycopg",
+        "redis",
+        "pymongo",
+        "gunicorn",
+        "psutil",
+        "jinja2",
+        "pip",
+    }
+)
+_OURS = frozenset({"orchestrator", "console", "pipelines", "activities", "agents", "tenants"})
 _ON = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 Environment = Mapping[str, str]
@@ -37,7 +72,7 @@ def faults(environment: Environment, command: Sequence[str] = ()) -> list[str]:
         return []
     needed = needed_by(command)
     missing = [f"{name}: not set" for name in needed if not environment.get(name)]
-    return [*missing, *(fault for check in _CHECKS for fault in check(environment))]
+    return [*missing, *(fault for check in TABLE.values() for fault in check(environment))]
 
 
 def needed_by(command: Sequence[str]) -> tuple[str, ...]:
@@ -63,6 +98,11 @@ def _key_ring(environment: Environment) -> Iterator[str]:
     entries = [
         entry.strip() for entry in environment.get("FIELD_ENCRYPTION_KEYS", "").split(",") if entry.strip()
     ]
+    if not entries and environment.get("FIELD_ENCRYPTION_KEYS"):
+        yield "FIELD_ENCRYPTION_KEYS: holds no key, only blanks and commas"
+    names = [entry.partition(":")[0] for entry in entries]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        yield f"FIELD_ENCRYPTION_KEYS: {sorted(repeated)[0]!r} names two keys, and what one has sealed the other cannot open"
     for entry in entries:
         name, _, key = entry.partition(":")
         if not re.fullmatch(r"[0-9a-fA-F]{64}", key):
@@ -94,11 +134,73 @@ def _embedded_servers(environment: Environment) -> Iterator[str]:
         yield "ORCHESTRATOR_START_SERVICES: embedded servers are for one machine and its owner; unset it"
 
 
-def _redis(environment: Environment) -> Iterator[str]:
-    for name in ("REDIS_URL", "CELERY_BROKER_URL"):
+def _servers(environment: Environment) -> Iterator[str]:
+    for name, schemes in _LOGINS.items():
         url = environment.get(name, "")
-        if url.startswith(("redis://", "rediss://")) and not urlsplit(url).password:
-            yield f"{name}: has no password, and whoever can write messages can make workers look at activities"
+        if not url:
+            continue
+        try:
+            parts = urlsplit(url)
+            user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        except ValueError:
+            yield f"{name}: cannot be read as an address"
+            continue
+        if parts.scheme.partition("+")[0] not in schemes:
+            continue  # another broker, say
+        if not password:
+            yield f"{name}: has no password, and whoever reaches the server could do what we do"
+        elif _is_weak(password, user):
+            yield f"{name}: the password is too easily guessed, use at least {PASSWORD_LENGTH} random characters"
+
+
+def _is_weak(password: str, user: str) -> bool:
+    few = len(password) < PASSWORD_LENGTH or len(set(password)) < PASSWORD_VARIETY
+    return (
+        few
+        or password.lower() in {user.lower(), *_COMMON}
+        or bool(user and password.lower() == f"{user.lower()}{user.lower()}")
+    )
+
+
+def _egress(environment: Environment) -> Iterator[str]:
+    places = [
+        entry.strip() for entry in environment.get("AGENT_EGRESS_ALLOW", "").split(",") if entry.strip()
+    ]
+    own = {place: name for name in _LOGINS for place in _places_of(environment.get(name, ""))}
+    for entry in places:
+        host, _, port = entry.lower().rpartition(":")
+        host = host.strip("[]").rstrip(".")
+        if name := own.get((host, port)):
+            yield f"AGENT_EGRESS_ALLOW: {entry} is the server of {name}, which no agent, webhook or data source is to reach"
+        elif port in _OF_SERVERS:
+            yield f"AGENT_EGRESS_ALLOW: {entry} is the port of {_OF_SERVERS[port]}, which is no agent"
+        elif host in {"localhost", "0.0.0.0", "::", "::1"} or host.startswith("127."):  # noqa: S104 - compared, not bound
+            yield f"AGENT_EGRESS_ALLOW: {entry} is this machine itself, where our own servers are"
+
+
+def _places_of(url: str) -> Iterator[tuple[str, str]]:
+    """Each host and port that an address names; MongoDB's may name several."""
+    scheme, _, rest = url.partition("://")
+    for place in rest.partition("/")[0].rpartition("@")[2].split(","):
+        if place:
+            host, _, port = (
+                place.lower().rpartition(":") if re.search(r":\d+$", place) else (place.lower(), "", "")
+            )
+            yield host.strip("[]").rstrip("."), port or _USUAL.get(scheme.partition("+")[0], "")
+
+
+def _inline_callables(environment: Environment) -> Iterator[str]:
+    for entry in environment.get("ORCHESTRATOR_INLINE_CALLABLES", "").split(","):
+        entry = entry.strip()
+        if not entry:
+            continue
+        top = entry.partition(".")[0]
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\.?", entry):
+            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is no name of a module; name the modules of your agents one by one"
+        elif top in sys.stdlib_module_names or top in _POWERFUL:
+            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} holds functions that are no agents, such as those that run programs"
+        elif top in _OURS and not entry.startswith(("agents.samples", "orchestrator.demo")):
+            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is the orchestrator itself; name the modules of your agents"
 
 
 def _flower(environment: Environment) -> Iterator[str]:
@@ -110,6 +212,16 @@ def _flower(environment: Environment) -> Iterator[str]:
         yield "FLOWER_UNAUTHENTICATED_API: opens Flower's commands to everybody; unset it"
 
 
-_CHECKS: tuple[Callable[[Environment], Iterator[str]], ...] = (
-    _secret_key, _key_ring, _hosts, _public_url, _debug, _embedded_servers, _redis, _flower,
-)  # fmt: skip
+#: What each check refuses, in the order of docs/security.md, which has the same table.
+TABLE: Mapping[str, Callable[[Environment], Iterator[str]]] = {
+    "a short or well-known key for sessions and links": _secret_key,
+    "a key ring without keys, with short or repeated ones": _key_ring,
+    "an answer to every host name": _hosts,
+    "an address for callbacks without TLS": _public_url,
+    "pages of errors that show data": _debug,
+    "embedded servers": _embedded_servers,
+    "PostgreSQL, Redis or MongoDB without a login or with a weak one": _servers,
+    "agents' addresses that are our own servers or this machine": _egress,
+    "inline agents that are any function": _inline_callables,
+    "Flower with a weak login or none": _flower,
+}

@@ -206,3 +206,43 @@ def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
         assert sorted(taken) == ["dev", "dev", "qa", "qa", "seo"]
     finally:
         Agent.objects.filter(role__in=["qa", "dev", "seo"]).update(adapter="http", options={})
+
+
+HOSTILE = """
+    import os, subprocess
+    git = subprocess.check_output(["git", "rev-parse", "--git-common-dir"], text=True).strip()
+    marks = os.path.join(git, "marks")
+    os.mkdir(marks)
+    def told(name): return f"sh -c 'touch {marks}/{name}; cat' #"
+    def set(key, value): subprocess.check_call(["git", "config", key, value])
+    set("filter.evil.clean", told("clean")); set("filter.evil.smudge", told("smudge")); set("filter.evil.required", "true")
+    set("filter.more.evil.process", told("process"))
+    set("core.fsmonitor", f"sh -c 'touch {marks}/fsmonitor' #")
+    set("diff.external", told("external")); set("diff.evil.textconv", told("textconv")); set("diff.evil.command", told("command"))
+    set("commit.gpgSign", "true"); set("gpg.program", f"{marks}/gpg.sh")
+    os.makedirs(os.path.join(git, "hooks"), exist_ok=True)
+    for hook in ("pre-commit", "post-commit", "post-checkout", "post-index-change", "reference-transaction"):
+        path = os.path.join(git, "hooks", hook)
+        open(path, "w").write(f"#!/bin/sh\\ntouch {marks}/{hook}\\n"); os.chmod(path, 0o755)
+    open(".gitattributes", "w").write("*.txt filter=evil diff=evil\\n*.md filter=more.evil\\n")
+    open("notes.txt", "w").write("one\\n"); open("notes.md", "w").write("one\\n")
+    print(marks)
+"""
+
+
+def test_what_an_agent_writes_into_the_settings_of_its_repository_is_not_run_by_the_worker(
+    repository: Path, tmp_path: Path
+) -> None:
+    first = run(repository, program(tmp_path, HOSTILE))
+    marks = Path((first.output.content or "").strip())
+    assert marks.is_dir()
+    for mark in marks.iterdir():  # by the agent's own calls of git, while it wrote its settings
+        mark.unlink()
+
+    activity = uuid4()
+    run(repository, program(tmp_path, WRITE), activity)
+    again = run(repository, program(tmp_path, WRITE), activity)
+
+    assert [mark.name for mark in marks.iterdir()] == []
+    assert isinstance(again.output.data, dict)
+    assert again.output.data["git"]["files"] == ["notes.txt"]

@@ -3,50 +3,103 @@
 from __future__ import annotations
 
 import os
+import runpy
 import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
-from orchestrator.settings.unsafe import NEEDED, faults
+from orchestrator.settings.unsafe import NEEDED, TABLE, faults
 
 SAFE = {
-    "DATABASE_URL": "postgresql://app:secret@db.internal/orchestrator",
-    "REDIS_URL": "redis://web:secret@redis.internal:6379/0",
-    "MONGODB_URI": "mongodb://app:secret@mongo.internal/orchestrator",
+    "DATABASE_URL": f"postgresql://app:{secrets.token_hex(12)}@db.internal/orchestrator",
+    "REDIS_URL": f"redis://web:{secrets.token_hex(12)}@redis.internal:6379/0",
+    "MONGODB_URI": f"mongodb://app:{secrets.token_hex(12)}@mongo.internal/orchestrator",
     "SECRET_KEY": secrets.token_urlsafe(60),
     "FIELD_ENCRYPTION_KEYS": f"2026:{secrets.token_hex(32)},2025:{secrets.token_hex(32)}",
     "ALLOWED_HOSTS": "orchestrator.example,.internal.example",
     "ORCHESTRATOR_PUBLIC_URL": "https://orchestrator.example",
 }
-UNSAFE = [
-    ("SECRET_KEY", "short"),
-    ("SECRET_KEY", "ab" * 40),
-    ("SECRET_KEY", "django-insecure-" + secrets.token_urlsafe(60)),
-    ("FIELD_ENCRYPTION_KEYS", "2026:" + "0" * 64),
-    ("FIELD_ENCRYPTION_KEYS", "2026:not-hexadecimal"),
-    ("FIELD_ENCRYPTION_KEYS", secrets.token_hex(32)),
-    ("ALLOWED_HOSTS", "orchestrator.example, *"),
-    ("ORCHESTRATOR_PUBLIC_URL", "http://orchestrator.example"),
-    ("ORCHESTRATOR_PUBLIC_URL", "https://"),
-    ("DEBUG", "1"),
-    ("DJANGO_DEBUG", "True"),
-    ("ORCHESTRATOR_START_SERVICES", "1"),
-    ("REDIS_URL", "redis://redis.internal:6379/0"),
-    ("CELERY_BROKER_URL", "rediss://redis.internal:6379/0"),
-    ("FLOWER_BASIC_AUTH", "admin:admin"),
-    ("FLOWER_UNAUTHENTICATED_API", "true"),
-    ("FLOWER_BASIC_AUTH", f"admin:{secrets.token_hex(12)},guest:guest"),
-]
+#: By row of the table: what it refuses.
+UNSAFE = {
+    "a short or well-known key for sessions and links": [
+        ("SECRET_KEY", "short"),
+        ("SECRET_KEY", "ab" * 40),
+        ("SECRET_KEY", "django-insecure-" + secrets.token_urlsafe(60)),
+    ],
+    "a key ring without keys, with short or repeated ones": [
+        ("FIELD_ENCRYPTION_KEYS", "2026:" + "0" * 64),
+        ("FIELD_ENCRYPTION_KEYS", "2026:not-hexadecimal"),
+        ("FIELD_ENCRYPTION_KEYS", secrets.token_hex(32)),
+        ("FIELD_ENCRYPTION_KEYS", " , "),
+        ("FIELD_ENCRYPTION_KEYS", " "),
+        ("FIELD_ENCRYPTION_KEYS", f"2026:{secrets.token_hex(8)}"),
+        ("FIELD_ENCRYPTION_KEYS", f"2026:{secrets.token_hex(32)},2026:{secrets.token_hex(32)}"),
+    ],
+    "an answer to every host name": [("ALLOWED_HOSTS", "orchestrator.example, *")],
+    "an address for callbacks without TLS": [
+        ("ORCHESTRATOR_PUBLIC_URL", "http://orchestrator.example"),
+        ("ORCHESTRATOR_PUBLIC_URL", "https://"),
+    ],
+    "pages of errors that show data": [("DEBUG", "1"), ("DJANGO_DEBUG", "True")],
+    "embedded servers": [("ORCHESTRATOR_START_SERVICES", "1")],
+    "PostgreSQL, Redis or MongoDB without a login or with a weak one": [
+        ("DATABASE_URL", "postgresql://db.internal/orchestrator"),
+        ("DATABASE_URL", "postgresql://app@db.internal/orchestrator"),
+        ("DATABASE_URL", "postgres://postgres:postgres@db.internal/orchestrator"),
+        ("DATABASE_URL", "postgresql://orchestrator:orchestrator@db.internal/orchestrator"),
+        ("DATABASE_URL", "postgresql://app:aaaaaaaaaaaaaaaaaaaa@db.internal/orchestrator"),
+        ("DATABASE_URL_SYSTEM", "postgresql://system@db.internal/orchestrator"),
+        ("REDIS_URL", "redis://redis.internal:6379/0"),
+        ("REDIS_URL", "redis://web:x@redis.internal:6379/0"),
+        ("CELERY_BROKER_URL", "rediss://redis.internal:6379/0"),
+        ("CELERY_BROKER_URL", "redis://:password1234@redis.internal:6379/1"),
+        ("MONGODB_URI", "mongodb://mongo.internal/orchestrator"),
+        ("MONGODB_URI", "mongodb+srv://app:app@mongo.internal/orchestrator"),
+        ("MONGODB_URI", "mongodb://app:pa%73%73@one.internal,two.internal/orchestrator"),
+    ],
+    "agents' addresses that are our own servers or this machine": [
+        ("AGENT_EGRESS_ALLOW", "db.internal:5432"),
+        ("AGENT_EGRESS_ALLOW", "agents.internal:8080, redis.internal:6379"),
+        ("AGENT_EGRESS_ALLOW", "MONGO.internal.:27017"),
+        ("AGENT_EGRESS_ALLOW", "elsewhere.internal:5432"),
+        ("AGENT_EGRESS_ALLOW", "localhost:8000"),
+        ("AGENT_EGRESS_ALLOW", "127.0.0.2:8000"),
+        ("AGENT_EGRESS_ALLOW", "[::1]:8000"),
+    ],
+    "inline agents that are any function": [
+        ("ORCHESTRATOR_INLINE_CALLABLES", "*"),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "agents.samples,newsroom.*"),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "os"),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "subprocess.run"),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "django."),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "tenants"),
+        ("ORCHESTRATOR_INLINE_CALLABLES", "."),
+    ],
+    "Flower with a weak login or none": [
+        ("FLOWER_BASIC_AUTH", "admin:admin"),
+        ("FLOWER_UNAUTHENTICATED_API", "true"),
+        ("FLOWER_BASIC_AUTH", f"admin:{secrets.token_hex(12)},guest:guest"),
+    ],
+}
+ENTRIES = [(row, name, value) for row, refused in UNSAFE.items() for name, value in refused]
 
 
 def test_safe_values_are_accepted() -> None:
     assert faults(SAFE) == []
     assert (
         faults(
-            {**SAFE, "CELERY_BROKER_URL": "amqp://u:p@mq", "FLOWER_BASIC_AUTH": "a:" + "x" * 12, "DEBUG": "0"}
+            {
+                **SAFE,
+                "CELERY_BROKER_URL": "amqp://u:p@mq",
+                "FLOWER_BASIC_AUTH": "a:" + "x" * 12,
+                "DEBUG": "0",
+                "AGENT_EGRESS_ALLOW": "agents.internal:8080,[fd00::5]:9000",
+                "ORCHESTRATOR_INLINE_CALLABLES": "agents.samples,newsroom.agents",
+            }
         )
         == []
     )
@@ -62,11 +115,36 @@ def test_flower_alone_needs_a_login() -> None:
     assert faults(SAFE, ["celery", "-A", "orchestrator", "worker"]) == []
 
 
-@pytest.mark.parametrize(("name", "value"), UNSAFE, ids=range(len(UNSAFE)))
-def test_an_unsafe_value_is_refused_by_name(name: str, value: str) -> None:
+@pytest.mark.parametrize(("row", "name", "value"), ENTRIES, ids=range(len(ENTRIES)))
+def test_an_unsafe_value_is_refused_by_name(row: str, name: str, value: str) -> None:
     (fault,) = faults({**SAFE, name: value})
 
     assert fault.startswith(f"{name}: ")
+    assert [fault] == list(TABLE[row]({**SAFE, name: value}))
+
+
+def test_every_row_of_the_table_is_tried_and_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+
+    assert list(UNSAFE) == list(TABLE)
+    assert [row for row in TABLE if f"| {row} |" not in text] == []
+
+
+@pytest.mark.parametrize(("row", "name", "value"), ENTRIES, ids=range(len(ENTRIES)))
+def test_a_process_that_reads_the_settings_of_production_ends_with_the_fault(
+    row: str, name: str, value: str
+) -> None:
+    """The module that every process reads first, as Python runs it when a process starts; in this process, since that costs least."""
+    path = Path(__file__).parents[2] / "orchestrator" / "settings" / "production.py"
+
+    with pytest.MonkeyPatch.context() as patch:
+        for given in [*os.environ]:
+            patch.delenv(given)
+        for given, its in {**SAFE, name: value}.items():
+            patch.setenv(given, its)
+        patch.setattr(sys, "argv", ["celery", "-A", "orchestrator", "worker"])
+        with pytest.raises(ImproperlyConfigured, match=f"(?m)^  {name}: "):
+            runpy.run_path(str(path))
 
 
 def test_no_fault_shows_a_secret() -> None:

@@ -1,0 +1,102 @@
+"""A program that a worker runs cannot read the worker: tried as such a program, on real processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.command_line import secrecy
+from agents.exceptions import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "postgresql://somebody:hunter2-hunter2@db/x"
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+
+#: What a program finds of its parent: in its environment, and in its memory.
+LOOKING = """
+import os
+found = []
+for number in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        text = open(f"/proc/{number}/environ", "rb").read()
+    except OSError as error:
+        text = b"refused" if int(number) == os.getppid() else b""
+    if int(number) == os.getppid():
+        print("refused" if text == b"refused" else "read", b"hunter2" in text, b"HARMLESS=yes" in text)
+try:
+    open(f"/proc/{os.getppid()}/mem", "rb").read(0)
+    print("opened")
+except OSError:
+    print("refused")
+"""
+WORKER = """
+import os, subprocess, sys
+from agents.command_line import secrecy
+{steps}
+print(os.environ.get("DATABASE_URL"))
+sys.stdout.flush()
+subprocess.run([sys.executable, "-I", "-S", "-c", sys.argv[1]], env={{}}, check=True)
+"""
+
+
+def _without_capabilities() -> None:
+    """As a worker that is not root. The programs of root have none either, once they may not be had any more."""
+    for capability in range(64):
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+def _told(steps: str) -> list[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WORKER.format(steps=steps), LOOKING],
+        cwd=ROOT, env={"PATH": os.environ["PATH"], "DATABASE_URL": SECRET, "HARMLESS": "yes"},
+        preexec_fn=_without_capabilities, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout.split("\n")  # fmt: skip
+
+
+@linux
+def test_a_program_cannot_read_its_worker() -> None:
+    assert _told("secrecy.close()")[1:3] == ["refused False False", "refused"]
+
+
+@linux
+def test_without_that_it_could() -> None:
+    """Else the test above would show nothing."""
+    assert _told("pass")[1:3] == ["read True True", "opened"]
+
+
+@linux
+def test_what_was_forgotten_is_nowhere_in_the_environment_and_the_rest_is_as_it_was() -> None:
+    assert _told("secrecy.forget()")[:2] == ["None", "read False True"]
+
+
+def test_a_program_is_not_run_as_the_workers_user_unless_somebody_said_so(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrecy, "close", lambda: None)
+    settings.ORCHESTRATOR_CLI_SHARED_USER = False
+    with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_SHARED_USER"):
+        secrecy.require_isolation()
+    settings.ORCHESTRATOR_CLI_SHARED_USER = True
+    secrecy.require_isolation()
+
+
+@pytest.mark.parametrize(
+    ("commands", "done"), [((), []), (("claude",), ["close", "forget"])], ids=["none", "some"]
+)
+def test_a_worker_that_runs_programs_keeps_its_secrets_from_the_first_moment(
+    commands: tuple[str, ...], done: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(secrecy, "close", lambda: called.append("close"))
+    monkeypatch.setattr(secrecy, "forget", lambda: called.append("forget"))
+    settings.ORCHESTRATOR_CLI_COMMANDS = commands
+
+    secrecy.begin_worker()
+
+    assert called == done
