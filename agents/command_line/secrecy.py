@@ -47,9 +47,9 @@ def forget(names: Iterable[str] = SECRETS) -> None:
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
         place = 0
         while address := entries[place]:
-            name, _, value = ctypes.string_at(address).partition(b"=")
-            if name in wanted:
-                ctypes.memset(address + len(name) + 1, ord("-"), len(value))
+            key, _, value = ctypes.string_at(address).partition(b"=")
+            if key in wanted:
+                ctypes.memset(address + len(key) + 1, ord("-"), len(value))
             place += 1
     for name in names:
         os.environ.pop(name, None)
