@@ -7,10 +7,9 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
 from activities.admin import labels
@@ -31,6 +30,9 @@ ACKNOWLEDGE = Action(
     "Acknowledged",
     "Somebody has seen these alerts. Whoever said so first is the one who is named.",
     (ActivityError,),
+    path="acknowledge",
+    icon="done",
+    do=lambda request, alert, notes: acknowledge(alert.tenant_id, alert.pk, actor=actor_of(request)),
 )
 SEND_AGAIN = Action(
     "send_again_selected",
@@ -38,6 +40,9 @@ SEND_AGAIN = Action(
     "Waiting to be sent again",
     "These are sent once more. One whose outcome is unknown may have arrived, and then it arrives twice.",
     (ActivityError,),
+    path="send-again",
+    icon="send",
+    do=lambda request, delivery, notes: _send_again(delivery),
 )
 TRY = Action(
     "try_selected",
@@ -45,6 +50,9 @@ TRY = Action(
     "A test is on its way to",
     "An alert that says that it is a test is sent to these channels alone.",
     (ActivityError,),
+    path="test",
+    icon="send",
+    do=lambda request, channel, notes: _try(channel, actor_of(request)),
 )
 
 
@@ -67,8 +75,7 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
         "acknowledged_at", "acknowledged_by",
     )  # fmt: skip
     readonly_fields = fields
-    actions = ("acknowledge_selected",)
-    actions_detail = ("acknowledge",)
+    row_actions = (ACKNOWLEDGE,)
 
     @display(description="Severity")
     def weight(self, alert: Alert) -> SafeString:
@@ -77,20 +84,6 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Activity")
     def activity_link(self, alert: Alert) -> SafeString:
         return link_to(Activity, alert.activity_id, alert.activity_id)
-
-    @admin.action(description="Acknowledge", permissions=["view"])
-    def acknowledge_selected(self, request: HttpRequest, queryset: QuerySet[Alert]) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request,
-            queryset,
-            ACKNOWLEDGE,
-            lambda alert, notes: acknowledge(alert.tenant_id, alert.pk, actor=actor),
-        )
-
-    @action(description="Acknowledge", url_path="acknowledge", icon="done", permissions=["view"])
-    def acknowledge(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.acknowledge_selected)
 
 
 @admin.register(AlertDelivery)
@@ -115,8 +108,7 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
         "claimed_at", "last_error", "sent_at", "created_at",
     )  # fmt: skip
     readonly_fields = fields
-    actions = ("send_again_selected",)
-    actions_detail = ("again",)
+    row_actions = (SEND_AGAIN,)
 
     @display(description="State")
     def situation(self, delivery: AlertDelivery) -> SafeString:
@@ -129,16 +121,6 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Channel")
     def channel_link(self, delivery: AlertDelivery) -> SafeString:
         return link_to(NotificationChannel, delivery.channel_id, delivery.channel_name)
-
-    @admin.action(description="Send again", permissions=["view"])
-    def send_again_selected(
-        self, request: HttpRequest, queryset: QuerySet[AlertDelivery]
-    ) -> HttpResponse | None:
-        return self.perform(request, queryset, SEND_AGAIN, lambda delivery, notes: _send_again(delivery))
-
-    @action(description="Send again", url_path="send-again", icon="send", permissions=["view"])
-    def again(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.send_again_selected)
 
 
 class UnshownInput(UnfoldAdminTextInputWidget):
@@ -220,8 +202,7 @@ class NotificationChannelAdmin(ActionsAdmin):
         "version",
     )
     readonly_fields: tuple[str, ...] = ("target_shown", "version")
-    actions = ("try_selected",)
-    actions_detail = ("try_it",)
+    row_actions = (TRY,)
 
     def get_readonly_fields(
         self, request: HttpRequest, obj: NotificationChannel | None = None
@@ -238,17 +219,6 @@ class NotificationChannelAdmin(ActionsAdmin):
         digests.plan_digest(obj, obj.tenant.timezone)
         obj.version += change
         super().save_model(request, obj, form, change)
-
-    @admin.action(description="Send a test", permissions=["view"])
-    def try_selected(
-        self, request: HttpRequest, queryset: QuerySet[NotificationChannel]
-    ) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(request, queryset, TRY, lambda channel, notes: _try(channel, actor))
-
-    @action(description="Send a test", url_path="test", icon="send", permissions=["view"])
-    def try_it(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.try_selected)
 
 
 def _send_again(delivery: AlertDelivery) -> None:

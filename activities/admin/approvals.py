@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 
@@ -34,6 +32,10 @@ APPROVE = Action(
     "Everything that waits for these goes on. Where several must agree, this is one voice.",
     (ActivityError,),
     notes="Notes for the agents",
+    path="approve",
+    icon="check",
+    variant=ActionVariant.SUCCESS,
+    do=lambda *asked: _decide(approvals.approve, *asked),
 )
 REJECT = Action(
     "reject_selected",
@@ -44,6 +46,10 @@ REJECT = Action(
     notes="What is to be done differently",
     notes_needed=True,
     danger=True,
+    path="reject",
+    icon="undo",
+    variant=ActionVariant.WARNING,
+    do=lambda *asked: _decide(approvals.reject, *asked),
 )
 WITHDRAW = Action(
     "withdraw_selected",
@@ -53,6 +59,10 @@ WITHDRAW = Action(
     (ActivityError,),
     notes="Reason",
     danger=True,
+    path="withdraw",
+    icon="cancel",
+    variant=ActionVariant.DANGER,
+    do=lambda *asked: _withdraw(*asked),
 )
 
 
@@ -84,8 +94,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
         "id", "item", "tenant", "type", "state", "asked", "options", "decision", "votes_so_far", "activities", "requested_by", "created_at",
     )  # fmt: skip
     readonly_fields = fields
-    actions = ("approve_selected", "reject_selected", "withdraw_selected")
-    actions_detail = ("approve", "reject", "withdraw")
+    row_actions = (APPROVE, REJECT, WITHDRAW)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ApprovalList
@@ -136,36 +145,6 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
         ]
         listed = format_html_join("", "<li>{} ({}): {} {}</li>", rows)
         return format_html("<ul>{}</ul>", listed) if rows else NOTHING
-
-    @admin.action(description="Approve", permissions=["view"])
-    def approve_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
-        return self.perform(request, queryset, APPROVE, partial(_decide, approvals.approve, request))
-
-    @admin.action(description="Reject", permissions=["view"])
-    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
-        return self.perform(request, queryset, REJECT, partial(_decide, approvals.reject, request))
-
-    @admin.action(description="Withdraw", permissions=["view"])
-    def withdraw_selected(self, request: HttpRequest, queryset: QuerySet[Approval]) -> HttpResponse | None:
-        return self.perform(request, queryset, WITHDRAW, partial(_withdraw, request))
-
-    @action(
-        description="Approve", url_path="approve", icon="check", permissions=["view"], variant=ActionVariant.SUCCESS
-    )  # fmt: skip
-    def approve(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.approve_selected)
-
-    @action(
-        description="Reject", url_path="reject", icon="undo", permissions=["view"], variant=ActionVariant.WARNING
-    )  # fmt: skip
-    def reject(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.reject_selected)
-
-    @action(
-        description="Withdraw", url_path="withdraw", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER
-    )  # fmt: skip
-    def withdraw(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.withdraw_selected)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         """The buttons, while there is something to decide. The pages behind them refuse by themselves."""

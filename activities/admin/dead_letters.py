@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -11,11 +10,11 @@ from uuid import UUID
 from django.contrib import admin
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.admin import labels
@@ -41,6 +40,10 @@ REPLAY = Action(
     "Started anew",
     "These start again, with all their attempts, for the reasons that they ran for last.",
     (ActivityError,),
+    path="replay",
+    icon="replay",
+    counted=lambda letters: _planned(letters, _itself, operations.replay),
+    do=lambda request, letter, notes: _do(request, letter, _itself),
 )
 REPLAY_ALIKE = Action(
     "replay_alike_selected",
@@ -48,6 +51,10 @@ REPLAY_ALIKE = Action(
     "Started anew, with all that failed alike",
     "Everything of the same tenant that failed alike starts again, with all its attempts.",
     (ActivityError,),
+    path="replay-alike",
+    icon="replay_10",
+    counted=lambda letters: _planned(letters, _all_alike, operations.replay),
+    do=lambda request, letter, notes: _do(request, letter, _all_alike),
 )
 DISMISS = Action(
     "dismiss_selected",
@@ -58,6 +65,11 @@ DISMISS = Action(
     notes="Reason",
     notes_needed=True,
     danger=True,
+    path="dismiss",
+    icon="cancel",
+    counted=lambda letters: _planned(letters, _itself, operations.dismiss, reason=""),
+    variant=ActionVariant.DANGER,
+    do=lambda request, letter, notes: _dismiss(request, letter, notes),
 )
 
 
@@ -85,8 +97,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         "escalation_link", "fingerprint", "alike", "created_at", "handled_at", "closed_at", "closed_by",
     )  # fmt: skip
     readonly_fields = fields
-    actions = ("replay_selected", "replay_alike_selected", "dismiss_selected")
-    actions_detail = ("replay", "replay_alike", "dismiss")
+    row_actions = (REPLAY, REPLAY_ALIKE, DISMISS)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DeadLetter]:
         rows: QuerySet[DeadLetter] = super().get_queryset(request)
@@ -132,39 +143,6 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     def escalation_link(self, letter: DeadLetter) -> SafeString:
         return link_to(Activity, letter.escalation_id, letter.escalation_id)
 
-    @admin.action(description="Try again", permissions=["view"])
-    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        deed = _with_count(REPLAY, queryset, _itself, operations.replay)
-        return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _itself))
-
-    @admin.action(description="Try all alike again", permissions=["view"])
-    def replay_alike_selected(
-        self, request: HttpRequest, queryset: QuerySet[DeadLetter]
-    ) -> HttpResponse | None:
-        deed = _with_count(REPLAY_ALIKE, queryset, _all_alike, operations.replay)
-        return self.perform(request, queryset, deed, lambda letter, notes: _do(request, letter, _all_alike))
-
-    @admin.action(description="Give up", permissions=["view"])
-    def dismiss_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        deed = _with_count(DISMISS, queryset, _itself, operations.dismiss, reason="")
-        return self.perform(request, queryset, deed, lambda letter, notes: _dismiss(request, letter, notes))
-
-    @action(description="Try again", url_path="replay", icon="replay", permissions=["view"])
-    def replay(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.replay_selected)
-
-    @action(
-        description="Try all alike again", url_path="replay-alike", icon="replay_10", permissions=["view"]
-    )
-    def replay_alike(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.replay_alike_selected)
-
-    @action(
-        description="Give up", url_path="dismiss", icon="cancel", permissions=["view"], variant=ActionVariant.DANGER
-    )  # fmt: skip
-    def dismiss(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.dismiss_selected)
-
 
 Chooser = Callable[[DeadLetter], QuerySet[DeadLetter]]
 
@@ -179,10 +157,8 @@ def _all_alike(letter: DeadLetter) -> QuerySet[DeadLetter]:
     return rows.filter(fingerprint=letter.fingerprint)
 
 
-def _with_count(
-    deed: Action, letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
-) -> Action:
-    """The deed with what a dry run says: the count that the deed then acts on."""
+def _planned(letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any) -> str:
+    """What a dry run says: the count that the action then acts on."""
     chosen: dict[tuple[UUID, str], DeadLetter] = {}
     for letter in letters:
         chosen[letter.tenant_id, letter.fingerprint if chooser is _all_alike else str(letter.pk)] = letter
@@ -191,9 +167,7 @@ def _with_count(
         with tenant_scope(letter.tenant_id):
             planned = do(letter.tenant_id, chooser(letter), actor="admin", dry_run=True, **more)
         count, skipped = count + planned.count, skipped + planned.skipped
-    return replace(
-        deed, explanation=f"{deed.explanation} This concerns {count}; {skipped} were dealt with before."
-    )
+    return f"This concerns {count}; {skipped} were dealt with before."
 
 
 def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:

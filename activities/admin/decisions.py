@@ -1,15 +1,11 @@
-"""An operator's deeds on activities. Each calls what the API calls, in the activity's own tenant, under the operator's name."""
+"""What operators do to activities. Each calls what the API calls, in the activity's own tenant, under the operator's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from unfold.decorators import action
+from django.http import HttpRequest
 from unfold.enums import ActionVariant
 
 from activities import cancellation, reassignment, states
@@ -29,6 +25,10 @@ APPROVE = Action(
     "The results are accepted, and what depends on them goes on.",
     (ActivityError,),
     notes="Notes for the record",
+    path="approve",
+    icon="check",
+    variant=ActionVariant.SUCCESS,
+    do=lambda *asked: _decide(approvals.approve, *asked),
 )
 REJECT = Action(
     "reject_selected",
@@ -39,6 +39,10 @@ REJECT = Action(
     notes="What is to be done differently",
     notes_needed=True,
     danger=True,
+    path="reject",
+    icon="undo",
+    variant=ActionVariant.WARNING,
+    do=lambda *asked: _decide(approvals.reject, *asked),
 )
 CANCEL = Action(
     "cancel_selected",
@@ -48,6 +52,12 @@ CANCEL = Action(
     (ActivityError,),
     notes="Reason",
     danger=True,
+    path="cancel",
+    icon="cancel",
+    label="Cancel",
+    button="Cancel",
+    variant=ActionVariant.DANGER,
+    do=lambda *asked: _act(cancellation.cancel, "reason", *asked),
 )
 RETRY = Action(
     "retry_selected",
@@ -55,6 +65,9 @@ RETRY = Action(
     "Started anew",
     "Failed activities start again, with all their attempts, for the reason they ran last.",
     (ActivityError,),
+    path="retry",
+    icon="replay",
+    do=lambda *asked: _act(cancellation.retry, "", *asked),
 )
 
 RESOLVE = Action(
@@ -65,6 +78,9 @@ RESOLVE = Action(
     (ActivityError,),
     notes="How it was removed",
     notes_needed=True,
+    path="resolve",
+    icon="lock_open",
+    do=lambda *asked: _act(blockers.resolve, "note", *asked),
 )
 AGENT, PERSON = "agent:", "human:"
 
@@ -86,6 +102,9 @@ REASSIGN = Action(
     notes_needed=True,
     choice="To whom",
     choices=_assignees,
+    path="reassign",
+    icon="forward",
+    do=lambda *asked, choice: _hand_on(*asked, choice=choice),
 )
 
 #: The verbs of the state table that a button stands for. A button is shown when one of them may happen now.
@@ -102,76 +121,7 @@ VERBS = {
 class DecisionsAdmin(ActionsAdmin):
     """The actions of the list, and the same as buttons on an activity's page."""
 
-    actions = (
-        "approve_selected", "reject_selected", "resolve_selected", "retry_selected", "reassign_selected", "cancel_selected",
-    )  # fmt: skip
-    actions_detail = ("approve", "reject", "resolve", "retry", "reassign", "cancel")
-
-    @admin.action(description="Approve", permissions=["view"])
-    def approve_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, APPROVE, partial(_decide, approvals.approve, request))
-
-    @admin.action(description="Reject", permissions=["view"])
-    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, REJECT, partial(_decide, approvals.reject, request))
-
-    @admin.action(description="Blocker removed", permissions=["view"])
-    def resolve_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, RESOLVE, partial(_act, blockers.resolve, request, "note"))
-
-    @admin.action(description="Hand on", permissions=["view"])
-    def reassign_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, REASSIGN, partial(_hand_on, request))
-
-    @admin.action(description="Try again", permissions=["view"])
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, RETRY, partial(_act, cancellation.retry, request, ""))
-
-    @admin.action(description="Cancel", permissions=["view"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Activity]) -> HttpResponse | None:
-        return self.perform(request, queryset, CANCEL, partial(_act, cancellation.cancel, request, "reason"))
-
-    @action(
-        description="Approve",
-        url_path="approve",
-        icon="check",
-        permissions=["view"],
-        variant=ActionVariant.SUCCESS,
-    )
-    def approve(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.approve_selected)
-
-    @action(
-        description="Reject",
-        url_path="reject",
-        icon="undo",
-        permissions=["view"],
-        variant=ActionVariant.WARNING,
-    )
-    def reject(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.reject_selected)
-
-    @action(description="Blocker removed", url_path="resolve", icon="lock_open", permissions=["view"])
-    def resolve(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.resolve_selected)
-
-    @action(description="Hand on", url_path="reassign", icon="forward", permissions=["view"])
-    def reassign(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.reassign_selected)
-
-    @action(description="Try again", url_path="retry", icon="replay", permissions=["view"])
-    def retry(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.retry_selected)
-
-    @action(
-        description="Cancel",
-        url_path="cancel",
-        icon="cancel",
-        permissions=["view"],
-        variant=ActionVariant.DANGER,
-    )
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.cancel_selected)
+    row_actions = (APPROVE, REJECT, RESOLVE, RETRY, REASSIGN, CANCEL)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         """The buttons that would do something now. The page behind a button that is no longer shown refuses by itself."""
@@ -181,7 +131,7 @@ class DecisionsAdmin(ActionsAdmin):
 
 
 def possible(activity: Activity) -> set[str]:
-    """The deeds that the activity's status and kind allow."""
+    """The actions that the activity's status and kind allow."""
     may = set(states.verbs_from(activity.status))
     kind = activity.link_kind
     if (
@@ -208,7 +158,7 @@ def _hand_on(request: HttpRequest, activity: Activity, notes: str, *, choice: st
     return reassignment.reassign(activity.tenant_id, activity.pk, actor=actor_of(request), reason=notes, **to)
 
 
-def _act(do: Callable[..., Any], request: HttpRequest, words: str, activity: Activity, notes: str) -> Any:
+def _act(do: Callable[..., Any], words: str, request: HttpRequest, activity: Activity, notes: str) -> Any:
     """Call `do` for one activity; `words` is the name under which it takes the notes."""
     return do(
         activity.tenant_id,

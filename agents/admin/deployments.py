@@ -7,12 +7,11 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 
 from agents import configuration, deployments
 from agents.api.registry import fault_of_address
@@ -27,6 +26,9 @@ PROMOTE = Action(
     "In production",
     "This version serves all tenants from now on; the one in production becomes history, to which you can roll back.",
     (RegistryError,),
+    path="promote",
+    icon="rocket_launch",
+    do=lambda request, row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
 )
 
 
@@ -96,8 +98,7 @@ class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
     autocomplete_fields = ("agent",)
     fields = ("agent", "version", "environment", "endpoint")
     readonly_fields: tuple[str, ...] = ()
-    actions = ("promote_selected",)
-    actions_detail = ("promote",)
+    row_actions = (PROMOTE,)
     ordering = ("-deployed_at", "-id")
 
     def get_fields(self, request: HttpRequest, obj: AgentVersionDeployment | None = None) -> Any:
@@ -134,23 +135,3 @@ class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
         found = self.get_object(request, object_id)
         serves = found and found.environment == "production" and found.replaced_at is None
         return [] if not found or serves else super().get_actions_detail(request, object_id)
-
-    @admin.action(description="Bring into production", permissions=["view"])
-    def promote_selected(
-        self, request: HttpRequest, queryset: QuerySet[AgentVersionDeployment]
-    ) -> HttpResponse | None:
-        return self.perform(
-            request,
-            queryset,
-            PROMOTE,
-            lambda row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
-        )
-
-    @action(
-        description="Bring into production",
-        url_path="promote",
-        icon="rocket_launch",
-        permissions=["view"],
-    )
-    def promote(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.promote_selected)

@@ -36,6 +36,11 @@ ROLL_BACK = Action(
     "The version that was in production before the present one serves again. Runs under way keep theirs.",
     (RegistryError,),
     danger=True,
+    path="roll-back",
+    icon="undo",
+    label="Roll back to the version before",
+    permission="change",
+    do=lambda request, agent, notes: deployments.roll_back(agent.role, actor=actor_of(request)),
 )
 
 CHECK = Action(
@@ -44,6 +49,11 @@ CHECK = Action(
     "A worker looks within seconds",
     "A worker calls the endpoints of these agents and notes whether they answer. Nothing else changes.",
     (RegistryError,),
+    path="check-now",
+    icon="monitor_heart",
+    label="Check health",
+    permission="change",
+    do=lambda request, agent, notes: health.ask(agent.role),
 )
 
 
@@ -104,8 +114,8 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         "guard",
     )  # fmt: skip
     inlines = (DeploymentInline,)
-    actions = ("roll_back_selected", "check_selected")
-    actions_detail = ("deploy", "roll_back", "check_now")
+    row_actions = (ROLL_BACK, CHECK)
+    actions_detail: Any = ("deploy",)
     fieldsets = (
         (
             None,
@@ -215,32 +225,11 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         for agent in queryset:
             self.delete_model(request, agent)
 
-    # Deeds
-
-    @admin.action(description="Roll back to the version before", permissions=["change"])
-    def roll_back_selected(self, request: HttpRequest, queryset: QuerySet[Agent]) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request, queryset, ROLL_BACK, lambda agent, notes: deployments.roll_back(agent.role, actor=actor)
-        )
-
-    @admin.action(description="Check health", permissions=["change"])
-    def check_selected(self, request: HttpRequest, queryset: QuerySet[Agent]) -> HttpResponse | None:
-        return self.perform(request, queryset, CHECK, lambda agent, notes: health.ask(agent.role))
-
     @action(description="Deploy a version", url_path="deploy", icon="rocket_launch", permissions=["change"])
     def deploy(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The way to the form; it changes nothing."""
         form = reverse("admin:agents_agentversiondeployment_add")
         return HttpResponseRedirect(f"{form}?{urlencode({'agent': object_id})}")
-
-    @action(description="Roll back", url_path="roll-back", icon="undo", permissions=["change"])
-    def roll_back(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.roll_back_selected)
-
-    @action(description="Check now", url_path="check-now", icon="monitor_heart", permissions=["change"])
-    def check_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.check_selected)
 
 
 def _linked(reference: references.Reference) -> Any:

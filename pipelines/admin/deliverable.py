@@ -6,11 +6,10 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 
 from pipelines import deliverables, periods
 from pipelines.exceptions import PipelineError
@@ -53,6 +52,12 @@ START = Action(
     "Started",
     "Each of these gets its period of the running month (UTC), if it has none yet, and the planner is asked for a plan.",
     (PipelineError,),
+    path="start",
+    icon="event_upcoming",
+    permission="change",
+    do=lambda request, row, notes: periods.start_period(
+        row.tenant_id, row.pk, today=clock.now().date(), actor=actor_of(request)
+    ),
 )
 
 
@@ -75,8 +80,7 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         "next_on",
         "periods_link",
     )
-    actions = ("start_selected",)
-    actions_detail = ("start",)
+    row_actions = (START,)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Deliverable | None = None) -> tuple[str, ...]:
         shown = ("next_on", "periods_link")
@@ -107,17 +111,3 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
             obj.pk = made.pk
         obj._state.adding = False
         obj.refresh_from_db()
-
-    @admin.action(description="Start the running month", permissions=["change"])
-    def start_selected(self, request: HttpRequest, queryset: QuerySet[Deliverable]) -> HttpResponse | None:
-        today, actor = clock.now().date(), actor_of(request)
-        return self.perform(
-            request, queryset, START,
-            lambda row, notes: periods.start_period(row.tenant_id, row.pk, today=today, actor=actor),
-        )  # fmt: skip
-
-    @action(
-        description="Start the running month", url_path="start", icon="event_upcoming", permissions=["change"]
-    )
-    def start(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.start_selected)

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.models import Activity
@@ -47,6 +47,14 @@ CANCEL = Action(
     (PipelineError,),
     notes="Reason",
     danger=True,
+    path="cancel",
+    icon="cancel",
+    label="Cancel",
+    button="Cancel the execution",
+    variant=ActionVariant.DANGER,
+    do=lambda request, row, reason: executions.cancel(
+        row.tenant_id, row.pk, actor=actor_of(request), reason=reason
+    ),
 )
 
 
@@ -146,8 +154,7 @@ class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
     )  # fmt: skip
     readonly_fields = fields
     inlines = (JobInline,)
-    actions = ("cancel_selected",)
-    actions_detail = ("cancel",)
+    row_actions = (CANCEL,)
 
     @display(description="Schedule")
     def schedule_link(self, execution: ScheduleExecution) -> SafeString:
@@ -164,26 +171,6 @@ class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
     @display(description="The schedule as it was then")
     def frozen(self, execution: ScheduleExecution) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_json(execution.definition))
-
-    @admin.action(description="Cancel", permissions=["view"])
-    def cancel_selected(
-        self, request: HttpRequest, queryset: QuerySet[ScheduleExecution]
-    ) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request, queryset, CANCEL,
-            lambda row, reason: executions.cancel(row.tenant_id, row.pk, actor=actor, reason=reason),
-        )  # fmt: skip
-
-    @action(
-        description="Cancel the execution",
-        url_path="cancel",
-        icon="cancel",
-        permissions=["view"],
-        variant=ActionVariant.DANGER,
-    )
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.cancel_selected)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

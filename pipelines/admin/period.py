@@ -6,10 +6,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.models import Activity
@@ -67,6 +67,9 @@ ASK_AGAIN = Action(
     "Asked again",
     "For periods whose planner came to no plan. What people were asked because of that is withdrawn.",
     (PipelineError,),
+    path="ask-again",
+    icon="replay",
+    do=lambda request, row, notes: periods.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 CANCEL = Action(
     "cancel_selected",
@@ -76,6 +79,14 @@ CANCEL = Action(
     (PipelineError,),
     notes="Reason",
     danger=True,
+    path="cancel",
+    icon="cancel",
+    label="Cancel",
+    button="Cancel the period",
+    variant=ActionVariant.DANGER,
+    do=lambda request, row, reason: periods.cancel_period(
+        row.tenant_id, row.pk, actor=actor_of(request), reason=reason
+    ),
 )
 
 
@@ -98,8 +109,7 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     )  # fmt: skip
     readonly_fields = fields
     inlines = (RunInline,)
-    actions = ("ask_again_selected", "cancel_selected")
-    actions_detail = ("ask_again", "cancel")
+    row_actions = (ASK_AGAIN, CANCEL)
 
     @display(description="Month", ordering="starts_on")
     def month(self, period: DeliverablePeriod) -> str:
@@ -145,44 +155,6 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Plan")
     def plan_text(self, period: DeliverablePeriod) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_json(period.plan))
-
-    @admin.action(description="Ask the planner again", permissions=["view"])
-    def ask_again_selected(
-        self, request: HttpRequest, queryset: QuerySet[DeliverablePeriod]
-    ) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request,
-            queryset,
-            ASK_AGAIN,
-            lambda row, notes: periods.ask_again(row.tenant_id, row.pk, actor=actor),
-        )
-
-    @admin.action(description="Cancel", permissions=["view"])
-    def cancel_selected(
-        self, request: HttpRequest, queryset: QuerySet[DeliverablePeriod]
-    ) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request,
-            queryset,
-            CANCEL,
-            lambda row, reason: periods.cancel_period(row.tenant_id, row.pk, actor=actor, reason=reason),
-        )
-
-    @action(description="Ask the planner again", url_path="ask-again", icon="replay", permissions=["view"])
-    def ask_again(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.ask_again_selected)
-
-    @action(
-        description="Cancel the period",
-        url_path="cancel",
-        icon="cancel",
-        permissions=["view"],
-        variant=ActionVariant.DANGER,
-    )
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.cancel_selected)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

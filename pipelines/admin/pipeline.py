@@ -163,6 +163,10 @@ RUN_NOW = Action(
     "One run of the newest version of each of these starts at once.",
     (PipelineError,),
     notes="Parameters, as a JSON object",
+    path="run",
+    icon="play_arrow",
+    permission="change",
+    do=lambda *asked: _begin(*asked),
 )
 RESTORE = Action(
     "restore_selected",
@@ -170,6 +174,9 @@ RESTORE = Action(
     "Brought back",
     "Its definition is saved once more, as a new version. Runs under way keep theirs.",
     (PipelineError, DefinitionError),
+    path="restore",
+    icon="history",
+    do=lambda request, version, notes: _restore(version, actor=actor_of(request)),
 )
 
 
@@ -203,8 +210,9 @@ class PipelineAdmin(ActionsAdmin):
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     inlines = (VersionInline,)
-    actions = ("enable_selected", "disable_selected", "run_selected")
-    actions_detail = ("run_now", "schedule", "runs")
+    actions: Any = ("enable_selected", "disable_selected")
+    row_actions = (RUN_NOW,)
+    actions_detail: Any = ("run", "schedule", "runs")
 
     def get_fieldsets(self, request: HttpRequest, obj: Pipeline | None = None) -> Any:
         fields = ("tenant", "enabled", "definition", "expected")
@@ -286,18 +294,6 @@ class PipelineAdmin(ActionsAdmin):
             pipeline.enabled = on
             _warn_if_needed(request, pipeline)
 
-    @admin.action(description="Run now", permissions=["change"])
-    def run_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> HttpResponse | None:
-        def begin(pipeline: Pipeline, typed: str) -> None:
-            run = start(pipeline, typed, actor=actor_of(request))
-            messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
-
-        return self.perform(request, queryset, RUN_NOW, begin)
-
-    @action(description="Run now", url_path="run", icon="play_arrow", permissions=["change"])
-    def run_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.run_selected)
-
     @action(description="Schedule it", url_path="schedule", icon="schedule", permissions=["change"])
     def schedule(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The way to the form of a schedule for this pipeline; it changes nothing."""
@@ -327,8 +323,7 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     search_fields = ("pipeline__key", "tenant__slug")
     fields = ("pipeline_link", "tenant", "number", "picture", "text", "digest", "created_by", "created_at")
     readonly_fields = fields
-    actions = ("restore_selected",)
-    actions_detail = ("restore",)
+    row_actions = (RESTORE,)
 
     @display(description="Digest")
     def digest_begun(self, version: PipelineVersion) -> str:
@@ -338,17 +333,6 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
         found = self.get_object(request, object_id)
         is_newest = found and found.number == found.pipeline.latest
         return [] if not found or is_newest else super().get_actions_detail(request, object_id)
-
-    @admin.action(description="Make it the newest again", permissions=["view"])
-    def restore_selected(
-        self, request: HttpRequest, queryset: QuerySet[PipelineVersion]
-    ) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(request, queryset, RESTORE, lambda version, notes: _restore(version, actor=actor))
-
-    @action(description="Make it the newest again", url_path="restore", icon="history", permissions=["view"])
-    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.restore_selected)
 
     @display(description="Version")
     def title(self, version: PipelineVersion) -> str:
@@ -376,6 +360,11 @@ def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
         messages.warning(
             request, f"{pipeline} is switched off and still needed by schedules: {', '.join(names)}."
         )
+
+
+def _begin(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
+    run = start(pipeline, typed, actor=actor_of(request))
+    messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 
 def _restore(version: PipelineVersion, *, actor: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.models import Activity
@@ -35,6 +34,14 @@ CANCEL = Action(
     (PipelineError,),
     notes="Reason",
     danger=True,
+    path="cancel",
+    icon="cancel",
+    label="Cancel",
+    button="Cancel the run",
+    variant=ActionVariant.DANGER,
+    do=lambda request, run, reason: cancellation.cancel_run(
+        run.tenant_id, run.pk, actor=actor_of(request), reason=reason
+    ),
 )
 
 
@@ -69,8 +76,7 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     readonly_fields = fields
     stands_for = {"period_link": "period_id"}
     inlines = (StepInline,)
-    actions = ("cancel_selected",)
-    actions_detail = ("cancel",)
+    row_actions = (CANCEL,)
 
     @display(description="Status")
     def state(self, run: PipelineRun) -> SafeString:
@@ -91,26 +97,6 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:
         return drawn(run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}")
-
-    @admin.action(description="Cancel", permissions=["view"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[PipelineRun]) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request,
-            queryset,
-            CANCEL,
-            lambda run, reason: cancellation.cancel_run(run.tenant_id, run.pk, actor=actor, reason=reason),
-        )
-
-    @action(
-        description="Cancel the run",
-        url_path="cancel",
-        icon="cancel",
-        permissions=["view"],
-        variant=ActionVariant.DANGER,
-    )
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.cancel_selected)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

@@ -16,7 +16,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
-from unfold.decorators import action, display
+from unfold.decorators import display
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
@@ -252,6 +252,10 @@ RUN = Action(
     "Started",
     "Each of these runs once, now, whether it is enabled or not. Its times stay as they are.",
     (PipelineError, InvalidSchedule),
+    path="run",
+    icon="play_arrow",
+    permission="change",
+    do=lambda request, row, notes: sweeps.run_now(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 
 SECTIONS = (
@@ -300,8 +304,8 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     autocomplete_fields = ("tenant", "pipeline")
     fieldsets = SECTIONS
     inlines = (ExecutionInline, FiringInline)
-    actions = ("enable_selected", "disable_selected", "run_selected")
-    actions_detail = ("run",)
+    actions: Any = ("enable_selected", "disable_selected")
+    row_actions = (RUN,)
 
     class Media:
         js = ("pipelines/schedule.js",)
@@ -425,17 +429,6 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         self._switch(request, queryset, on=False)
-
-    @admin.action(description="Run now", permissions=["change"])
-    def run_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
-        actor = actor_of(request)
-        return self.perform(
-            request, queryset, RUN, lambda row, notes: sweeps.run_now(row.tenant_id, row.pk, actor=actor)
-        )
-
-    @action(description="Run now", url_path="run", icon="play_arrow", permissions=["change"])
-    def run(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.run_selected)
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Schedule], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"

@@ -1,4 +1,4 @@
-"""Deeds: what people do to rows from a list or from a row's page. They are asked first, then told about each row.
+"""Actions: what people do to rows, from a list or by a button on a row's page. They are asked first, then told about each row.
 
 A button is a link, and a link must change nothing: it leads to a page that says what would happen and to which rows. Only the form on
 that page acts. Rows are done one by one, each in its own transaction; one that cannot be done is skipped with the reason.
@@ -7,17 +7,19 @@ that page acts. Rows are done one by one, each in its own transaction; one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from unfold.decorators import action as unfold_action
+from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from tenants.admin.bases import KeptAdmin, page_of
@@ -29,7 +31,10 @@ NAMED = 20  # rows that a message names one by one
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`action` is the name of the list's action; `refusals` are the errors that skip a row, with their text as the reason."""
+    """One thing that may be done to rows: an action of the list and, with a `path`, a button on each row's page.
+
+    `action` is the name of the list's action; `refusals` are the errors that skip a row, with their text as the reason.
+    """
 
     action: str
     title: str
@@ -43,49 +48,75 @@ class Action:
     choices: Callable[[], list[tuple[str, Any]]] | None = (
         None  # as Django's choices, asked for when the page is shown
     )
+    # Does it to one row. Takes the request, the row and the notes; what was chosen comes as `choice=`.
+    do: Callable[..., object] = field(kw_only=True)
+    counted: Callable[[QuerySet[Any]], str] | None = None  # more of the explanation, for these rows
+    label: str = ""  # in the list, if not the title
+    path: str = ""  # of the page behind the button; empty: there is no button
+    button: str = ""  # its text, if not the title
+    icon: str | None = None
+    variant: ActionVariant = ActionVariant.DEFAULT
+    permission: str = "view"
+
+    @property
+    def button_name(self) -> str:
+        """Under which the admin knows the button, and names its address."""
+        return self.path.replace("-", "_")
 
 
 class NotesForm(forms.Form):
-    """The words that go with a deed."""
+    """The words that go with an action."""
 
     choice = forms.ChoiceField(widget=UnfoldAdminSelectWidget())
     notes = forms.CharField(
         max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})
     )
 
-    def __init__(self, deed: Action, data: Any = None) -> None:
+    def __init__(self, action: Action, data: Any = None) -> None:
         super().__init__(data)
-        self.fields["notes"].label = deed.notes
-        self.fields["notes"].required = deed.notes_needed
-        if not deed.notes:
+        self.fields["notes"].label = action.notes
+        self.fields["notes"].required = action.notes_needed
+        if not action.notes:
             del self.fields["notes"]
-        if deed.choices is None:
+        if action.choices is None:
             del self.fields["choice"]
         else:
-            self.fields["choice"].label = deed.choice
-            self.fields["choice"].choices = deed.choices()  # type: ignore[attr-defined]  # it is a ChoiceField
+            self.fields["choice"].label = action.choice
+            self.fields["choice"].choices = action.choices()  # type: ignore[attr-defined]  # it is a ChoiceField
 
 
 class ActionsAdmin(KeptAdmin):
-    """An admin whose rows have deeds. `actions` and `actions_detail` name methods that call `perform` and `perform_one`."""
+    """An admin with `row_actions`, each of which is in the list and on the row's page, after what `actions` and `actions_detail` name."""
 
-    def perform(
-        self, request: HttpRequest, queryset: QuerySet[Any], deed: Action, do: Callable[..., object]
-    ) -> HttpResponse | None:
-        """Ask, or when that has been answered, call `do(row, notes)` for each row and tell what came of it. When there is something to
-        choose, `do` also gets `choice=`."""
+    row_actions: ClassVar[tuple[Action, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for each in vars(cls).get("row_actions", ()):
+            setattr(cls, each.action, _listed(each))
+            cls.actions = _with(cls.actions, each.action)
+            if each.path:
+                setattr(cls, each.button_name, _button(each))
+                cls.actions_detail = _with(cls.actions_detail, each.button_name)
+
+    def perform(self, request: HttpRequest, queryset: QuerySet[Any], action: Action) -> HttpResponse | None:
+        """Ask, or when that has been answered, do it to each row and tell what came of it."""
+        if action.counted is not None:
+            action = replace(action, explanation=f"{action.explanation} {action.counted(queryset)}")
         confirmed = request.method == "POST" and CONFIRMED in request.POST
-        form = NotesForm(deed, request.POST if confirmed else None)
+        form = NotesForm(action, request.POST if confirmed else None)
         rows = list(queryset)
         if not (confirmed and form.is_valid()):
-            return self._ask(request, rows, deed, form)
+            return self._ask(request, rows, action, form)
         notes = form.cleaned_data.get("notes", "")
-        chosen = {"choice": form.cleaned_data["choice"]} if deed.choices else {}
+        chosen = {"choice": form.cleaned_data["choice"]} if action.choices else {}
         done = [
-            row for row in rows if self._try(request, row, deed, lambda row: do(row, notes, **chosen), notes)
+            row
+            for row in rows
+            if self._try(request, row, action, lambda row: action.do(request, row, notes, **chosen), notes)
         ]
         if done:
-            messages.success(request, f"{deed.done}: {_named(done)}.")
+            messages.success(request, f"{action.done}: {_named(done)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None
 
     def perform_one(
@@ -101,30 +132,30 @@ class ActionsAdmin(KeptAdmin):
         return asked or HttpResponseRedirect(page_of(found, found.pk))
 
     def _try(
-        self, request: HttpRequest, row: Any, deed: Action, do: Callable[[Any], object], notes: str
+        self, request: HttpRequest, row: Any, action: Action, do: Callable[[Any], object], notes: str
     ) -> bool:
         if not may_write(request, row):
             messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
             return False
         try:
             do(row)
-        except deed.refusals as refusal:
+        except action.refusals as refusal:
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:
             messages.error(request, f"Not done, try again: {row} ({type(error).__name__}).")
             return False
-        self.log_change(request, row, f"{deed.done}. {notes}".strip())
+        self.log_change(request, row, f"{action.done}. {notes}".strip())
         return True
 
-    def _ask(self, request: HttpRequest, rows: list[Any], deed: Action, form: NotesForm) -> HttpResponse:
+    def _ask(self, request: HttpRequest, rows: list[Any], action: Action, form: NotesForm) -> HttpResponse:
         from_page = bool(rows) and (request.method != "POST" or BACK in request.POST)
         list_url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": deed.title,
-            "deed": deed,
+            "title": action.title,
+            "row_action": action,
             "form": form,
             "rows": rows,
             "from_page": from_page,
@@ -134,7 +165,36 @@ class ActionsAdmin(KeptAdmin):
             "checkbox": helpers.ACTION_CHECKBOX_NAME,
             "list_url": list_url,
         }
-        return TemplateResponse(request, "admin/deed.html", context)
+        return TemplateResponse(request, "admin/row_action.html", context)
+
+
+def _with(names: Any, name: str) -> tuple[str, ...]:
+    """Those names and this one, which keeps the place that it has."""
+    known = tuple(names or ())
+    return known if name in known else (*known, name)
+
+
+def _listed(action: Action) -> Any:
+    @admin.action(description=action.label or action.title, permissions=[action.permission])
+    def act(self: ActionsAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return self.perform(request, queryset, action)
+
+    return act
+
+
+def _button(action: Action) -> Any:
+    def act(self: ActionsAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.perform_one(request, object_id, getattr(self, action.action))
+
+    act.__name__ = action.button_name  # by which the theme finds it among the buttons
+    decorate = unfold_action(
+        description=action.button or action.title,
+        url_path=action.path,
+        icon=action.icon,
+        permissions=[action.permission],
+        variant=action.variant,
+    )
+    return decorate(act)
 
 
 def _named(rows: list[Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 
 from tenants import channels
 from tenants.admin.bases import TenantFilter, badge
@@ -27,6 +26,9 @@ EXPIRE = Action(
     "Agents are told that they cannot use these channels, and people are alerted.",
     (TenantError,),
     danger=True,
+    path="expire",
+    icon="link_off",
+    do=lambda request, channel, notes: channels.expire(channel.tenant_id, channel.pk),
 )
 REACTIVATE = Action(
     "reactivate_selected",
@@ -34,6 +36,9 @@ REACTIVATE = Action(
     "Reactivated",
     "Somebody has signed in there again: agents may rely on these channels. An expiry that is over is forgotten.",
     (TenantError,),
+    path="reactivate",
+    icon="link",
+    do=lambda request, channel, notes: channels.reactivate(channel.tenant_id, channel.pk),
 )
 DISABLE = Action(
     "disable_selected",
@@ -42,6 +47,9 @@ DISABLE = Action(
     "Agents cannot use these channels until they are reactivated. Nobody is alerted.",
     (TenantError,),
     danger=True,
+    path="disable",
+    icon="block",
+    do=lambda request, channel, notes: channels.disable(channel.tenant_id, channel.pk),
 )
 
 
@@ -54,8 +62,7 @@ class ChannelAdmin(ActionsAdmin):
     autocomplete_fields = ("tenant",)
     fields = ("tenant", "kind", "name", "standing", "status_since", "expires_at", "details", "version")
     readonly_fields: tuple[str, ...] = ("standing", "status_since", "version")
-    actions = ("expire_selected", "reactivate_selected", "disable_selected")
-    actions_detail = ("expire", "reactivate", "disable")
+    row_actions = (EXPIRE, REACTIVATE, DISABLE)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
         rows: QuerySet[Channel] = super().get_queryset(request)
@@ -75,31 +82,3 @@ class ChannelAdmin(ActionsAdmin):
     def standing(self, channel: Channel) -> SafeString:
         status = getattr(channel, "standing", channel.status)
         return badge(status, COLOURS.get(status, ""))
-
-    @admin.action(description="Mark as expired", permissions=["view"])
-    def expire_selected(self, request: HttpRequest, queryset: QuerySet[Channel]) -> HttpResponse | None:
-        return self.perform(request, queryset, EXPIRE, _each(channels.expire))
-
-    @admin.action(description="Reactivate", permissions=["view"])
-    def reactivate_selected(self, request: HttpRequest, queryset: QuerySet[Channel]) -> HttpResponse | None:
-        return self.perform(request, queryset, REACTIVATE, _each(channels.reactivate))
-
-    @admin.action(description="Switch off", permissions=["view"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Channel]) -> HttpResponse | None:
-        return self.perform(request, queryset, DISABLE, _each(channels.disable))
-
-    @action(description="Mark as expired", url_path="expire", icon="link_off", permissions=["view"])
-    def expire(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.expire_selected)
-
-    @action(description="Reactivate", url_path="reactivate", icon="link", permissions=["view"])
-    def reactivate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.reactivate_selected)
-
-    @action(description="Switch off", url_path="disable", icon="block", permissions=["view"])
-    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.disable_selected)
-
-
-def _each(act: Callable[..., object]) -> Callable[[Channel, str], object]:
-    return lambda channel, notes: act(channel.tenant_id, channel.pk)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
+from unfold.decorators import display
 
 from tenants import clock, tokens
 from tenants.admin.bases import RecordAdmin, TenantFilter, badge
@@ -22,6 +20,9 @@ REVOKE = Action(
     "Within a second nobody can use these tokens any more. This cannot be undone.",
     (TenantError,),
     danger=True,
+    path="revoke",
+    icon="block",
+    do=lambda request, token, notes: tokens.revoke(token),
 )
 
 
@@ -35,8 +36,7 @@ class ApiTokenAdmin(ActionsAdmin, RecordAdmin):
         "name", "tenant", "role", "prefix", "scopes", "platform", "state", "expires_at", "revoked_at", "last_used_at", "created_at",
     )  # fmt: skip
     readonly_fields = fields
-    actions = ("revoke_selected",)
-    actions_detail = ("revoke",)
+    row_actions = (REVOKE,)
 
     @display(description="State")
     def state(self, token: ApiToken) -> SafeString:
@@ -44,14 +44,6 @@ class ApiTokenAdmin(ActionsAdmin, RecordAdmin):
             return badge("revoked", "danger")
         expired = token.expires_at and token.expires_at <= clock.now()
         return badge("expired", "warning") if expired else badge("active", "success")
-
-    @admin.action(description="Revoke", permissions=["view"])
-    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> HttpResponse | None:
-        return self.perform(request, queryset, REVOKE, lambda token, notes: tokens.revoke(token))
-
-    @action(description="Revoke", url_path="revoke", icon="block", permissions=["view"])
-    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, self.revoke_selected)
 
 
 @admin.register(IdempotentRequest)
