@@ -469,13 +469,6 @@ def every_document_of(tenant_id: UUID, *, at_once: int) -> Iterator[dict[str, An
     yield from _documents().find({"tenant_id": str(tenant_id)}, batch_size=at_once)
 
 
-def newest_owners(most: int) -> dict[UUID, tuple[str, str]]:
-    """Tenant and activity by run, of the batches that were written last. Raises `PyMongoError`."""
-    rows = _documents().find({}, {"run_id": 1, "tenant_id": 1, "activity_id": 1})
-    found = rows.sort("_id", pymongo.DESCENDING).limit(most)
-    return {UUID(row["run_id"]): (row["tenant_id"], row["activity_id"]) for row in found}
-
-
 def _of_run(run_id: UUID) -> dict[str, Any]:
     return {"_id": {"$gte": f"{run_id}:", "$lt": f"{run_id};"}}
 

@@ -38,6 +38,8 @@ class Entry:
     address: str
     is_here: bool
     strokes: str
+    key: str  # that leads to it after a `g`
+    search: str  # the word of its address for what is looked for; empty where nothing is
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,21 @@ def address_of(here: str) -> str:
 def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
     for name, words in pages:
         try:
-            yield Entry(words, reverse(f"console:{name}"), name == here, STROKES.get(name, ""))
+            address = reverse(f"console:{name}")
         except NoReverseMatch:
             continue
+        yield Entry(
+            words, address, name == here, STROKES.get(name, ""), KEYS.get(name, ""), SEARCHES.get(name, "")
+        )
+
+
+#: By the name of a page: the key that leads to it after a `g`.
+KEYS = {
+    "home": "o", "inbox": "i", "activities": "a", "runs": "r", "queues": "q", "dead_letters": "d", "schedules": "s", "agents": "g",
+    "usage": "u", "audit": "t", "settings": "e",
+}  # fmt: skip
+#: Pages that look for words, and as what.
+SEARCHES = {"inbox": "search", "activities": "q"}
 
 
 # Small pictures beside the words of the menu. They repeat what the words say, so nobody needs to see them.

@@ -26,10 +26,12 @@ from console.inbox.query import (
     View,
     asking_actor,
     counts_of,
-    names_of_pipelines,
+    counts_of_alike,
+    first_of_alike,
     narrowed,
     ordered,
     roles_looked_for,
+    runs_of,
     searched,
 )
 from console.labels import KINDS, band, in_words, named, outcome
@@ -97,12 +99,12 @@ def inbox(principal: Principal, view: View) -> Inbox:
     """The list, for one person."""
     with tenant_scope(principal.tenant_id):
         counts = counts_of(searched(principal, view))
-        rows = narrowed(searched(principal, view), principal, view).annotate(
-            asked_by=asking_actor(), aside_until=snoozed_until(principal)
-        )
+        every = narrowed(searched(principal, view), principal, view)
+        rows = first_of_alike(every).annotate(asked_by=asking_actor(), aside_until=snoozed_until(principal))
         start = (view.page - 1) * PAGE
         page = list(ordered(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
-        pipelines = names_of_pipelines(principal.tenant_id, page)
+        alike = counts_of_alike(every, page)
+        runs = runs_of(principal.tenant_id, page)
         held = held_by(principal)
     mine = roles_looked_for(principal, view.role)
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
@@ -111,7 +113,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
     listed = aside if view.aside else kinds
     return Inbox(
         view=view,
-        rows=[row_of(item, principal, pipelines) for item in page[:PAGE]],
+        rows=[row_of(item, principal, runs, alike) for item in page[:PAGE]],
         tabs=_tabs(view, kinds, aside.total()),
         roles=sorted({role for _, role, _ in counts}),
         total=listed[view.kind] if view.kind else listed.total(),
@@ -139,6 +141,9 @@ class Row:
     version: int
     kind: str
     name: str
+    about: str  # what the run that it belongs to is about
+    round: int  # of the work that it is about
+    alike: int  # for so many questions about failures that look alike it stands
     asked_by: str
     human_role: str
     priority: str
@@ -152,14 +157,23 @@ class Row:
         return KINDS[self.kind][0]
 
 
-def row_of(item: Any, principal: Principal, pipelines: Mapping[UUID, str]) -> Row:
+def row_of(
+    item: Any,
+    principal: Principal,
+    runs: Mapping[UUID, tuple[str, str]],
+    alike: Mapping[tuple[str, str], int],
+) -> Row:
     rules = DecisionRules.read(item.decision_rules)
+    pipeline, about = runs.get(item.pipeline_run_id, (None, ""))
     return Row(
         id=item.pk,
         version=item.version,
         kind=item.kind,
         name=item.name,
-        asked_by=who_asks(item, item.asked_by, pipelines.get(item.pipeline_run_id)),
+        about=about,
+        round=item.parent.round if item.parent is not None else 1,
+        alike=alike.get((item.alike, item.human_role), 1),
+        asked_by=who_asks(item, item.asked_by, pipeline),
         human_role=item.human_role or "",
         priority=band(item.priority),
         timing=Timing.of(item),

@@ -8,14 +8,17 @@ from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Now
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When, Window
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Now, RowNumber
 from django.http import Http404, QueryDict
 
 from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import LinkKind
 from console.labels import KINDS, NAMED_BY_LINK
 from pipelines.models import PipelineRun
+from pipelines.subjects import subject_of
 from tenants.principals import Principal
 
 from .snooze import is_snoozed
@@ -75,12 +78,23 @@ class View:
 MINE = "mine"
 SHOWN = (
     "id", "tenant_id", "name", "status", "assignee_type", "link_kind", "is_approval_gate", "human_role", "priority", "created_at",
-    "due_at", "version", "decision_rules", "parent_id", "parent__agent_role", "pipeline_run_id",
+    "due_at", "version", "decision_rules", "parent_id", "parent__agent_role",
+    "parent__round", "pipeline_run_id",
 )  # fmt: skip
 _KIND = Case(
     When(link_kind__in=NAMED_BY_LINK, then=F("link_kind")),
     When(is_approval_gate=True, then=Value("gate")),
     default=Value("task"),
+    output_field=models.CharField(),
+)
+#: Questions about failures that look alike are one item of the list. All else stands for itself.
+_ALIKE = Case(
+    When(
+        link_kind=LinkKind.ESCALATION,
+        metadata__has_key="fingerprint",
+        then=KeyTextTransform("fingerprint", "metadata"),
+    ),
+    default=Cast("pk", models.CharField()),
     output_field=models.CharField(),
 )
 
@@ -95,12 +109,14 @@ def searched(principal: Principal, view: View) -> QuerySet[Any]:
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows.annotate(kind=_KIND, aside=is_snoozed(principal))
+    return rows.annotate(kind=_KIND, aside=is_snoozed(principal), alike=_ALIKE)
 
 
 def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
     """How many there are by kind, human role and whether they are put aside: what every filter of the page would show."""
-    counted = rows.order_by().values("kind", "human_role", "aside").annotate(count=Count("pk"))
+    counted = (
+        rows.order_by().values("kind", "human_role", "aside").annotate(count=Count("alike", distinct=True))
+    )
     return {(row["kind"], row["human_role"], row["aside"]): row["count"] for row in counted}
 
 
@@ -109,6 +125,26 @@ def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[
     rows = rows.filter(aside=view.aside)
     rows = rows if roles is None else rows.filter(human_role__in=roles)
     return rows.filter(kind=view.kind) if view.kind else rows
+
+
+def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Of questions about failures that look alike the oldest, which stands for all of them."""
+    place = Window(
+        RowNumber(), partition_by=[F("alike"), F("human_role")], order_by=[F("created_at"), F("pk")]
+    )
+    first = rows.order_by().annotate(place=place).filter(place=1)
+    return rows.filter(pk__in=first.values("pk"))
+
+
+def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:
+    """For how many of `rows` each question about a failure on this page stands, by what is alike and the human role."""
+    asked = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
+    if not asked:
+        return {}
+    counted = (
+        rows.filter(alike__in=asked).order_by().values("alike", "human_role").annotate(count=Count("pk"))
+    )
+    return {(row["alike"], row["human_role"]): row["count"] for row in counted}
 
 
 def roles_looked_for(principal: Principal, role: str) -> tuple[str, ...] | None:
@@ -131,9 +167,10 @@ def asking_actor() -> Subquery:
     return Subquery(first.values("actor")[:1])
 
 
-def names_of_pipelines(tenant_id: UUID, page: Sequence[Any]) -> dict[UUID, str]:
-    """The names of the pipelines whose runs these items belong to."""
+def runs_of(tenant_id: UUID, page: Sequence[Any]) -> dict[UUID, tuple[str, str]]:
+    """The pipelines whose runs these items belong to by their names, and what the runs are about."""
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(
         pk__in={item.pipeline_run_id for item in page} - {None}
     )
-    return dict(runs.values_list("pk", "version__pipeline__name"))
+    found = runs.values_list("pk", "version__pipeline__name", "name", "params")
+    return {pk: (pipeline, subject_of(name, params)) for pk, pipeline, name, params in found}

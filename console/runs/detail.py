@@ -21,6 +21,7 @@ from pipelines.diagram import Counts, StepPicture
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState, StepReason, StepState
 from pipelines.selectors import BranchRow, StepRow
+from pipelines.subjects import subject_of
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -75,6 +76,11 @@ class Detail:
     @property
     def pipeline(self) -> str:
         return self.run.version.pipeline.name or self.run.version.pipeline.key
+
+    @property
+    def subject(self) -> str:
+        """What it is about, else the name of its pipeline."""
+        return subject_of(self.run.name, self.run.params) or self.pipeline
 
     @property
     def stands_at(self) -> Sequence[Step]:

@@ -16,6 +16,7 @@ from pipelines import selectors
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState
 from pipelines.selectors import StepRow
+from pipelines.subjects import subject_of
 from tenants import clock
 from tenants.context import tenant_scope
 
@@ -34,6 +35,11 @@ class Row:
     @property
     def pipeline(self) -> str:
         return self.run.version.pipeline.name or self.run.version.pipeline.key
+
+    @property
+    def subject(self) -> str:
+        """What it is about, else the name of its pipeline."""
+        return subject_of(self.run.name, self.run.params) or self.pipeline
 
     @property
     def settled(self) -> int:
