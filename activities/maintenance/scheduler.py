@@ -143,7 +143,8 @@ class Scheduler:
                 threading.Thread(
                     target=self._run_jobs, name=f"system-jobs-{self._runners}", daemon=True
                 ).start()
-            self._changed.notify()
+            if self._ready:
+                self._changed.notify()
 
     def _run_jobs(self) -> None:
         """A runner: takes what is ready, oldest first, until there has been nothing for a while."""
@@ -162,8 +163,8 @@ class Scheduler:
 
     def _take(self) -> tuple[Round, Course] | None:
         with self._changed:
-            if not self._ready and not self.stopped.is_set():
-                self._changed.wait(RUNNER_IDLE_SECONDS)
+            # Two runners may be told of one job; who comes too late goes on waiting.
+            self._changed.wait_for(lambda: self._ready or self.stopped.is_set(), RUNNER_IDLE_SECONDS)
             if not self._ready or self.stopped.is_set():
                 self._runners -= 1
                 return None

@@ -1,0 +1,37 @@
+"""The threads that run the leader's jobs stay, with their connections, as long as there is something to do every few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from activities.maintenance import scheduler as scheduling
+from activities.maintenance.system_jobs import SystemJob
+from tests.engine import eventually
+from tests.upkeep import leading
+
+
+def test_a_runner_stays_while_nothing_is_due(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    runners: list[threading.Thread] = []
+    job = SystemJob("only", 1.0, "tests", 5.0, lambda term: runners.append(threading.current_thread()))
+    monkeypatch.setattr(scheduling, "table", lambda: [job])
+    scheduler, now = leading(), time.monotonic()
+    try:
+        scheduler._dispatch(now)
+        eventually(lambda: runners and scheduler.round is not None and scheduler.round.reported)
+        for _ in range(3):
+            scheduler._dispatch(now)  # nothing is due
+            runners[0].join(0.1)
+        assert runners[0].is_alive()
+
+        scheduler._dispatch(time.monotonic() + 1.5)
+        eventually(lambda: len(runners) == 2)
+        assert runners[1] is runners[0]
+    finally:
+        scheduler.stopped.set()
+        with scheduler._changed:
+            scheduler._changed.notify_all()
+        runners[0].join(10)
+    assert not runners[0].is_alive()
