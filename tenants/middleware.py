@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable
 
 import psycopg
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views import defaults
 
 from tenants.audit import recording
+from tenants.bounds import TooManyOwned
 from tenants.exceptions import TenantOutOfSight
 from tenants.identifiers import uuid7
 
@@ -81,4 +83,7 @@ class AdminMiddleware:
                 "The admin was kept from a row", extra={"action": "admin_refused", "path": request.path}
             )
             return defaults.permission_denied(request, PermissionDenied("This belongs to another tenant."))
+        if request.path.startswith(ADMIN) and isinstance(error, TooManyOwned):
+            messages.error(request, str(error))
+            return HttpResponseRedirect(request.path)
         return None

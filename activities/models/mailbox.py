@@ -44,6 +44,8 @@ class BatchState(models.TextChoices):
 class Mailbox(TenantOwned):
     """The key is the session's or scope's, as its users name it. Its id is the conversation that agents continue."""
 
+    bounded_as = "mailboxes"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=200)
     agent_role = models.CharField(

@@ -28,6 +28,8 @@ class SkillKind(models.TextChoices):
 class Skill(TenantOwned):
     """A text of a tenant for its agents. `version` counts its changes and is part of what a session was told."""
 
+    bounded_as = "skills"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=100)

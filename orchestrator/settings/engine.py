@@ -223,6 +223,12 @@ ORCHESTRATOR_DELIVERY_THREADS = _env.int("ORCHESTRATOR_DELIVERY_THREADS", defaul
 ORCHESTRATOR_DELIVERY_TENANT_LANE = _env.int("ORCHESTRATOR_DELIVERY_TENANT_LANE", default=8)
 ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS = _env.float("ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS", default=5.0)
 ORCHESTRATOR_WEBHOOKS_PER_TENANT = _env.int("ORCHESTRATOR_WEBHOOKS_PER_TENANT", default=50)
+# What a tenant may own, by kind; a tenant may have bounds of its own. Too small: tenants are refused (409). Too large: one fills tables.
+ORCHESTRATOR_OWNED_PER_TENANT = {
+    "schedules": 1_000, "pipelines": 1_000, "pipeline_versions": 10_000, "templates": 1_000, "skills": 1_000, "tokens": 1_000,
+    "saved_views": 5_000, "mailboxes": 10_000,
+    **{kind: int(most) for kind, most in _env.dict("ORCHESTRATOR_OWNED_PER_TENANT", default={}).items()},
+}  # fmt: skip
 # Proxies of ours in front of the web processes. Too large: callers choose the address that lock-outs and the audit trail know them by.
 # Too small: all callers seem to come from the proxy, and one of them locks all out.
 ORCHESTRATOR_PROXY_HOPS = _env.int("ORCHESTRATOR_PROXY_HOPS", default=0)

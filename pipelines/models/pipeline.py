@@ -13,6 +13,8 @@ from tenants.models import TenantOwned
 class Pipeline(TenantOwned):
     """A named graph of steps. What it does is in its newest version; runs keep the version they began with."""
 
+    bounded_as = "pipelines"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)
@@ -34,6 +36,8 @@ class Pipeline(TenantOwned):
 
 class PipelineVersion(TenantOwned):
     """A definition as it was given, with its templates resolved. Never changed."""
+
+    bounded_as = "pipeline_versions"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     pipeline = models.ForeignKey(

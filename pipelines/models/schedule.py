@@ -33,6 +33,8 @@ class AfterOnce(models.TextChoices):
 class Schedule(TenantOwned):
     """When to run an agent or a pipeline, with which parameters. `next_run_at` is computed by `pipelines.timing` alone."""
 
+    bounded_as = "schedules"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")

@@ -16,6 +16,8 @@ key_validator = RegexValidator(KEY_PATTERN, "Use lower-case letters, digits, - a
 class ActivityTemplate(TenantOwned):
     """A kind of activity: who does it and how. A step that names it takes what it does not say itself from here."""
 
+    bounded_as = "templates"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)

@@ -23,6 +23,7 @@ from unfold.widgets import (
 from tenants import admin_scope, clock, tokens
 from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import found, is_superuser, may_write
+from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Pause, Role, Tenant
 from tenants.signals import tenant_changed
@@ -81,6 +82,11 @@ class TenantForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         self.fields["paused_seen"].initial = self.instance.paused
 
+    def clean_bounds(self) -> Any:
+        given = self.cleaned_data["bounds"]
+        check_bounds({} if given is None else given)
+        return given or {}
+
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if given.get("paused") == given.get("paused_seen"):
@@ -104,6 +110,7 @@ class TenantAdmin(KeptAdmin):
         "max_concurrency_per_group",
         "weight",
         "timezone",
+        "bounds",
         "id",
         "created_at",
     )

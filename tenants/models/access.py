@@ -45,6 +45,9 @@ class Membership(TenantOwned):
 class ApiToken(TenantOwned):
     """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is shown once."""
 
+    bounded_as = "tokens"
+    bounded_among = {"revoked_at": None}
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=100)
     # The database empties it when the account is closed.

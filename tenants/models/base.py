@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -37,6 +37,12 @@ class Tenant(models.Model):
         help_text="Share of busy workers relative to other tenants: weight 3 gets three times the slot-seconds of weight 1.",
     )
     timezone = models.CharField(max_length=64, default="UTC")
+    bounds = models.JSONField(
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        help_text='How many of a kind it may own, such as {"schedules": 50}. What is not named has the bound of the platform.',
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -62,6 +68,10 @@ class TenantQuerySet(models.QuerySet[Any]):
 
 class TenantOwned(models.Model):
     """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
+
+    # Under which name `tenants.bounds` counts the rows of a tenant, and which of them; empty: it may have as many as it likes.
+    bounded_as: ClassVar[str] = ""
+    bounded_among: ClassVar[dict[str, Any]] = {}
 
     # Every table has a unique constraint or index that begins with the tenant; a further index would only cost.
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)

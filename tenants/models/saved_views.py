@@ -16,6 +16,8 @@ LONGEST_QUERY = 1_000
 class SavedView(TenantOwned):
     """A query of a page by a name. It is its member's and goes with the membership; without a member it is everybody's in the tenant."""
 
+    bounded_as = "saved_views"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     # PostgreSQL deletes them with the membership, by the key that carries the tenant: whoever ends one need not be asked about its views.
     membership = models.ForeignKey(

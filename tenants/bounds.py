@@ -1,0 +1,63 @@
+"""How many of a kind a tenant may own: schedules, pipelines and their versions, templates, skills, tokens, views, mailboxes.
+
+A model that is bounded says so with `bounded_as`; the check stands where its rows are made, so it holds for the API, the admin, imports and
+commands alike. The bound of a tenant is its own (`Tenant.bounds`) or that of the platform (`ORCHESTRATOR_OWNED_PER_TENANT`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import connections
+from django.db.models.signals import pre_save
+
+from tenants.exceptions import TenantError
+from tenants.models import Tenant
+
+KINDS = (
+    "schedules", "pipelines", "pipeline_versions", "templates", "skills", "tokens", "saved_views", "mailboxes",
+)  # fmt: skip
+
+
+class TooManyOwned(TenantError):
+    """The tenant has as many of a kind as it may own."""
+
+    code = "too_many_owned"
+
+
+def connect() -> None:
+    pre_save.connect(_refuse_beyond, dispatch_uid="bounds")
+
+
+def _refuse_beyond(sender: Any, instance: Any, raw: bool, using: str, **_: Any) -> None:
+    """Before a row is made. Of two makers at the bound one waits for the other: the lock lasts until the end of the transaction."""
+    kind = getattr(sender, "bounded_as", "")
+    if not kind or raw or not instance._state.adding:
+        return
+    most = _most(instance.tenant_id, kind, using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"owned:{kind}:{instance.tenant_id}"]
+        )
+    counted = sender.objects.using(using).for_tenant(instance.tenant_id).filter(**sender.bounded_among)
+    if counted.count() >= most:
+        raise TooManyOwned(
+            f"There are {most:,} {kind.replace('_', ' ')}, which is the most that the tenant may have."
+        )
+
+
+def _most(tenant_id: Any, kind: str, using: str) -> int:
+    own = Tenant.objects.using(using).filter(pk=tenant_id).values_list("bounds", flat=True).first() or {}
+    return int(own.get(kind, settings.ORCHESTRATOR_OWNED_PER_TENANT[kind]))
+
+
+def check_bounds(bounds: Any) -> None:
+    """Refuse what is no object of known kinds and whole numbers from 0. Raises `ValidationError`."""
+    if not isinstance(bounds, dict) or not all(
+        kind in KINDS and type(most) is int and 0 <= most <= 1_000_000 for kind, most in bounds.items()
+    ):
+        raise ValidationError(
+            f'Give an object of whole numbers, such as {{"schedules": 50}}. Known are {", ".join(KINDS)}.'
+        )
