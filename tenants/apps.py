@@ -5,11 +5,7 @@ class TenantsConfig(AppConfig):
     name = "tenants"
 
     def ready(self) -> None:
-        from tenants import (
-            bounds,
-            checks,  # noqa: F401  # registers itself
-        )
+        from tenants import checks  # noqa: F401  # registers itself
         from tenants.retention import own
 
         own.connect()
-        bounds.connect()

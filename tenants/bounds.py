@@ -11,7 +11,6 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import connections
-from django.db.models.signals import pre_save
 
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -27,21 +26,18 @@ class TooManyOwned(TenantError):
     code = "too_many_owned"
 
 
-def connect() -> None:
-    pre_save.connect(_refuse_beyond, dispatch_uid="bounds")
+def refuse_beyond(row: Any, using: str) -> None:
+    """Before this row is made. Of two makers at the bound one waits for the other: the lock lasts until the end of the transaction.
 
-
-def _refuse_beyond(sender: Any, instance: Any, raw: bool, using: str, **_: Any) -> None:
-    """Before a row is made. Of two makers at the bound one waits for the other: the lock lasts until the end of the transaction."""
-    kind = getattr(sender, "bounded_as", "")
-    if not kind or raw or not instance._state.adding:
-        return
-    most = _most(instance.tenant_id, kind, using)
+    Raises `TooManyOwned`.
+    """
+    model, kind = type(row), row.bounded_as
+    most = _most(row.tenant_id, kind, using)
     with connections[using].cursor() as cursor:
         cursor.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"owned:{kind}:{instance.tenant_id}"]
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"owned:{kind}:{row.tenant_id}"]
         )
-    counted = sender.objects.using(using).for_tenant(instance.tenant_id).filter(**sender.bounded_among)
+    counted = model.objects.using(using).for_tenant(row.tenant_id).filter(**model.bounded_among)
     if counted.count() >= most:
         raise TooManyOwned(
             f"There are {most:,} {kind.replace('_', ' ')}, which is the most that the tenant may have."
