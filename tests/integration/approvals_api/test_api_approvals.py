@@ -252,7 +252,7 @@ def test_an_activity_that_is_no_approval_is_none_here(api: Any, engine: Engine, 
     assert engine.status(acme, UUID(gate["id"])) == "created"
 
 
-def test_a_hundred_gets_on_every_link_change_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_many_gets_on_every_link_change_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(api("operator"), activity_id, due_seconds=60, on_timeout="approve")
     client = api("admin")
@@ -281,7 +281,7 @@ def test_a_hundred_gets_on_every_link_change_nothing(api: Any, engine: Engine, a
         return execute(sql, params, many, context)
 
     with connections[APP].execute_wrapper(note_writes):
-        answers = {client.get(link).status_code for _ in range(100) for link in links}
+        answers = {client.get(link).status_code for _ in range(15) for link in links}
 
     assert answers <= {200, 405}
     assert written == []
