@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.flower_auth import is_starting
@@ -174,8 +175,16 @@ def _egress(environment: Environment) -> Iterator[str]:
             yield f"AGENT_EGRESS_ALLOW: {entry} is the server of {name}, which no agent, webhook or data source is to reach"
         elif port in _OF_SERVERS:
             yield f"AGENT_EGRESS_ALLOW: {entry} is the port of {_OF_SERVERS[port]}, which is no agent"
-        elif host in {"localhost", "0.0.0.0", "::", "::1"} or host.startswith("127."):  # noqa: S104 - compared, not bound
+        elif _is_this_machine(host):
             yield f"AGENT_EGRESS_ALLOW: {entry} is this machine itself, where our own servers are"
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def _places_of(url: str) -> Iterator[tuple[str, str]]:

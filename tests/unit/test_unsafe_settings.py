@@ -69,6 +69,7 @@ UNSAFE = {
         ("AGENT_EGRESS_ALLOW", "localhost:8000"),
         ("AGENT_EGRESS_ALLOW", "127.0.0.2:8000"),
         ("AGENT_EGRESS_ALLOW", "[::1]:8000"),
+        ("AGENT_EGRESS_ALLOW", "0.0.0.0:8000"),
     ],
     "inline agents that are any function": [
         ("ORCHESTRATOR_INLINE_CALLABLES", "*"),
