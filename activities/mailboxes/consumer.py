@@ -20,12 +20,12 @@ from django.db.models.functions import Now
 
 from activities import dead_letter_records
 from activities.exceptions import LeaseLost, MailboxNotFound, OtherConsumer
-from activities.models import Mailbox, MailboxBatch, MailboxItem
+from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry_delays import RetryPolicy
 from tenants import clock
-from tenants.context import system_scope, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
@@ -178,10 +178,26 @@ def give_back_expired(mailbox: Mailbox, now: datetime) -> int:
     )
     expired = list(batches.order_by("pk").select_for_update())
     for batch in expired:
-        for item in _items_of(batch):
-            _try_again_or_fail(item, mailbox.key, LEASE_OVER, now, delayed=False)
+        if _ended_in_an_outage(batch):
+            again = {"state": ItemState.PENDING, "due_at": now, "error": LEASE_OVER}
+            _items_of(batch).update(**again, attempts=F("attempts") - 1)
+        else:
+            for item in _items_of(batch):
+                _try_again_or_fail(item, mailbox.key, LEASE_OVER, now, delayed=False)
         _ended(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
     return len(expired)
+
+
+def _ended_in_an_outage(batch: MailboxBatch) -> bool:
+    """Whether nobody has taken the lead again since the lease ended in an outage of PostgreSQL: who does would have made it longer.
+
+    That says nothing about the consumer, and uses up no attempt. What was taken after the last leader was gone has seen no outage.
+    """
+    lead = timedelta(seconds=settings.ORCHESTRATOR_LEADER_LEASE_SECONDS)
+    away = Q(
+        expires_at__lt=Now(), expires_at__gte=batch.created_at, expires_at__lte=batch.leased_until + lead
+    )
+    return LeaderLease.objects.using(SYSTEM).filter(away).exists()
 
 
 def expired() -> QuerySet[MailboxBatch]:

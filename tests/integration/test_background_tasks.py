@@ -35,7 +35,7 @@ from tests.engine import eventually
 from tests.receivers import http_receiver
 from tests.upkeep import leading
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 QUEUE = "digest"
 
@@ -303,9 +303,33 @@ def test_there_are_the_queues_that_others_rely_on() -> None:
     assert current_app.conf.task_default_queue in SYSTEM_QUEUES
 
 
-@contextmanager
-def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iterator[Inspect]:
+#: Until a process is up, or down. A busy machine starts few of them at a time; one that has died fails at once.
+PATIENCE_SECONDS = 240.0
+
+
+class RealWorker:
     """A worker of its own process, and how to ask it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], inspect: Inspect) -> None:
+        self.process, self.inspect = process, inspect
+
+    def eventually(self, condition: Callable[[], Any]) -> None:
+        def met() -> Any:
+            assert self.process.poll() is None, "the worker has ended"
+            return condition()
+
+        eventually(met, seconds=PATIENCE_SECONDS)
+
+    def answers(self, name: str) -> Any:
+        """What it answers to a question, once it is up."""
+        answers: dict[str, Any] = {}
+        self.eventually(lambda: answers.update(getattr(self.inspect, name)() or {}) or answers)
+        (answer,) = answers.values()
+        return answer
+
+
+@contextmanager
+def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iterator[RealWorker]:
     worker = subprocess.Popen(
         [
             sys.executable,
@@ -324,18 +348,11 @@ def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iter
         stdout=subprocess.DEVNULL,
     )
     try:
-        yield current_app.control.inspect([name], timeout=0.5)
+        # One answer is all there is: nobody waits for the time-out once the worker is up.
+        yield RealWorker(worker, current_app.control.inspect([name], timeout=2.0, limit=1))
     finally:
         worker.terminate()
-        assert worker.wait(30) == 0
-
-
-def answered(ask: Callable[[], Any]) -> Any:
-    """What the only worker answers, once it is up."""
-    answers: dict[str, Any] = {}
-    eventually(lambda: answers.update(ask() or {}) or answers, seconds=40)
-    (answer,) = answers.values()
-    return answer
+        assert worker.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -349,8 +366,8 @@ def test_a_real_worker_takes_from_them(
     process_environment: dict[str, str], arguments: list[str], concurrency: int, queues: set[str]
 ) -> None:
     with real_worker(process_environment, "asked@here", *arguments) as worker:
-        taken = {queue["name"] for queue in answered(worker.active_queues)}
-        threads = answered(worker.stats)["pool"]["max-concurrency"]
+        taken = {queue["name"] for queue in worker.answers("active_queues")}
+        threads = worker.answers("stats")["pool"]["max-concurrency"]
 
     assert (taken, threads) == (queues, concurrency)
 
@@ -365,8 +382,8 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
 ) -> None:
     role = f"young-{len(arguments)}"
     with real_worker(process_environment, f"{role}@here", *arguments) as worker:
-        before = {queue["name"] for queue in answered(worker.active_queues)}
-        threads = answered(worker.stats)["pool"]["max-concurrency"]
+        before = {queue["name"] for queue in worker.answers("active_queues")}
+        threads = worker.answers("stats")["pool"]["max-concurrency"]
         agent = Agent(role=role, name="Young", adapter="inline", endpoint="tests.engine:agent")
         agent.save(force_insert=True)
         try:
@@ -374,8 +391,8 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
             with tenant_scope(tenant.pk):
                 (made,) = submit([NewActivity(name="first work", agent_role=role)], actor="test")
 
-            eventually(lambda: status_of(tenant, made.id) == "done", seconds=30)
-            after = {queue["name"] for queue in answered(worker.active_queues)}
+            worker.eventually(lambda: status_of(tenant, made.id) == "done")
+            after = {queue["name"] for queue in worker.answers("active_queues")}
         finally:
             Agent.objects.filter(role=role).update(enabled=False)
             configuration.forget()
@@ -409,8 +426,8 @@ def test_an_alert_leaves_by_a_worker_for_the_system_alone(
             raise_alert(tenant.pk, "dead_letter", "It failed")
         environment = {**process_environment, "AGENT_EGRESS_ALLOW": receiver.place}
 
-        with real_worker(environment, "system@here", "-Q", "system"):
-            eventually(lambda: receiver.posted, seconds=40)
+        with real_worker(environment, "system@here", "-Q", "system") as worker:
+            worker.eventually(lambda: receiver.posted)
 
     assert [posted.json["data"]["title"] for posted in receiver.posted] == ["It failed"]
     with tenant_scope(tenant.pk):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db.models.functions import Now
@@ -12,7 +14,7 @@ from rest_framework.test import APIClient
 from activities.dead_letters import escalation
 from activities.mailboxes import consumer
 from activities.maintenance import invariants
-from activities.models import MailboxBatch, MailboxItem
+from activities.models import LeaderLease, MailboxBatch, MailboxItem
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
@@ -87,6 +89,34 @@ def test_what_another_attempt_would_not_help_is_one_at_once(client: APIClient) -
     end(client, take(client), "failed", error="nonsense", retryable=False)
 
     assert [letter["reason"] for letter in letters(client)] == ["permanent"]
+
+
+@pytest.mark.parametrize(
+    ("led_until", "counts"),
+    [(40, False), (19, False), (10, True), (70, True), (-60, True)],
+    ids=["before it", "just before it", "after it", "before the batch was taken", "now"],
+)
+def test_a_lease_that_ends_when_nobody_leads_uses_up_no_attempt(
+    client: APIClient, tenant: Tenant, led_until: float, counts: bool
+) -> None:
+    """Taken 60 s ago, and over for 20 s: whoever takes the lead would have made it longer, if it was an outage."""
+    item = say(client, max_attempts=1)
+    batch = take(client)
+    with tenant_scope(tenant.pk):
+        MailboxBatch.objects.filter(pk=batch["batch_id"]).update(
+            created_at=Now() - timedelta(seconds=60), leased_until=Now() - timedelta(seconds=20)
+        )
+    leader = {"holder": uuid4(), "epoch": 1, "host": "here", "pid": 1}
+    with system_scope():
+        LeaderLease.objects.update_or_create(
+            defaults={**leader, "expires_at": Now() - timedelta(seconds=led_until)}
+        )
+
+    assert consumer.give_back_all() == 1
+
+    found = client.get(f"{BOX}items/{item['id']}/").json()
+    assert (found["status"], found["attempts"]) == (("failed", 1) if counts else ("pending", 0))
+    assert len(letters(client)) == counts
 
 
 def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_any_more(
