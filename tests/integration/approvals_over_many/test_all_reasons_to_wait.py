@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connections
 from django.db.models.functions import Now
 
 from activities import budgets, cancellation, outbox, reassignment, relay, tasks, wait_reasons
@@ -24,10 +26,11 @@ from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAg
 from agents.models import AgentConfig
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
-from tenants.context import tenant_scope
+from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
 from tests.asking import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
-from tests.engine import Engine, at_once
+from tests.engine import Engine, at_once, eventually
+from tests.flows import Flow, step
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
 from tests.spending import capped, token_of
 
@@ -384,6 +387,41 @@ def test_work_that_a_gate_sends_back_waits_for_what_people_are_still_asked_about
     decided(client, open_question)
     come_to_rest(engine)
     assert reasons(engine, revision.pk) == [["rejection", "review_approved"]]
+
+
+def test_work_that_is_sent_back_while_the_question_about_it_is_answered_is_not_held_for_ever(
+    engine: Engine, patient: Tenant
+) -> None:
+    flow = Flow(
+        engine, patient, step("write"), step("look", "write", human_role="editor", is_approval_gate=True)
+    )
+    engine.drain()
+    work = flow.only(step="write").pk
+    open_question = asked(patient, [work])
+    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    gate, answered = flow.only(step="look").pk, threading.Event()
+
+    def answer() -> None:
+        with tenant_scope(patient.pk):
+            approvals.approve(patient.pk, open_question, actor="Bob")
+            answered.set()
+            eventually(somebody_waits_for_a_lock, seconds=60)
+
+    def send_back() -> None:
+        assert answered.wait(60)
+        approvals.reject(patient.pk, gate, actor="Ann", notes="Shorter")
+
+    assert at_once(answer, send_back) == [None, None]
+    come_to_rest(engine)
+
+    (revision,) = children(patient, work, "revision_of")
+    assert reasons(engine, revision.pk) == [["rejection"]]
+
+
+def somebody_waits_for_a_lock() -> bool:
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
