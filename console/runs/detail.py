@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.db.models import Count
 from django.http import Http404
 from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
 from activities.models import Activity
+from activities.states import RUNNING
 from console.labels import tone_of
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
-from pipelines.models import PipelineRun
+from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState, StepReason, StepState
 from pipelines.selectors import BranchRow, StepRow
 from pipelines.subjects import subject_of
@@ -39,6 +41,13 @@ class Step:
     begun: datetime | None
     ended: datetime | None
     who: str
+    running: int = 0  # of its branches, when it was fanned out
+
+    @property
+    def waiting(self) -> int:
+        """Of its branches that are not over, those on which nobody works: they wait for their turn, or for people."""
+        counts = self.shown.counts
+        return max(0, counts.active - self.running) if counts else 0
 
     @property
     def status(self) -> str:
@@ -97,7 +106,7 @@ def detail(who: Principal, run_id: UUID) -> Detail:
     with tenant_scope(who.tenant_id):
         run = found(who.tenant_id, run_id)
         shown = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
-        steps = _steps(who.tenant_id, shown)
+        steps = _steps(who.tenant_id, run, shown)
         drawn = _drawn(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
@@ -113,7 +122,7 @@ def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     return run
 
 
-def _steps(tenant_id: UUID, shown: Sequence[StepRow]) -> list[Step]:
+def _steps(tenant_id: UUID, run: PipelineRun, shown: Sequence[StepRow]) -> list[Step]:
     ids = {step.run.activity_id for step in shown if step.run.activity_id}
     done_by: Mapping[UUID, Any] = (
         Activity.objects.for_tenant(tenant_id)
@@ -122,9 +131,20 @@ def _steps(tenant_id: UUID, shown: Sequence[StepRow]) -> list[Step]:
         if ids
         else {}
     )
-    return [
+    running = _running_branches(tenant_id, run) if any(step.counts for step in shown) else {}
+    steps = [
         _step(step, done_by.get(step.run.activity_id) if step.run.activity_id else None) for step in shown
     ]
+    return [replace(step, running=running.get(step.shown.run.step, 0)) for step in steps]
+
+
+def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
+    """By step: on how many of its branches an agent or a person is at work."""
+    branches = StepRun.objects.for_tenant(tenant_id).filter(run_id=run.pk, branch__gt=0)
+    busy = Activity.objects.for_tenant(tenant_id).filter(
+        pk__in=branches.values("activity_id"), status__in=RUNNING
+    )
+    return dict(busy.order_by().values_list("step").annotate(count=Count("pk")))
 
 
 def _step(step: StepRow, activity: Any) -> Step:
@@ -171,7 +191,12 @@ def _branches_of(step: Step) -> str:
 
 def _counts(steps: Sequence[Step]) -> Counts:
     return {
-        step.shown.run.step: {"failed": counts.failed, "active": counts.active, "done": counts.done}
+        step.shown.run.step: {
+            "failed": counts.failed,
+            "in_progress": step.running,
+            "created": step.waiting,
+            "done": counts.done,
+        }
         for step in steps
         if (counts := step.shown.counts) is not None
     }

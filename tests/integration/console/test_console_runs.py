@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from activities import outputs
+from agents.contracts import Accepted
 from console.containment import POLICY_WITH_SCRIPTS
 from pipelines import submission, versions
 from pipelines.models import PipelineRun
@@ -14,6 +15,7 @@ from pipelines.status_styles import RULES
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.flows import Flow, answering, step
 from tests.forms import forms_of
 from tests.looking import MOST, statements
 from tests.questions import Questions
@@ -187,3 +189,21 @@ def test_nothing_of_another_tenant_is_shown(
         assert eve.browser.get(address).status_code == 404
         assert eve.browser.post(address).status_code in (403, 404)
     assert status_of(run) == "running"
+
+
+def test_branches_that_wait_are_told_from_those_that_run(asked: Questions, ann: Person) -> None:
+    asked.engine.serve(asked.tenant, max_concurrency=1)
+    each = step("write", "plan", for_each="steps.plan.data.topics")
+    flow = Flow(asked.engine, asked.tenant, step("plan"), each)
+    plan = answering({"plan": {"topics": ["bees", "hives", "honey"]}})
+    asked.engine.agent.behaviour = lambda request: (
+        Accepted() if request.pipeline_step == "write" else plan(request)
+    )
+    asked.engine.drain()
+
+    page = ann.get(f"{LIST}{flow.id}/")
+
+    assert "0 done, 1 running, 2 waiting, 0 failed of 3" in words(page)
+    drawn = str(page.context["detail"].picture)
+    assert "1 running" in drawn.lower()
+    assert "2 queued" in drawn.lower()
