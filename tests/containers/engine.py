@@ -174,7 +174,7 @@ class Engine:
                     kind, "ls", *options, "--format", "{{.Names}}" if kind == "container" else "{{.Name}}"
                 )
                 mine = [name for name in named.stdout.split() if name.startswith(prefix)]
-                forced = ["--force", "--time", "0"] if kind == "container" else ["--force"]
+                forced = ["--force", "--volumes", "--time", "0"] if kind == "container" else ["--force"]
                 if mine:
                     self.podman(kind, "rm", *forced, *mine, check=False)
 
