@@ -15,7 +15,7 @@ from activities import cancellation as activity_cancellation
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
 from activities.states import FINAL
-from pipelines.exceptions import PipelineNotFound, RunEnded
+from pipelines.exceptions import NotFound, RunEnded
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
 
@@ -23,7 +23,7 @@ from . import period_counts
 
 
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:
-    """Raises `PipelineNotFound`, and `RunEnded` when it completed or failed before."""
+    """Raises `NotFound`, and `RunEnded` when it completed or failed before."""
     with tenant_scope(tenant_id):
         flagged = (
             PipelineRun.objects.for_tenant(tenant_id)
@@ -32,7 +32,7 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
         )
         run = PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).first()
         if run is None:
-            raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+            raise NotFound("pipeline run", run_id)
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
         period_counts.run_changed(run)

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
-from pipelines.exceptions import DeliverableInUse, DeliverableNotFound
+from pipelines.exceptions import DeliverableInUse, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
 from pipelines.models.deliverable import DeliverableState, next_month
 from tenants.context import tenant_scope
@@ -31,7 +31,7 @@ def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, boo
 
 
 def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> Deliverable:
-    """Set these fields and raise the version. Raises `DeliverableNotFound`."""
+    """Set these fields and raise the version. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         before = _locked(tenant_id, deliverable_id)
         wakes_up = (
@@ -46,7 +46,7 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
-    """Raises `DeliverableNotFound`, and `DeliverableInUse` when it has had a period."""
+    """Raises `NotFound`, and `DeliverableInUse` when it has had a period."""
     with tenant_scope(tenant_id):
         # Whoever starts a period of it holds the row until the period is there to be seen.
         found = _locked(tenant_id, deliverable_id)
@@ -66,5 +66,5 @@ def _locked(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
     rows = Deliverable.objects.for_tenant(tenant_id).select_for_update()
     found: Deliverable | None = rows.filter(pk=deliverable_id).first()
     if found is None:
-        raise DeliverableNotFound(f"There is no deliverable {deliverable_id}.")
+        raise NotFound("deliverable", deliverable_id)
     return found

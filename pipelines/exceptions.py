@@ -14,11 +14,27 @@ class PipelineError(Exception):
     status: ClassVar[int] = 409
 
 
-class PipelineNotFound(PipelineError):
-    """No such pipeline or run in this tenant."""
+class NotFound(PipelineError):
+    """The tenant has nothing of this kind and key: `NotFound("schedule", schedule_id)`."""
 
     code = "not_found"
     status = 404
+
+    def __init__(self, kind: str, key: str | UUID) -> None:
+        super().__init__(f"There is no {kind} {_shown(key)}.")
+
+
+class AlreadyExists(PipelineError):
+    """The tenant has something of this kind and key already. `advice` says what to do instead."""
+
+    code = "already_exists"
+
+    def __init__(self, kind: str, key: str, advice: str = "") -> None:
+        super().__init__(f"There is a {kind} {key!r} already{advice and '; '}{advice}.")
+
+
+def _shown(key: str | UUID) -> str:
+    return repr(key) if isinstance(key, str) else str(key)
 
 
 class PipelineDisabled(PipelineError):
@@ -85,13 +101,6 @@ class VersionConflict(PipelineError):
     status = 412
 
 
-class DeliverableNotFound(PipelineError):
-    """No such deliverable in this tenant."""
-
-    code = "not_found"
-    status = 404
-
-
 class DeliverableNotActive(PipelineError):
     """The deliverable is paused or has ended, or its tenant is switched off, so no period of it starts."""
 
@@ -102,13 +111,6 @@ class DeliverableInUse(PipelineError):
     """The deliverable has periods, which are history. It can be ended, not deleted."""
 
     code = "deliverable_in_use"
-
-
-class PeriodNotFound(PipelineError):
-    """No such period in this tenant."""
-
-    code = "not_found"
-    status = 404
 
 
 class PeriodNotPlanning(PipelineError):
@@ -129,13 +131,6 @@ class PeriodEnded(PipelineError):
     code = "period_ended"
 
 
-class DatasetNotFound(PipelineError):
-    """No such dataset, or row of one, in this tenant."""
-
-    code = "not_found"
-    status = 404
-
-
 class DatasetInUse(PipelineError):
     """Schedules read the dataset, so it cannot be deleted."""
 
@@ -146,12 +141,6 @@ class RowsElsewhere(PipelineError):
     """The rows of the dataset are not kept here, so they cannot be changed or listed here."""
 
     code = "rows_elsewhere"
-
-
-class DatasetExists(PipelineError):
-    """The tenant has a dataset of this name already."""
-
-    code = "already_exists"
 
 
 class DatasetFull(PipelineError):

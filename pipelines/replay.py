@@ -16,9 +16,9 @@ from typing import Any
 from uuid import UUID
 
 from pipelines.exceptions import (
+    NotFound,
     NotReplayable,
     PipelineDisabled,
-    PipelineNotFound,
     ReplayUnderWay,
     RunUnderWay,
 )
@@ -51,7 +51,7 @@ def replay(
 ) -> PipelineRun:
     """Start the new run. `given` is what the step works on instead of what the steps before it have left.
 
-    Raises `PipelineNotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the fault's path.
+    Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the fault's path.
     """
     with tenant_scope(tenant_id):
         old = _ended(tenant_id, run_id)
@@ -84,7 +84,7 @@ def _ended(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """The run, locked until the transaction ends, if it may be replayed now."""
     run = progression.locked(tenant_id).filter(pk=run_id).first()
     if run is None:
-        raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+        raise NotFound("pipeline run", run_id)
     if run.status == RunState.RUNNING:
         raise RunUnderWay("The run has not ended. Cancel it, or wait for its end.")
     pipeline = run.version.pipeline

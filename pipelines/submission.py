@@ -13,7 +13,7 @@ from activities import backlog
 from activities.submission import newcomers, submit
 from pipelines.conditions import RESERVED
 from pipelines.definition import Fault, StepDefinition
-from pipelines.exceptions import InvalidParams, PipelineDisabled, PipelineNotFound, ReservedParams
+from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import StepReason
@@ -56,7 +56,7 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `PipelineNotFound`, `PipelineDisabled`, `ReservedParams`, `InvalidParams`,
+    """Start one run of the pipeline's newest version. Raises `NotFound`, `PipelineDisabled`, `ReservedParams`, `InvalidParams`,
     `BacklogFull`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
@@ -118,7 +118,7 @@ def faults_of(
 ) -> list[list[Fault]]:
     """For each of these parameters, why a run with them would be refused. In the caller's `tenant_scope`. `unknown` as in `parameters`.
 
-    Raises `PipelineNotFound`, `PipelineDisabled`.
+    Raises `NotFound`, `PipelineDisabled`.
     """
     plan = versions.compiled(_newest(tenant_id, pipeline_key).pk)
     return [_faults(tenant_id, plan, params, unknown) for params in given]
@@ -182,7 +182,7 @@ def _step_run(
 def _newest(tenant_id: UUID, pipeline_key: str) -> PipelineVersion:
     pipeline = Pipeline.objects.for_tenant(tenant_id).filter(key=pipeline_key).first()
     if pipeline is None:
-        raise PipelineNotFound(f"There is no pipeline {pipeline_key!r}.")
+        raise NotFound("pipeline", pipeline_key)
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline_key!r} is switched off.")
     return versions.newest(tenant_id, pipeline)

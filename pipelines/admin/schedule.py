@@ -27,11 +27,11 @@ from unfold.widgets import (
 from agents import configuration, scheduler_settings
 from pipelines import timing
 from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
-from pipelines.exceptions import PipelineError
+from pipelines.exceptions import AlreadyExists, PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, schedule_timing, sweeps
 from pipelines.schedules import preview as schedules_preview
-from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, ScheduleExists
+from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged
 from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
@@ -390,7 +390,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     ) -> HttpResponse:
         try:
             response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
-        except (InvalidSchedule, ScheduleExists, ScheduleChanged) as refusal:
+        except (InvalidSchedule, AlreadyExists, ScheduleChanged) as refusal:
             # Somebody else was faster, after the form had been judged.
             messages.error(
                 request, f"Not saved: {refusal} Go back in the browser to copy what you filled in."

@@ -18,7 +18,7 @@ from pipelines.api.large_bodies import LargeBodies
 from pipelines.data_sources import FieldType, Source
 from pipelines.data_sources.catalogue import ABOUT_TABLES
 from pipelines.datasets import Declaration, Given
-from pipelines.exceptions import DatasetNotFound
+from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
@@ -384,7 +384,7 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
             rows = rows.select_for_update()
         found: Dataset | None = rows.filter(name=name).first()
         if found is None:
-            raise DatasetNotFound(f"There is no dataset {name!r}.")
+            raise NotFound("dataset", name)
         return found
 
     def _replaces(self, request: Request) -> bool:

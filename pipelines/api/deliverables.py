@@ -12,9 +12,9 @@ from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
 from pipelines import deliverables, periods
-from pipelines.api.errors import AlreadyExists
 from pipelines.api.periods import PERIODS, PeriodSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
+from pipelines.exceptions import AlreadyExists
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
 from tenants import clock
@@ -122,7 +122,7 @@ class DeliverableViewSet(VersionedResource):
         body = read(NewDeliverableSerializer, request.data, tenant_id=self.tenant_id)
         made, is_new = deliverables.create(self.tenant_id, body)
         if not is_new:
-            raise AlreadyExists(f"There is a deliverable {body['key']!r} already.")
+            raise AlreadyExists("deliverable", body["key"])
         return self.created(made)
 
     @operation(

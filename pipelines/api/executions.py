@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities.api.operations import ReasonSerializer
+from pipelines.exceptions import NotFound
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import executions
-from pipelines.schedules.errors import ScheduleNotFound
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
@@ -36,9 +36,9 @@ class SchedulePart(ViewSetMixin, TenantView):
     scope = "schedules"
 
     def refuse_missing(self, schedule_id: UUID) -> None:
-        """Raises `ScheduleNotFound`. The executions of a schedule that was deleted are reached through activities and runs."""
+        """Raises `NotFound`. The executions of a schedule that was deleted are reached through activities and runs."""
         if not Schedule.objects.for_tenant(self.tenant_id).filter(pk=schedule_id).exists():
-            raise ScheduleNotFound(f"There is no schedule {schedule_id}.")
+            raise NotFound("schedule", schedule_id)
 
     def page_of(self, rows: Any, serializer: type[Any]) -> Response:
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
@@ -156,9 +156,9 @@ class Firings(SchedulePart):
 
 
 def execution_of(tenant_id: UUID, schedule_id: UUID, execution_id: UUID) -> ScheduleExecution:
-    """In the caller's `tenant_scope`. Raises `ScheduleNotFound`."""
+    """In the caller's `tenant_scope`. Raises `NotFound`."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id)
     found: ScheduleExecution | None = rows.filter(pk=execution_id, schedule_id=schedule_id).first()
     if found is None:
-        raise ScheduleNotFound(f"There is no execution {execution_id}.")
+        raise NotFound("execution", execution_id)
     return found

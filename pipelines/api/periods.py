@@ -15,7 +15,7 @@ from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of as activity_link
 from pipelines import periods, selectors
 from pipelines.api.serializers import RUNS
-from pipelines.exceptions import PeriodNotFound
+from pipelines.exceptions import NotFound
 from pipelines.models import DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
@@ -127,10 +127,10 @@ class PeriodFilter(StrictFilterSet):
 
 
 def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
-    """The period as the API shows it, in the caller's `tenant_scope`. Raises `PeriodNotFound`."""
+    """The period as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
     period = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if period is None:
-        raise PeriodNotFound(f"There is no period {period_id}.")
+        raise NotFound("period", period_id)
     runs = selectors.runs(tenant_id).filter(period_id=period_id).order_by("plan_item", "pk")
     return PeriodDetailSerializer((period, runs)).data
 

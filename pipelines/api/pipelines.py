@@ -15,7 +15,6 @@ from activities.api.submissions import GivenInputSerializer
 from activities.priorities import PriorityField, priority_of
 from agents.api.pausing import Pausable
 from pipelines import selectors, versions
-from pipelines.api.errors import AlreadyExists
 from pipelines.api.runs import shown_run
 from pipelines.api.serializers import (
     PIPELINES,
@@ -24,7 +23,7 @@ from pipelines.api.serializers import (
     PipelineRunSerializer,
     PipelineSerializer,
 )
-from pipelines.exceptions import PipelineNotFound
+from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
@@ -87,7 +86,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
         key = version.pipeline.key
         if version.number != 1:
-            raise AlreadyExists(f"There is a pipeline {key!r} already; PUT makes a new version of it.")
+            raise AlreadyExists("pipeline", key, "PUT makes a new version of it")
         return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
 
     @operation(
@@ -134,7 +133,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         """Of its runs, those under way and those that begin meanwhile."""
         pipeline = self.get_queryset().filter(key=key).first()
         if pipeline is None:
-            raise PipelineNotFound(f"There is no pipeline {key!r}.")
+            raise NotFound("pipeline", key)
         self.check_if_match(pipeline.latest)
         return self.switch_part(PauseKind.PIPELINE, pipeline.pk, key, paused=paused)
 
@@ -146,7 +145,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         rows = pausing.with_pauses(Pipeline.objects.for_tenant(self.tenant_id), PauseKind.PIPELINE)
         pipeline = rows.filter(key=key).first()
         if pipeline is None:
-            raise PipelineNotFound(f"There is no pipeline {key!r}.")
+            raise NotFound("pipeline", key)
         newest = selectors.newest_version(self.tenant_id, pipeline)
         return PipelineDetailSerializer(
             (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))

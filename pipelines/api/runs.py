@@ -21,7 +21,7 @@ from pipelines import diagram, selectors, versions
 from pipelines.api.serializers import RUNS, PipelineRunSerializer
 from pipelines.cancellation import cancel_run
 from pipelines.diagram import StepPicture
-from pipelines.exceptions import PipelineNotFound
+from pipelines.exceptions import NotFound
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
 from pipelines.replay import replay
@@ -54,10 +54,10 @@ class PipelineRunFilter(StrictFilterSet):
 
 
 def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
-    """The run as the API shows it, in the caller's `tenant_scope`. Raises `PipelineNotFound`."""
+    """The run as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
-        raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+        raise NotFound("pipeline run", run_id)
     return _shown(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
 
 
@@ -134,7 +134,7 @@ class RunPicture(TenantView):
     def get(self, request: Request, run_id: UUID) -> HttpResponse:
         run = selectors.runs(self.tenant_id).filter(pk=run_id).first()
         if run is None:
-            raise PipelineNotFound(f"There is no pipeline run {run_id}.")
+            raise NotFound("pipeline run", run_id)
         steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
         states = {
             step.run.step: StepPicture(

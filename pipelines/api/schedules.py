@@ -22,13 +22,13 @@ from activities.priorities import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable
 from pipelines.api.serializers import RUNS
+from pipelines.exceptions import NotFound
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import editing, preview, sweeps
-from pipelines.schedules.errors import ScheduleNotFound
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -430,7 +430,7 @@ class SchedulePreview(Preview):
             rows = Schedule.objects.for_tenant(self.tenant_id).select_related("pipeline")
             found = rows.filter(pk=schedule_id).first()
         if found is None:
-            raise ScheduleNotFound(f"There is no schedule {schedule_id}.")
+            raise NotFound("schedule", schedule_id)
         return Response(ForecastSerializer(preview.of_saved(found, count=count, after=after)).data)
 
 

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer
-from pipelines.api.errors import AlreadyExists
 from pipelines.api.serializers import TEMPLATES, TemplateSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
+from pipelines.exceptions import AlreadyExists
 from pipelines.models import ActivityTemplate
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
@@ -87,7 +87,7 @@ class TemplateViewSet(DigestEtag, Resource):
         own = ActivityTemplate.objects.for_tenant(self.tenant_id)
         template, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
         if not made:
-            raise AlreadyExists(f"There is a template {body['key']!r} already.")
+            raise AlreadyExists("template", body["key"])
         template.refresh_from_db()
         return self.created(template)
 

@@ -18,7 +18,7 @@ from pipelines import tables
 from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
 from pipelines.data_sources.tables import TableError
 from pipelines.definition.faults import Fault
-from pipelines.exceptions import DatasetExists, DatasetInUse, TooManyDatasets
+from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import cache
 from tenants.context import tenant_scope
@@ -46,12 +46,12 @@ class Declaration:
 
 
 def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
-    """Raises `TableError`, `RowsInvalid`, `DatasetExists`, `TooManyDatasets`, and what filling it raises."""
+    """Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and what filling it raises."""
     table = _checked(wanted)
     with tenant_scope(tenant_id):
         own = Dataset.objects.for_tenant(tenant_id)
         if own.filter(name=wanted.name).exists():
-            raise DatasetExists(f"There is a dataset {wanted.name!r} already.")
+            raise AlreadyExists("dataset", wanted.name)
         if own.count() >= settings.ORCHESTRATOR_DATASETS_PER_TENANT:
             raise TooManyDatasets(
                 f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the most."
@@ -80,7 +80,7 @@ def change(
     rows: Given | None = None,
     location_fault: str | None = None,
 ) -> Dataset:
-    """Change what is given; `rows` replace those that are there. Raises as `create` does, and `DatasetNotFound`.
+    """Change what is given; `rows` replace those that are there. Raises as `create` does, and `NotFound`.
 
     Rows must fit the new fields. What they hold in a field that is no longer there is dropped with it.
     """
@@ -108,7 +108,7 @@ def change(
 
 
 def delete(tenant_id: UUID, dataset_id: UUID) -> None:
-    """With all its rows. Raises `DatasetNotFound`, and `DatasetInUse` naming the schedules that read it."""
+    """With all its rows. Raises `NotFound`, and `DatasetInUse` naming the schedules that read it."""
     with tenant_scope(tenant_id):
         dataset = datasets_rows.locked(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):

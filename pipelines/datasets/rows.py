@@ -16,7 +16,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from pipelines.data_sources import Source
-from pipelines.exceptions import DatasetFull, DatasetNotFound, RowsElsewhere
+from pipelines.exceptions import DatasetFull, NotFound, RowsElsewhere
 from pipelines.models import Dataset
 from tenants.context import tenant_scope
 
@@ -44,7 +44,7 @@ def fill(
 ) -> Filled:
     """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only tells what would be.
 
-    Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `DatasetNotFound` and, where rows are not kept here, `RowsElsewhere`.
+    Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound` and, where rows are not kept here, `RowsElsewhere`.
     """
     with tenant_scope(tenant_id):
         dataset = locked(tenant_id, dataset_id)
@@ -72,13 +72,13 @@ def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool 
 
 
 def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
-    """Raises `DatasetNotFound` when there is no such row, and `RowsElsewhere`."""
+    """Raises `NotFound` when there is no such row, and `RowsElsewhere`."""
     with tenant_scope(tenant_id):
         dataset = locked(tenant_id, dataset_id)
         refuse_elsewhere(dataset)
         place = place_of(dataset)
         if key not in place.among([key]):
-            raise DatasetNotFound(f"The dataset {dataset.name!r} has no row {key!r}.")
+            raise NotFound(f"row {key!r} of the dataset", dataset.name)
         place.write({}, [key])
         raise_version(dataset)
 
@@ -93,7 +93,7 @@ def locked(tenant_id: UUID, dataset_id: UUID) -> Dataset:
         Dataset.objects.for_tenant(tenant_id).select_for_update().filter(pk=dataset_id).first()
     )
     if found is None:
-        raise DatasetNotFound(f"There is no dataset {dataset_id}.")
+        raise NotFound("dataset", dataset_id)
     return found
 
 

@@ -45,6 +45,7 @@ class DefinitionError(Exception):
     """The pipeline's definition cannot be accepted. `faults` names everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_definition"
+    status: ClassVar[int] = 400  # of an answer over HTTP
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)

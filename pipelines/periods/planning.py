@@ -27,7 +27,7 @@ from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, submit
 from pipelines import period_counts
 from pipelines.definition.faults import Fault
-from pipelines.exceptions import PeriodNotFound, PeriodNotPlanning, PlannerAtWork
+from pipelines.exceptions import NotFound, PeriodNotPlanning, PlannerAtWork
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun, PipelineVersion
 from pipelines.models.deliverable import PeriodState
 from pipelines.months import end_of
@@ -79,7 +79,7 @@ def heed_dead_letter(activity: Any) -> None:
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
     """Ask the planner anew, when the one before came to no plan. What people were asked because of that one is withdrawn.
 
-    Raises `PeriodNotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
+    Raises `NotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
     """
     with tenant_scope(tenant_id):
         period = _without_plan(tenant_id, period_id, actor)
@@ -104,7 +104,7 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
     """The period, locked, for which somebody has to see to a plan. Nobody else does so any more."""
     known = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if known is None:
-        raise PeriodNotFound(f"There is no period {period_id}.")
+        raise NotFound("period", period_id)
     # The planner first, as whoever moves it holds it when asking for the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
     period = period_counts.locked(tenant_id).get(pk=period_id)

@@ -21,9 +21,8 @@ from pipelines import period_counts
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import (
     DeliverableNotActive,
-    DeliverableNotFound,
+    NotFound,
     PeriodEnded,
-    PeriodNotFound,
     RunEnded,
 )
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -62,7 +61,7 @@ def start_period(
 ) -> tuple[DeliverablePeriod, bool]:
     """The period of one deliverable in the month of `today`, and whether it was started now.
 
-    Raises `DeliverableNotFound`, and `DeliverableNotActive` when there is no period yet and none may start.
+    Raises `NotFound`, and `DeliverableNotActive` when there is no period yet and none may start.
     """
     with tenant_scope(tenant_id):
         month = Month.of(today)
@@ -127,10 +126,10 @@ def _create(
     return {period.deliverable_id: period for period in created.order_by("deliverable_id")}
 
 
-def _why_not(tenant_id: UUID, deliverable_id: UUID) -> DeliverableNotFound | DeliverableNotActive:
+def _why_not(tenant_id: UUID, deliverable_id: UUID) -> NotFound | DeliverableNotActive:
     found = Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).first()
     if found is None:
-        return DeliverableNotFound(f"There is no deliverable {deliverable_id}.")
+        return NotFound("deliverable", deliverable_id)
     if found.status != DeliverableState.ACTIVE:
         return DeliverableNotActive(f"The deliverable {found.key!r} is {found.status}; make it active first.")
     return DeliverableNotActive("The tenant is switched off.")
@@ -146,7 +145,7 @@ REASON = "The period was cancelled."
 
 
 def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str = "") -> DeliverablePeriod:
-    """Raises `PeriodNotFound`, and `PeriodEnded` when it is completed."""
+    """Raises `NotFound`, and `PeriodEnded` when it is completed."""
     with tenant_scope(tenant_id):
         planner_id, runs = _call_off(tenant_id, period_id)
     if planner_id is not None:
@@ -167,7 +166,7 @@ def _call_off(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list[UUID]
     )
     period = periods.first()
     if period is None:
-        raise PeriodNotFound(f"There is no period {period_id}.")
+        raise NotFound("period", period_id)
     if not flagged and period.status != PeriodState.CANCELLED:
         raise PeriodEnded(f"The period is {period.status} already.")
     period_counts.recount(tenant_id, period_id)

@@ -28,10 +28,11 @@ from pipelines.definition.faults import Fault, Faults, at, shown
 from pipelines.definition.reading import Reader
 from pipelines.definition.synonyms import Translated
 from pipelines.definition.values import JsonCopier
+from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import beat, schedule_timing
-from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged, ScheduleExists, ScheduleNotFound
+from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged
 from pipelines.timing import CatchUp, Timing
 from pipelines.timing.nominal import CatchUpError
 from tenants import clock, pausing
@@ -385,7 +386,7 @@ TIMING_COLUMNS = TIMING  # they have the names of the members
 
 
 def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = None) -> Schedule:
-    """A new schedule. Raises `InvalidSchedule` with every fault, and `ScheduleExists` for a name that is taken."""
+    """A new schedule. Raises `InvalidSchedule` with every fault, and `AlreadyExists` for a name that is taken."""
     with tenant_scope(tenant_id):
         checked = check(tenant_id, members)
         checked.raise_if_any()
@@ -410,7 +411,7 @@ def change(
 
     With `whole` the members are all of the schedule: what is left out has its default, but for `enabled`, which stays.
 
-    Raises `ScheduleNotFound`, `InvalidSchedule`, `ScheduleExists`, and `ScheduleChanged` when `expected_version` is not the present one.
+    Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `ScheduleChanged` when `expected_version` is not the present one.
     """
     with tenant_scope(tenant_id):
         schedule = _locked(tenant_id, schedule_id, expected_version)
@@ -441,7 +442,7 @@ def change(
 def set_enabled(
     tenant_id: UUID, schedule_id: UUID, enabled: bool, *, actor: str, now: datetime | None = None
 ) -> Schedule:
-    """Switch a schedule on or off. What is under way goes on. Raises `ScheduleNotFound`."""
+    """Switch a schedule on or off. What is under way goes on. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         return _switch(_locked(tenant_id, schedule_id), enabled, actor, now)
 
@@ -449,7 +450,7 @@ def set_enabled(
 def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: int | None = None) -> None:
     """The schedule and the record of its times go; its executions stay, and what is under way goes on.
 
-    Raises `ScheduleNotFound`, and `ScheduleChanged` as `change` does.
+    Raises `NotFound`, and `ScheduleChanged` as `change` does.
     """
     with tenant_scope(tenant_id):
         schedule = _locked(tenant_id, schedule_id, expected_version)
@@ -475,7 +476,7 @@ def _locked(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = N
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
     found: Schedule | None = rows.filter(pk=schedule_id).first()
     if found is None:
-        raise ScheduleNotFound(f"There is no schedule {schedule_id}.")
+        raise NotFound("schedule", schedule_id)
     if expected_version is not None and found.version != expected_version:
         raise ScheduleChanged(f"The schedule is at version {found.version} by now, not {expected_version}.")
     return found
@@ -492,7 +493,7 @@ def _plan_anew(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
 
 
 def _store(schedule: Schedule, *, made: bool = False) -> None:
-    """Write the row and beat's. Raises `ScheduleExists`."""
+    """Write the row and beat's. Raises `AlreadyExists`."""
     if not made:
         schedule.version += 1
         schedule.updated_at = Now()
@@ -502,7 +503,7 @@ def _store(schedule: Schedule, *, made: bool = False) -> None:
     except IntegrityError as error:
         if "schedule_name_once" not in str(error):
             raise
-        raise ScheduleExists(f"There is a schedule {schedule.name!r} already.") from error
+        raise AlreadyExists("schedule", schedule.name) from error
     slug = Tenant.objects.values_list("slug", flat=True).get(pk=schedule.tenant_id)
     beat.keep_in_step(schedule, slug)
     schedule.refresh_from_db()

@@ -12,19 +12,6 @@ class InvalidSchedule(DefinitionError):
     code = "invalid_schedule"
 
 
-class ScheduleNotFound(PipelineError):
-    """No such schedule or execution in this tenant."""
-
-    code = "not_found"
-    status = 404
-
-
-class ScheduleExists(PipelineError):
-    """The tenant has another schedule of this name."""
-
-    code = "already_exists"
-
-
 class ScheduleChanged(PipelineError):
     """The schedule was changed since it was read."""
 

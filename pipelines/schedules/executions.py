@@ -20,7 +20,7 @@ from activities.exceptions import ActivityError
 from activities.models import Activity
 from pipelines import cancellation as run_cancellation
 from pipelines import jobs
-from pipelines.exceptions import PipelineError
+from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
@@ -34,13 +34,6 @@ logger = logging.getLogger(__name__)
 
 CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the background task ends the others
 UNSTARTED = "Cancelled while it waited for the one before."
-
-
-class ExecutionNotFound(PipelineError):
-    """No such execution in this tenant."""
-
-    code: ClassVar[str] = "not_found"
-    status: ClassVar[int] = 404
 
 
 class ExecutionEnded(PipelineError):
@@ -114,13 +107,13 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
     """What has not started never does, what runs is told to stop, each job in a transaction of its own. Idempotent.
 
     Within somebody else's transaction the jobs at work are ended by the background task, some seconds later; else here. Raises
-    `ExecutionNotFound`, and `ExecutionEnded` when it ended otherwise before.
+    `NotFound`, and `ExecutionEnded` when it ended otherwise before.
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
         execution = locked(tenant_id, execution_id)
         if execution is None:
-            raise ExecutionNotFound(f"There is no execution {execution_id}.")
+            raise NotFound("execution", execution_id)
         if execution.status in jobs.ENDED:
             raise ExecutionEnded(f"The execution has ended with {execution.status} already.")
         call_off(execution, actor=actor, reason=reason)

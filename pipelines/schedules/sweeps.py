@@ -18,14 +18,13 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
-from pipelines.exceptions import PipelineError
+from pipelines.exceptions import NotFound, PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.execution import ExecutionStatus
 from pipelines.models.schedule import Overlap
 from pipelines.models.schedule_job import JobState
 from pipelines.schedules import beat, executions, firing, lifecycle
-from pipelines.schedules.errors import ScheduleNotFound
 from tenants import clock
 from tenants.context import current_tenant, system_scope, tenant_scope
 
@@ -154,7 +153,7 @@ class ExecutionUnderWay(PipelineError):
 
 
 def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecution:
-    """Begin an execution that belongs to no nominal time. Raises `ScheduleNotFound`, `ExecutionUnderWay`.
+    """Begin an execution that belongs to no nominal time. Raises `NotFound`, `ExecutionUnderWay`.
 
     Within somebody else's transaction it is expanded by the background task, some seconds later; else here.
     """
@@ -163,7 +162,7 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
         rows = Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id)
         schedule = rows.select_for_update(of=("self",)).first()
         if schedule is None:
-            raise ScheduleNotFound(f"There is no schedule {schedule_id}.")
+            raise NotFound("schedule", schedule_id)
         execution = executions.begin(
             schedule, nominal_at=None, status=_status_beside_others(schedule), created_by=actor
         )

@@ -11,7 +11,7 @@ from activities.decision_rules import Voter
 from activities.human_tasks import approvals
 from pipelines import cancellation, versions
 from pipelines import replay as pipeline_replay
-from pipelines.exceptions import NotReplayable, PipelineNotFound, ReplayUnderWay, RunUnderWay
+from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -189,7 +189,7 @@ def test_a_run_under_way_and_one_of_another_tenant_are_not_replayed(
 
     with pytest.raises(RunUnderWay):
         again(flow, "a")
-    with pytest.raises(PipelineNotFound):
+    with pytest.raises(NotFound):
         pipeline_replay.replay(other_tenant.pk, flow.id, from_step="a", actor="test")
 
 

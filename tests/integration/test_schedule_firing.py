@@ -387,5 +387,5 @@ def test_by_hand_it_heeds_what_is_under_way(tenant: Tenant, overlap: str, expect
 def test_somebody_elses_schedule_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 
-    with pytest.raises(sweeps.ScheduleNotFound):
+    with pytest.raises(sweeps.NotFound):
         sweeps.run_now(other_tenant.pk, schedule.pk, actor="eve")

@@ -194,7 +194,7 @@ def test_what_has_ended_or_is_not_ours_cannot_be_called_off(
     fire(schedule, FIRST)
     found = execution(tenant)
 
-    with pytest.raises(at_work.ExecutionNotFound):
+    with pytest.raises(at_work.NotFound):
         at_work.cancel(other_tenant.pk, found.pk, actor="eve")
     engine.drain()
     statuses(tenant)
