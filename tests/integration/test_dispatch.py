@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db.models.functions import Now
 
 from activities import cancellation, outbox, outputs, relay, submission, tasks, wait_reasons
 from activities.admission import Exchange, limits
@@ -250,6 +251,14 @@ def test_work_for_later_is_not_offered_before_its_time(engine: Engine, acme: Ten
     assert engine.drain() == 1
 
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_of_a_hundred_and_one_that_are_due_a_pass_offers_a_hundred(engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=101, not_before=datetime.now(UTC) + timedelta(hours=1))
+    with tenant_scope(tenant.pk):
+        Wake.objects.update(due_at=Now())
+
+    assert [outbox.promote(), outbox.promote(), outbox.promote()] == [100, 1, 0]
 
 
 def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_open(
