@@ -48,6 +48,9 @@ class TenantView(GenericAPIView):
     # Why a view's POST leaves no entry in the audit trail: it changes nothing, say. Empty: it leaves one.
     not_audited: ClassVar[str] = ""
 
+    # Who pays for the request, once they are known: to ask whoever could not be authenticated would fail again.
+    _weighed: Principal | None = None
+
     @property
     def principal(self) -> Principal:
         """The caller. Only for views that nobody enters without a credential."""
@@ -74,6 +77,7 @@ class TenantView(GenericAPIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        self._weighed = caller_of(request)
         if any("\x00" in value for value in kwargs.values() if isinstance(value, str)):
             raise Http404  # PostgreSQL could not even be asked
         if request.method not in SAFE_METHODS and hasattr(self, (request.method or "").lower()):
@@ -93,7 +97,7 @@ class TenantView(GenericAPIView):
             self.response = self.finalize_response(self.request, refused, *args, **kwargs)
             auditing.note_refusal(self, self.response)
         finally:
-            throttling.note_work(caller_of(self.request), time.thread_time() - began)
+            throttling.note_work(self._weighed, time.thread_time() - began)
         for name, value in self.headers.items():
             self.response.setdefault(name, value)  # a stored answer comes without the headers of this request
         return self.response
