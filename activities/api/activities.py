@@ -116,7 +116,6 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     ordering_fields = ("created_at", "priority", "started_at", "finished_at", "due_at", "name")
     lookup_value_converter = "uuid"
     allows_array = True
-    reject_duplicate_keys = True
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {
         "create": Role.OPERATOR,

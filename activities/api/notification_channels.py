@@ -111,7 +111,6 @@ class NotificationChannelViewSet(VersionedResource):
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "notification-channels"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "test", "renew_secret"), Role.ADMIN

@@ -117,7 +117,6 @@ class WebhookViewSet(VersionedResource):
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "webhooks"
     required_role: ClassVar[Role] = Role.ADMIN  # an address may hold what only its owner should know
 

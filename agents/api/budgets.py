@@ -140,7 +140,6 @@ class BudgetViewSet(VersionedResource):
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "budgets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 

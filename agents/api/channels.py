@@ -89,7 +89,6 @@ class ChannelViewSet(VersionedResource):
     search_fields = ("kind", "name")
     ordering_fields = ("name", "created_at", "expires_at")
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "channels"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "expire", "reactivate", "disable"), Role.ADMIN

@@ -224,7 +224,6 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
     ordering_fields = ("role",)
     ordering = ("role",)
     lookup_field = "role"
-    reject_duplicate_keys = True
     # An endpoint's name is looked up before anything is locked.
     in_one_transaction = False
     scope = "agents"

@@ -82,7 +82,6 @@ class SchedulerSettingsView(Versioned, TenantView):
     queryset = PlatformConfig.objects
     permission_classes = (PlatformPermission,)
     pagination_class = None
-    reject_duplicate_keys = True
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = {"put": Role.ADMIN}
 

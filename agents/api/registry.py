@@ -235,7 +235,6 @@ class AgentViewSet(VersionedResource):
     ordering = ("role",)
     lookup_field = "role"
     version_field = "revision"
-    reject_duplicate_keys = True
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy", "check"), Role.ADMIN

@@ -56,7 +56,6 @@ class RetentionSerializer(StrictSerializer):
 class RetentionView(DigestEtag, TenantView):
     queryset = RetentionPolicy.objects
     pagination_class = None
-    reject_duplicate_keys = True
     scope = "retention"
     required_role: ClassVar[dict[str, Role]] = {"get": Role.ADMIN, "put": Role.ADMIN}
 

@@ -133,7 +133,6 @@ class SkillViewSet(VersionedResource):
     ordering_fields = ("key", "name", "created_at", "updated_at")
     ordering = ("key",)
     lookup_field = "key"
-    reject_duplicate_keys = True
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 

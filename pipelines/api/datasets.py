@@ -161,7 +161,6 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     ordering_fields = ("name", "created_at", "updated_at")
     ordering = ("name",)
     lookup_field = "name"
-    reject_duplicate_keys = True
     scope = "datasets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy"), Role.ADMIN
@@ -330,7 +329,6 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
     serializer_class = RowSerializer
     parser_classes = (StrictJSONParser, CsvParser, FileParser)
     allows_array = True
-    reject_duplicate_keys = True
     ordering = ("id",)
     scope = "datasets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "destroy"), Role.ADMIN)

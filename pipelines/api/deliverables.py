@@ -103,7 +103,6 @@ class DeliverableViewSet(VersionedResource):
     ordering_fields = ("key", "name", "created_at", "updated_at")
     ordering = ("key",)
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "start_period"), Role.OPERATOR

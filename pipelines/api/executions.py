@@ -32,7 +32,6 @@ class SchedulePart(ViewSetMixin, TenantView):
     """Something of the schedule that `schedule_id` of the address names."""
 
     queryset: Any = ScheduleExecution.objects
-    reject_duplicate_keys = True
     scope = "schedules"
 
     def refuse_missing(self, schedule_id: UUID) -> None:
@@ -79,7 +78,6 @@ class ExecutionCancellation(DigestEtag, TenantView):
     # Cancelling takes several transactions, as for a pipeline run.
     in_one_transaction = False
     pagination_class = None
-    reject_duplicate_keys = True
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
 

@@ -143,7 +143,6 @@ class PeriodViewSet(DigestEtag, Resource):
     ordering_fields = ("starts_on", "created_at", "ended_at")
     ordering = ("-starts_on", "-id")
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"plan": Role.OPERATOR}
 

@@ -55,7 +55,6 @@ class PipelineViewSet(Pausable, VersionedResource):
     ordering_fields = ("key", "created_at", "updated_at")
     ordering = ("key",)
     lookup_field = "key"
-    reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {
         "create": Role.ADMIN,

@@ -327,7 +327,6 @@ class ScheduleViewSet(Pausable, VersionedResource):
     ordering_fields = ("name", "created_at", "updated_at")
     ordering = ("name", "id")
     lookup_value_converter = "uuid"
-    reject_duplicate_keys = True
     scope = "schedules"
     required_role: ClassVar[dict[str, Role]] = {
         **dict.fromkeys(("create", "update", "partial_update", "destroy"), Role.ADMIN),
@@ -414,7 +413,6 @@ class Preview(TenantView):
     queryset = Schedule.objects
     in_one_transaction = False
     pagination_class = None
-    reject_duplicate_keys = True
     query_parameters = ("count", "after")
     scope = "schedules"
 

@@ -70,7 +70,6 @@ class TemplateViewSet(DigestEtag, Resource):
     ordering_fields = ("key", "created_at")
     ordering = ("key",)
     lookup_field = "key"
-    reject_duplicate_keys = True
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
 

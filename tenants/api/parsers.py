@@ -33,9 +33,9 @@ class LengthRequired(APIException):
 class StrictJSONParser(BaseParser):
     """Reads `application/json` by the rules of `tenants.strict_json`.
 
-    A view may widen them with attributes: `max_body_bytes`, `max_body_values`, `allows_array` for a list at the top,
-    and `reject_duplicate_keys` where a repeated key would hide a setting. One with `raw_body` gets the bytes as they came,
-    for signatures.
+    A key that stands twice in an object is refused: of two values one would be shown and the other obeyed. A view may widen the rules with
+    attributes: `max_body_bytes`, `max_body_values`, and `allows_array` for a list at the top. One with `raw_body` gets the bytes as they
+    came, for signatures.
     """
 
     media_type = "application/json"
@@ -55,7 +55,7 @@ class StrictJSONParser(BaseParser):
                 raw,
                 max_bytes=limit,
                 max_nodes=getattr(view, "max_body_values", strict_json.MAX_NODES),
-                reject_duplicate_keys=getattr(view, "reject_duplicate_keys", False),
+                reject_duplicate_keys=True,
             )
         except strict_json.StrictJSONError as fault:
             if fault.code == strict_json.TOO_LARGE:

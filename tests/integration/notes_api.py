@@ -170,7 +170,6 @@ class PlanView(TenantView):
 class BatchView(TenantView):
     max_body_bytes = 1024
     allows_array = True
-    reject_duplicate_keys = True
 
     def post(self, request: Request) -> Response:
         return Response({"received": request.data})

@@ -158,23 +158,16 @@ def test_a_body_above_the_limit_is_413_before_it_is_read(api: Any, world: World)
     assert wrong == []
 
 
-def test_a_repeated_key_is_refused_wherever_something_is_configured(api: Any, world: World) -> None:
+def test_a_repeated_key_is_refused_everywhere(api: Any, world: World) -> None:
     """Of two values one would be shown and the other obeyed."""
     not_refused = set()
     for method, address, send in sent(world, api):
         answer = send(b'{"name": "a", "name": "b"}')
         assert answer.status_code < 500
         if "twice" not in answer.content.decode():
-            not_refused.add(f"{method} {address}")
+            not_refused.add((f"{method} {address}", answer.status_code))
 
-    configures = {
-        f"{method} {address}" for method, address in WITH_BODY
-        if method in ("put", "patch") or address in {f"/api/v1/{name}/" for name in (
-            "agents", "budgets", "channels", "datasets", "deliverables", "notification-channels", "pipelines", "schedules", "skills",
-            "templates", "webhooks",
-        )}
-    }  # fmt: skip
-    assert not_refused & configures == set()
+    assert not_refused == set()
 
 
 def test_no_value_of_any_shape_is_a_mistake_of_ours(api: Any, world: World) -> None:
