@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,9 +111,18 @@ def celery(*arguments: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def running(folder: Path, *, workers: int, beats: int) -> Iterator[Stack]:
-    """Start everything on free ports below `folder`; leave nothing behind."""
-    home = ServiceHome(folder / "home")
+def running(*, workers: int, beats: int) -> Iterator[Stack]:
+    """Start everything on free ports; leave nothing behind."""
+    # Not pytest's tmp_path: each pytest that starts on this machine closes its parents to others, and PostgreSQL runs as another
+    # account when we are root.
+    with tempfile.TemporaryDirectory(prefix="orchestrator-stack-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        with _running(ServiceHome(Path(folder) / "home"), workers=workers, beats=beats) as stack:
+            yield stack
+
+
+@contextmanager
+def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
     endpoints = embedded.start(home)
     port = _free_port()
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}

@@ -8,7 +8,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -28,10 +27,8 @@ SETTLED = {"done", "failed", "needs_review", "cancelled"}
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)  # PostgreSQL runs as another account when we are root
-    with running(tmp_path, workers=3, beats=2) as started:
+def stack() -> Iterator[Stack]:
+    with running(workers=3, beats=2) as started:
         yield started
 
 

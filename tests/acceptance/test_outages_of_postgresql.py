@@ -39,11 +39,8 @@ TEXT = "Bees live in cities. They fly far to find flowers. " * 5
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("outages")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)  # PostgreSQL runs as another account when we are root
-    with running(folder, workers=0, beats=0) as started:
+def stack() -> Iterator[Stack]:
+    with running(workers=0, beats=0) as started:
         yield started
 
 
