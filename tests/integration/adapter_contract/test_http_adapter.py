@@ -160,8 +160,10 @@ def test_a_job_that_is_no_json_is_refused_before_anything_is_sent(
 def test_the_headers_name_the_job_the_run_and_the_wake(received: Received) -> None:
     request = a_request(AdapterSettings("http"))
 
-    headers = received(request).headers
+    seen = received(request)
 
+    headers = seen.headers
+    assert (seen.method, seen.path) == ("POST", "/run")
     assert headers["X-Job-Id"] == str(request.activity_id)
     assert headers["X-Execution-Id"] == str(request.run_id)
     assert headers["Idempotency-Key"] == "wake-1"
