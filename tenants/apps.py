@@ -5,7 +5,11 @@ class TenantsConfig(AppConfig):
     name = "tenants"
 
     def ready(self) -> None:
-        from tenants import checks  # noqa: F401  # registers itself
+        from tenants import (
+            bounds,
+            checks,  # noqa: F401  # registers itself
+        )
         from tenants.retention import own
 
+        bounds.connect()
         own.connect()

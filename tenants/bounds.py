@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import connections
+from django.db.models.signals import pre_save
 
 from tenants.exceptions import TenantError
-from tenants.models import Tenant
+from tenants.models import Tenant, TenantOwned
 
 KINDS = (
     "schedules", "pipelines", "pipeline_versions", "templates", "skills", "tokens", "saved_views", "mailboxes",
@@ -24,6 +26,18 @@ class TooManyOwned(TenantError):
     """The tenant has as many of a kind as it may own."""
 
     code = "too_many_owned"
+
+
+def connect() -> None:
+    """Have every model with a bound ask before it makes a row. Called once, when all models are known."""
+    for model in apps.get_models():
+        if issubclass(model, TenantOwned) and model.bounded_as:
+            pre_save.connect(_before_save, sender=model, dispatch_uid=f"bounds:{model._meta.label}")
+
+
+def _before_save(instance: Any, using: str, **_: object) -> None:
+    if instance._state.adding:
+        refuse_beyond(instance, using)
 
 
 def refuse_beyond(row: Any, using: str) -> None:

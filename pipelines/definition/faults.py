@@ -38,7 +38,7 @@ class Fault:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-MOST_GUESSED_AMONG = 100  # known words; each is compared letter by letter
+MOST_COMPARED = 1_000  # words, letter by letter, in all guesses about one definition
 
 
 class DefinitionError(Exception):
@@ -58,11 +58,11 @@ class DefinitionError(Exception):
 
 
 class Faults:
-    """Collects faults. Guesses what was meant for the first few unknown words among not too many known ones, as guessing is slow."""
+    """Collects faults. Guesses what was meant for the first few unknown words, as guessing is slow."""
 
     def __init__(self) -> None:
         self.found: list[Fault] = []
-        self._guesses_left = 10
+        self._comparisons_left = MOST_COMPARED
 
     def add(self, path: str, message: str) -> None:
         self.found.append(Fault(path, message))
@@ -70,8 +70,8 @@ class Faults:
     def unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
         """Adds "unknown <what>", with the nearest known word if there is one."""
         guess: list[str] = []
-        if self._guesses_left and len(word) <= LONGEST_GUESS and len(known) <= MOST_GUESSED_AMONG:
-            self._guesses_left -= 1
+        if len(word) <= LONGEST_GUESS and len(known) <= self._comparisons_left:
+            self._comparisons_left -= len(known)
             guess = get_close_matches(word, known, n=1, cutoff=0.7)
         hint = f", did you mean {guess[0]}?" if guess else ""
         self.add(path, f"unknown {what} {shown(word)}{hint}")

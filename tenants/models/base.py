@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models, router
+from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
@@ -80,14 +80,6 @@ class TenantOwned(models.Model):
 
     class Meta:
         abstract = True
-
-    def save(self, *, using: str | None = None, **options: Any) -> None:
-        """Raises `tenants.bounds.TooManyOwned` for a new row beyond what the tenant may own."""
-        if self.bounded_as and self._state.adding:
-            from tenants import bounds  # which knows the models
-
-            bounds.refuse_beyond(self, using or router.db_for_write(type(self), instance=self))
-        super().save(using=using, **options)
 
 
 class TenantPart(TenantOwned):

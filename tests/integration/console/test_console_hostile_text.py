@@ -32,7 +32,7 @@ aria-labelledby aria-describedby aria-keyshortcuts aria-invalid role hidden for 
 form checked required rows formnovalidate data-needs-note data-label scope open start data-stream data-kinds popover popovertarget
 viewbox d aria-hidden autocomplete
 data-live data-live-only data-live-from data-every data-keyed data-keeps-writing data-passes data-ask
-hx-get hx-trigger hx-select hx-swap
+data-go data-search data-keys hx-get hx-trigger hx-select hx-swap
 """
 ELEMENTS, ATTRIBUTES = frozenset(_ELEMENTS.split()), frozenset(_ATTRIBUTES.split())
 SCRIPT = "<script>alert(1)</script>"
