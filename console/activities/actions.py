@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.http import Http404, HttpRequest
 
-from agents.models import Agent
+from agents import configuration
 from console.flash_messages import refusal_of
 from console.inbox.items import Refused
 from console.internal_api import call_api
@@ -44,4 +44,4 @@ def act(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, 
 
 def roles() -> list[str]:
     """Who can take over."""
-    return list(Agent.objects.filter(enabled=True).order_by("role").values_list("role", flat=True))
+    return sorted(configuration.known_roles())

@@ -16,6 +16,7 @@ from activities.bulk_jobs import MOST
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.states import BANDS, LinkKind
+from agents import configuration
 from agents.models import Agent
 from console.activities.query_language import parse
 from tenants import audit
@@ -72,7 +73,7 @@ def preview(tenant_id: UUID, query: str) -> Preview:
             count=len(ids) if len(ids) <= MOST else rows.count(),
             seen=_digest(ids),
             sample=list(sample.order_by("-created_at", "-pk")[:SAMPLE]),
-            roles=list(Agent.objects.filter(enabled=True).order_by("role").values_list("role", flat=True)),
+            roles=sorted(configuration.known_roles()),
             actions={str(action): words for action, words in WORDS.items()},
             bands=BANDS,
         )
