@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import connections
+from django.db import connections, transaction
 
 from tenants import checks, row_security
-from tenants.context import APP, OWNER, SYSTEM
+from tenants.context import APP, OWNER, SYSTEM, tenant_scope
 from tenants.exceptions import RowSecurityMissing
+from tenants.identifiers import uuid7
+from tenants.models import Tenant
 from tests.integration.isolation import traces
 from tests.integration.isolation.conftest import Other
 
@@ -119,6 +121,39 @@ def test_nothing_in_the_database_reads_tables_with_the_rights_of_another(databas
 
     assert views == []
     assert {name for (name,) in functions} == WORKS_AS_OWNER.keys()
+
+
+def test_functions_of_the_owners_look_at_the_callers_temporary_tables_last(database: None) -> None:
+    """Otherwise a temporary table with the name of one of ours, and a trigger on it, would work with the owner's rights. PostgreSQL
+    looks there first unless `pg_temp` is named, also where ours are named.
+    """
+    paths = {
+        name: [part.strip() for part in (path or "").split(",")]
+        for name, path in rows(
+            """SELECT p.oid::regprocedure::text,
+                 (SELECT substr(said, 13) FROM unnest(p.proconfig) said WHERE starts_with(said, 'search_path='))
+               FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+               WHERE p.prosecdef AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
+        )
+    }
+
+    assert {name: path for name, path in paths.items() if path[-1] != "pg_temp"} == {}
+    assert len(paths) == len(WORKS_AS_OWNER)
+
+
+def test_a_temporary_table_of_the_callers_gets_no_row_of_the_owners(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk), transaction.atomic(using=APP), connections[APP].cursor() as cursor:
+        cursor.execute("CREATE TEMP TABLE tenants_usageentry (LIKE public.tenants_usageentry) ON COMMIT DROP")
+        cursor.execute("GRANT ALL ON tenants_usageentry TO PUBLIC")
+        cursor.execute(
+            """INSERT INTO pg_temp.tenants_usageentry
+               (id, at, tenant_id, day, agent_role, activity_id, run_id, model, input_tokens, output_tokens, dollars, runs, unpriced)
+               VALUES (1, now(), %(tenant)s, '2020-01-01', 'seo', %(any)s, %(any)s, '', 1, 1, 1, 1, false)""",
+            {"tenant": tenant.pk, "any": uuid7()},
+        )
+        cursor.execute("SELECT tenants_forget_usage(%s, current_date, 10)", [tenant.pk])
+
+        assert cursor.fetchone() == (0,)
 
 
 ISOLATED = f"USING (tenant_id = {row_security.CURRENT_TENANT}) WITH CHECK (tenant_id = {row_security.CURRENT_TENANT})"
