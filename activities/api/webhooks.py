@@ -66,7 +66,7 @@ class WebhookBodySerializer(StrictSerializer):
     """A webhook as its owner wants it. What is left out is emptied; `enabled` is true unless given."""
 
     url = Text(max_length=2_000)
-    description = Text(max_length=200, **OPTIONAL)
+    description = Text(allow_blank=True, max_length=200, **OPTIONAL)
     kinds = serializers.ListField(
         child=OneOf(choices=list(KINDS)), help_text="Kinds of events. Empty or left out: all.", **OPTIONAL
     )

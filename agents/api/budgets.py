@@ -173,7 +173,10 @@ class BudgetViewSet(VersionedResource):
         goes on by itself when there is room."""
         self._locked(pk)
         fields = _fields(read(BudgetBodySerializer, request.data))
-        self._refuse_other_scope(self._found(pk), fields)
+        given: Any = request.data
+        self._refuse_other_scope(
+            self._found(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
+        )
         changes = {name: value for name, value in fields.items() if name not in budgets.SCOPE}
         return Response(self.shown(budgets.change(self.tenant_id, pk, changes)))
 
@@ -193,9 +196,10 @@ class BudgetViewSet(VersionedResource):
     def _locked(self, pk: UUID) -> None:
         self.check_if_match(budgets.locked(self.tenant_id, pk).version)
 
-    def _refuse_other_scope(self, budget: Budget, fields: dict[str, Any]) -> None:
+    def _refuse_other_scope(self, budget: Budget, given: dict[str, Any]) -> None:
+        """A null says, as when a budget is made, that something is not looked at; what is left out says nothing."""
         names = {column: member for member, column in _COLUMNS.items()}
-        changed = [name for name in budgets.SCOPE if getattr(budget, name) != fields[name]]
+        changed = [name for name in budgets.SCOPE if name in given and getattr(budget, name) != given[name]]
         if changed:
             raise InvalidRequest(
                 [(names.get(name, name), "cannot be changed; make another budget") for name in changed]

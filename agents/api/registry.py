@@ -56,10 +56,13 @@ class AgentChangeSerializer(StrictSerializer):
     description = Text(max_length=10_000, allow_blank=True, **OPTIONAL)
     adapter = OneOf(choices=list(ADAPTERS), **OPTIONAL)
     endpoint = Text(
-        max_length=500, help_text="A URL for http; package.module:function for inline.", **OPTIONAL
+        allow_blank=True,
+        max_length=500,
+        help_text="A URL for http; package.module:function for inline.",
+        **OPTIONAL,
     )
     auth = AuthSerializer(**OPTIONAL)
-    model = Text(max_length=100, **OPTIONAL)
+    model = Text(allow_blank=True, max_length=100, **OPTIONAL)
     options = Member(help_text="For the adapter.", **OPTIONAL)
     instructions = Text(
         allow_blank=True,
@@ -77,6 +80,7 @@ class AgentChangeSerializer(StrictSerializer):
     retry = RetrySerializer(**OPTIONAL)
     backlog = BacklogSerializer(**OPTIONAL)
     health_url = Text(
+        allow_blank=True,
         max_length=500,
         help_text="Asked with GET; a 2xx means healthy. Left out: any answer of the endpoint does.",
         **OPTIONAL,

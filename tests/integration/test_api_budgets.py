@@ -130,6 +130,21 @@ def test_what_a_budget_counts_cannot_be_changed(api: Any) -> None:
     assert {fault["path"] for fault in found["errors"]} == {"agent_role", "period", "activity"}
 
 
+def test_a_budget_counts_what_it_did_when_a_change_does_not_say_it(api: Any) -> None:
+    client = api()
+    budget = made(client, unit="tokens")
+
+    answer = client.put(budget["link"], {"name": "More", "cap": 30}, format="json")
+
+    assert answer.status_code == 200, answer.content
+    changed = answer.json()
+    assert (changed["name"], changed["cap"]) == ("More", "30")
+    assert [changed[name] for name in ("agent_role", "unit", "period")] == ["qa", "tokens", "month"]
+    problem(
+        client.put(budget["link"], {"name": "More", "cap": 30, "agent_role": None}), 400, "validation_failed"
+    )
+
+
 def test_a_budget_is_removed(api: Any, tenant: Tenant) -> None:
     client = api()
     budget = made(client)

@@ -150,6 +150,35 @@ def test_every_post_that_is_under_way_is_not_begun_a_second_time(
     assert {each[1:] for each in found} == {(409, "idempotency_in_progress")}, found
 
 
+#: Members that are not shown as they are given: secrets are only hinted at, and periods of keeping are listed with their defaults.
+SHOWN_OTHERWISE = {"agents": {"auth"}, "notification-channels": {"target"}, "retention": {"kinds"}}
+
+
+def test_what_is_shown_of_an_object_is_taken_back_as_it_is(world: Known, client: Any) -> None:
+    schema = client.get("/api/v1/schema/?format=json").json()["components"]["schemas"]
+    waits = client.post("/api/v1/activities/", {"name": "x", "human_role": "editor"}).json()["link"]
+    seen = 0
+    for method, address, operation in of("put", "patch"):
+        described = operation["requestBody"]["content"]["application/json"]["schema"]
+        if "$ref" not in described:
+            continue  # the definition of a pipeline
+        members = set(schema[described["$ref"].rpartition("/")[2]]["properties"])
+        members -= SHOWN_OTHERWISE.get(address.split("/")[3], set())
+        place = waits if address.startswith("/api/v1/activities/") else place_of(world, address)
+        shown = client.get(place).json()
+        given = {name: value for name, value in shown.items() if name in members}
+        if not given:
+            continue
+
+        answer = getattr(client, method)(place, given)
+
+        assert answer.status_code == 200, (method, place, answer.content)
+        after = client.get(place).json()
+        assert {name: after[name] for name in given} == given, (method, place)
+        seen += 1
+    assert seen > 12
+
+
 def test_every_list_is_strict_about_what_it_is_asked(world: Known, client: Any) -> None:
     seen = 0
     for _, address, operation in of("get"):
