@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any
 
 import pytest
 from django.db import connections
 
-from activities import cancellation
+from activities import cancellation, transitions
 from activities.exceptions import RunSuperseded
 from activities.execution import results
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import APP, SYSTEM, tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
+from tenants.money import calendar
 from tests.engine import Engine, eventually
 from tests.spending import token_of
 
@@ -84,3 +87,56 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
     assert (found.status, found.output_ref) == (
         ("cancelled", None) if what == "it was cancelled" else ("in_progress", None)
     )
+
+
+@pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
+def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, what: str) -> None:
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    first = token_of(acme, activity_id)
+    if what == "it was cancelled":
+        cancellation.cancel(acme.pk, activity_id, actor="Ann")
+    else:
+        results.stalled(first)
+        engine.drain()
+    before = engine.get(acme, activity_id)
+
+    with pytest.raises(RunSuperseded), tenant_scope(acme.pk):
+        transitions.requeue(
+            tenant_id=acme.pk, activity_id=activity_id, run_id=first.run_id, fence=first.fence, run_status="failed",
+            error=None, cause="retry",
+        )  # fmt: skip
+
+    after = engine.get(acme, activity_id)
+    assert (after.status, after.version) == (before.status, before.version)
+
+
+def test_a_run_that_was_put_aside_is_not_put_aside_again(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    run = token_of(acme, activity_id)
+    ids: dict[str, Any] = {"tenant_id": acme.pk, "activity_id": activity_id, "run_id": run.run_id}
+
+    with tenant_scope(acme.pk):
+        assert transitions.suspend(**ids, tool="one") is not None
+        assert transitions.suspend(**ids, tool="another") is None
+
+    assert engine.runs(acme, activity_id)[0].ended_by_tool == "one"
+
+
+def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    first = token_of(acme, activity_id)
+    used = engine.runs(acme, activity_id)[0].grant
+    results.stalled(first)
+
+    def claimed(grant: str) -> Any:
+        with tenant_scope(acme.pk):
+            return transitions.claim(
+                tenant_id=acme.pk, activity_id=activity_id, role="qa", run_id=uuid7(), grant=grant,
+                worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=calendar.today(),
+            )  # fmt: skip
+
+    assert claimed(used) is None
+    assert claimed("another") is not None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from activities import cancellation, outbox, relay, tasks
 from activities.execution import results
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
-from activities.models import Activity, MailboxItem
+from activities.models import Activity, MailboxItem, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
@@ -279,8 +281,6 @@ def test_a_less_urgent_message_lowers_nothing(engine: Engine, acme: Tenant) -> N
 
 
 def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engine, acme: Tenant) -> None:
-    from datetime import UTC, datetime, timedelta
-
     say(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
     say(acme, "now")
     outbox.promote()
@@ -288,6 +288,29 @@ def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engi
     engine.drain()
 
     assert [told(call) for call in engine.agent.calls] == [["now"]]
+    engine.make_due(acme)
+    engine.drain()
+    assert told(engine.agent.calls[-1]) == ["tomorrow"]
+
+
+def test_a_message_for_later_that_came_during_a_run_holds_up_no_retry(engine: Engine, acme: Tenant) -> None:
+    say(acme, "now")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+
+    def fails(request: Any) -> Completed:
+        say(acme, "tomorrow", run_after=tomorrow)
+        raise RetryableAgentError("not now")
+
+    engine.agent.behaviour = fails
+    engine.make_due(acme)
+    engine.drain()
+    engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
+    with tenant_scope(acme.pk):
+        Wake.objects.filter(state="pending", due_at__lt=tomorrow).update(due_at=Now())
+    outbox.promote()
+    engine.drain()
+
+    assert [told(call) for call in engine.agent.calls] == [["now"], ["now"]]
     engine.make_due(acme)
     engine.drain()
     assert told(engine.agent.calls[-1]) == ["tomorrow"]

@@ -116,6 +116,23 @@ def test_wakes_of_a_failed_attempt_go_with_the_next(engine: Engine, acme: Tenant
     ]
 
 
+def test_what_is_said_again_while_a_run_hears_it_is_told_once_to_the_next(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
+    recorded(engine, acme, activity_id, "unblocked", note="x")
+
+    def fails(request: AgentRequest) -> AgentResult:
+        recorded(engine, acme, activity_id, "unblocked", note="x")
+        raise RetryableAgentError("not yet")
+
+    engine.agent.behaviour = fails
+    engine.deliver()
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert sorted(wake["reason"] for wake in heard(engine, activity_id)[-1]) == ["new_task", "unblocked"]
+
+
 def test_a_retry_after_failing_for_good_carries_everything_that_the_failed_run_was_told_and_what_came_since(
     engine: Engine, acme: Tenant
 ) -> None:
