@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -121,21 +121,26 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
 
 
 def admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
-    """How many of these groups may wait, from the first on, each whole or not at all. For whoever keeps the others and comes again.
+    """How many of these groups may wait, from the first on. For whoever keeps the others and comes again. Otherwise as `entering`."""
+    for number, enters in enumerate(entering(tenant_id, groups)):
+        if not enters:
+            return number
+    return len(groups)
+
+
+def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[bool]:
+    """Of each of these groups in turn whether it may wait, whole or not at all. All that wants to wait is asked about at once: what was let
+    in here is not in the tables yet, so a second question would not count it.
 
     A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
     """
     wanted = _by_role(newcomer for group in groups for newcomer in group)
-    if not wanted:
-        return len(groups)
-    waiting = _known(tenant_id, wanted)
+    waiting: Counter[str] = _known(tenant_id, wanted) if wanted else Counter()
     for role in sorted(wanted):
         _measure(tenant_id, role, len(wanted[role]), waiting)
-    for number, group in enumerate(groups):
+    for group in groups:
         roles = _by_role(group)
-        if not all(_enters(tenant_id, role, roles[role], waiting, whole=True) for role in sorted(roles)):
-            return number
-    return len(groups)
+        yield all(_enters(tenant_id, role, roles[role], waiting, whole=True) for role in sorted(roles))
 
 
 def full(tenant_id: UUID, role: str) -> str:

@@ -71,8 +71,9 @@ def start(
 def _admitted(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
     """What there is room for, by group; the steps of the others are marked, and wait."""
     found: list[NewActivity] = []
-    for group in groups:
-        if backlog.admitted(run.tenant_id, [newcomers(group)]):
+    enter = backlog.entering(run.tenant_id, [newcomers(group) for group in groups])
+    for group, enters in zip(groups, enter, strict=True):
+        if enters:
             found += group
         else:
             pending = StepRun.objects.filter(

@@ -98,7 +98,8 @@ def start_runs(
             for item in starting.first_activities(runs, plan)
         ]
         if when_full == WhenFull.WAIT:
-            first = [item for item in first if backlog.admitted(tenant_id, [newcomers([item])])]
+            enter = backlog.entering(tenant_id, [newcomers([item]) for item in first])
+            first = [item for item, enters in zip(first, enter, strict=True) if enters]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
         until = _until(plan)
         StepRun.objects.bulk_create(

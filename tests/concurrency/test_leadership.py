@@ -18,11 +18,13 @@ from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
-from activities import job_records, maintenance, relay
+from activities import admission, job_records, maintenance, relay
 from activities.admission import Closed, keys, rebuilding
 from activities.mailboxes import consumer
 from activities.mailboxes.producer import NewItem, post
 from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
+from activities.maintenance.leader import confirm
+from activities.maintenance.scheduler import Course, Round
 from activities.maintenance.system_jobs import SystemJob, Term
 from activities.models import ActivityRun, LeaderLease, MailboxBatch, MailboxItem, WorkerProcess
 from agents.contracts import Accepted, AgentResult, Completed, Output
@@ -221,6 +223,33 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
     assert (other.epoch, leader.epoch) == (2, 3)
 
 
+def test_a_lease_that_has_run_out_confirms_nothing_though_nobody_has_taken_over(database: None) -> None:
+    leader = Leader()
+    assert leader.campaign()
+    confirm(leader.epoch)
+
+    run_out()
+
+    with pytest.raises(LeadLost):
+        confirm(leader.epoch)
+
+
+def test_a_runner_leaves_alone_what_was_due_in_an_earlier_term(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
+    done: list[int] = []
+    job = SystemJob("noted", 1.0, "tests", 5.0, lambda term: done.append(term.epoch))
+    in_office = leading()
+    epoch = in_office.leader.epoch
+    for of in (epoch - 1, epoch):
+        in_office._ready.append((Round(Term(of), {}), Course(job, 0.0)))
+
+    elsewhere(in_office._run_jobs)
+
+    assert done == [epoch]
+
+
 def looking() -> Callable[[], float]:
     """A clock of somebody who looks every five seconds."""
     now = itertools.count(0, 5)
@@ -413,6 +442,20 @@ def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -
         system_jobs._find_lost_workers(thawed)
 
     assert not _ended(engine)
+
+
+def test_a_thawed_leader_gives_no_slot_back(engine: Engine, tenant: Tenant, thawed: Term) -> None:
+    engine.submit(tenant)
+    message = engine.take()
+    assert message is not None
+    admission.start(UUID(message["activity"]), message["grant"])  # its worker died before the claim
+    thawed.slots.compare()
+
+    with pytest.raises(LeadLost):
+        system_jobs._audit_slots(thawed)
+
+    relay.flush()
+    assert [slot.grant for slot in admission.audit(withdraw_orphans=False)] == [message["grant"]]
 
 
 def test_a_thawed_leader_takes_no_run_from_a_silent_agent(

@@ -294,6 +294,56 @@ def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 5, B: 5}
 
 
+@pytest.mark.parametrize(
+    ("paused", "busy"), [("role:qa", "dev"), (f"pair:{B}:qa", "qa")], ids=["a role", "a tenant's role"]
+)
+def test_what_was_paused_gets_no_credit_for_it(desk: Desk, paused: str, busy: str) -> None:
+    desk.put(pools={"qa": "qa", "dev": "qa"}, seat__qa=20, **{"pair:*:dev": 100, paused: 0})
+    durations = f"{keys.generation(GENERATION)}durations"
+    client().hset(durations, mapping={f"{A}|{busy}": "5", f"{B}|qa": "5"})
+    desk.grants(*offers(20, B))
+    desk.grants(*offers(20, A, role=busy))  # a hundred slot-seconds of A
+    desk.grants(*offers(20, A, role=busy))
+
+    desk.cap(paused, 100)
+    desk.put(seat__qa=30)
+
+    # It begins where A's last turn began, so it has one turn more.
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
+
+
+def test_what_a_tenants_own_limit_kept_back_gets_no_credit_for_it(desk: Desk) -> None:
+    desk.put(seat__qa=21, **{f"pair:{B}:qa": 1})
+    durations = f"{keys.generation(GENERATION)}durations"
+    client().hset(durations, mapping={f"{A}|qa": "5", f"{B}|qa": "5"})
+    (own,) = desk.grants(*offers(20, B))
+    assert len(desk.grants(*offers(20, A))) == 20  # a hundred slot-seconds of A
+    desk.put(seat__qa=20)
+    desk.grants(*offers(20, A), release=[own])
+
+    desk.cap(f"pair:{B}:qa", 100)
+    desk.put(seat__qa=30)
+
+    # It begins where A's last turn began, so it has one turn more.
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
+
+
+def test_aged_work_of_another_role_gets_its_share_of_what_a_tenants_limit_allows(
+    desk: Desk, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_AGED_SHARE = 3
+    desk.put(pools={"qa": "qa", "dev": "dev"}, **{"pair:*:dev": 100, "seat:dev": 100, f"tenant:{A}": 1})
+    aged = offer(role="dev", priority=20, waited=settings.ORCHESTRATOR_AGEING_SECONDS + 60)
+    (grant,) = desk.grants(aged, *offers(10, priority=1))
+
+    roles = [grant.role]
+    for _ in range(5):
+        (grant,) = desk.grants(release=[grant])
+        roles.append(grant.role)
+
+    assert roles == ["qa", "qa", "dev", "qa", "qa", "qa"]
+
+
 def test_room_that_the_first_in_line_cannot_use_goes_to_the_next(desk: Desk) -> None:
     desk.cap(f"pair:{A}:qa", 2)
     first, second = desk.grants(*offers(2, A))

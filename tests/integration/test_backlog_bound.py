@@ -19,7 +19,7 @@ from pipelines import cancellation as run_cancellation
 from pipelines import versions, waiting_steps
 from pipelines.models import PipelineRun, StepRun
 from pipelines.schedules import sweeps
-from pipelines.submission import NewRun, start_run
+from pipelines.submission import NewRun, WhenFull, start_run, start_runs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -173,6 +173,32 @@ def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     assert waiting_steps.admit_steps() == 1
 
     assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
+
+
+def test_the_runs_of_a_month_all_begin_and_their_first_steps_wait_for_room(
+    engine: Engine, acme: Tenant
+) -> None:
+    make_pipeline(acme)
+
+    start_runs(acme.pk, "flow", [NewRun()] * 5, actor="test", when_full=WhenFull.WAIT)
+
+    assert (run_states(acme), waiting(acme), len(put_off(acme))) == (["running"] * 5, BOUND, 3)
+    for _ in range(4):
+        engine.drain()
+        waiting_steps.admit_steps()
+        assert waiting(acme) <= BOUND
+    assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
+
+
+def test_steps_that_follow_together_share_the_room_that_there_is(engine: Engine, acme: Tenant) -> None:
+    started(acme, 1, step("first", agent_role="dev"), *(step(name, "first") for name in "abcd"))
+
+    engine.deliver()
+    assert (waiting(acme), put_off(acme)) == (BOUND, ["c", "d"])
+
+    engine.drain()
+    waiting_steps.admit_steps()
+    assert (waiting(acme), put_off(acme)) == (BOUND, [])
 
 
 def test_everything_that_was_put_off_gets_done(engine: Engine, acme: Tenant) -> None:

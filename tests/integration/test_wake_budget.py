@@ -116,7 +116,9 @@ def test_wakes_of_a_failed_attempt_go_with_the_next(engine: Engine, acme: Tenant
     ]
 
 
-def test_what_is_said_again_while_a_run_hears_it_is_told_once_to_the_next(engine: Engine, acme: Tenant) -> None:
+def test_what_is_said_again_while_a_run_hears_it_is_told_once_to_the_next(
+    engine: Engine, acme: Tenant
+) -> None:
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
     recorded(engine, acme, activity_id, "unblocked", note="x")
 
