@@ -200,6 +200,12 @@ def test_a_leader_counts_its_lease_from_before_it_asked_and_ends_it_by_itself(da
 
     assert not leader.leads()  # although nobody has taken over
 
+    moments = [200.0, 206.5, 206.5]  # the answer takes longer than the lease
+    slow = Leader(clock=lambda: moments.pop(0))
+    run_out()
+    assert slow.campaign()
+    assert not slow.leads()
+
 
 def test_a_lease_of_a_clock_that_was_hours_ahead_counts_as_run_out(database: None) -> None:
     assert Leader().campaign()

@@ -201,14 +201,15 @@ def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
     batch = taken_at(tenant, NOW, lease=60)
     assert batch is not None
 
-    with tenant_scope(tenant.pk):
-        consumer.extend_batch(
-            tenant.pk,
-            "session-1",
-            batch.batch.pk,
-            lease=timedelta(seconds=60),
-            now=NOW + timedelta(seconds=50),
-        )
+    for seconds in (60, 1):  # longer, never shorter
+        with tenant_scope(tenant.pk):
+            consumer.extend_batch(
+                tenant.pk,
+                "session-1",
+                batch.batch.pk,
+                lease=timedelta(seconds=seconds),
+                now=NOW + timedelta(seconds=50),
+            )
 
     assert taken_at(tenant, NOW + timedelta(seconds=100)) is None
     assert taken_at(tenant, NOW + timedelta(seconds=110)) is not None
