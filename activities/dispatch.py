@@ -19,7 +19,7 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities.admission import Closed, Exchange, Grant
+from activities.admission import Closed, Exchange, Grant, rebuilding
 from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import request as execution_request
@@ -112,6 +112,7 @@ def work(grant: Grant) -> None:
     """
     _replace_broken_connections()
     lease, began = leases.current(), time.monotonic()
+    asked = began  # when it was last certain that no answer of admission about `following` had come yet
     if grant.role not in lease.roles:
         # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
         refuse_message("role_not_served", grant)
@@ -122,10 +123,9 @@ def work(grant: Grant) -> None:
     following: Grant | None = grant
     while following is not None:
         with relay.collecting() as gathered:
-            superseded = _run(following, lease)
-        go_on = (
-            time.monotonic() - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
-        )
+            superseded = _run(following, lease, asked)
+        asked = time.monotonic()
+        go_on = asked - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
         before, following = (
             following,
             relay.release_and_acquire(gathered, roles=lease.open_roles(), go_on=go_on),
@@ -142,14 +142,18 @@ def _replace_broken_connections() -> None:
 
 
 def _still_granted(grant: Grant) -> bool:
+    return grant.started or _slot_is_held(grant)
+
+
+def _slot_is_held(grant: Grant) -> bool:
     try:
-        return grant.started or admission.start(grant.activity_id, grant.grant)
+        return admission.start(grant.activity_id, grant.grant)
     except (Closed, redis.RedisError):
         # Without slots nothing may start. Recovery offers the activity again when admission is back.
         return False
 
 
-def _run(grant: Grant, lease: leases.Lease) -> bool:
+def _run(grant: Grant, lease: leases.Lease, asked: float) -> bool:
     """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
     run_id, began = uuid7(), time.time_ns()
     with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
@@ -159,7 +163,9 @@ def _run(grant: Grant, lease: leases.Lease) -> bool:
             _give_back_unless_used(grant)
             return True
         try:
-            claimed = results.persistently(lambda: _claim(grant, lease, run_id))
+            claimed = results.persistently(lambda: _claim(grant, lease, run_id, asked))
+        except _SlotWithdrawn:
+            note_stale_message(grant)
         except AgentError as error:
             logger.warning(
                 "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
@@ -242,7 +248,17 @@ class _Claimed:
     grant: Grant
 
 
-def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
+class _SlotWithdrawn(Exception):
+    """The slot went to others while the claim waited for PostgreSQL, so the claim is undone."""
+
+
+def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Claimed | None:
+    """`asked` is the moment before admission said that the slot is held, by the monotonic clock.
+
+    A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
+    `SETTLE_SECONDS` later. A claim that took half of that, behind a locked row or a server that was away, asks for its slot again before
+    it commits.
+    """
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
         knowledge = execution_request.knowledge_of(grant.tenant_id, grant.role, role)
@@ -257,6 +273,8 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID) -> _Claimed | None:
         role = execution_request.role_for(role, row.agent_options)
         if role.budgeted:
             budgets.reserve(row, run_id, role)
+        if time.monotonic() - asked > rebuilding.SETTLE_SECONDS / 2 and not _slot_is_held(grant):
+            raise _SlotWithdrawn
         signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
         run = RunToken(
             grant.tenant_id, row.id, run_id, row.fence, briefing, execution_sessions.continued(row), signs

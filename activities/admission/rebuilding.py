@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 PAGE = 1_000
 WINDOW = timedelta(seconds=60)  # of the runaway guard; lua/library.lua has it too.
 LONGEST_LOOK = timedelta(hours=1)  # back at what has started, when a rate is restored
-# A claim that was granted before the wipe commits within this time; then its run is there to be counted.
+# A claim whose slot was held before the wipe, or before a look at what has no run, commits within this time; then its run is there to be
+# counted. One that takes longer than half of it asks for its slot again before it commits.
 SETTLE_SECONDS = 1.0
 
 

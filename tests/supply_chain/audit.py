@@ -7,8 +7,10 @@ not be looked at, such as advisories on a machine without access to them.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,8 @@ PIP_AUDIT, BANDIT, SCANNER = "pip-audit==2.10.1", "bandit[toml]==1.9.4", "detect
 APPS = ("orchestrator", "console", "pipelines", "activities", "agents", "tenants")
 
 CLEAN, FOUND, UNKNOWN = 0, 1, 2
+BASELINE = ".secrets.baseline"
+LINES_MOVED = 3  # what detect-secrets-hook exits with when it found nothing new and rewrote line numbers
 
 
 def vulnerabilities() -> int:
@@ -48,10 +52,20 @@ def risky_code() -> int:
 
 
 def secrets() -> int:
-    """What looks like a secret in a file of git and is not in `.secrets.baseline`, which lists what was looked at."""
+    """What looks like a secret in a file of git and is not in `.secrets.baseline`, which lists what was looked at.
+
+    The scanner rewrites the list that it is given where lines have moved, and exits 3 then: it is given a copy.
+    """
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    wanted = [name for name in files.splitlines() if not name.startswith("requirements/")]
-    ran = _run(SCANNER, "detect-secrets-hook", "--baseline", ".secrets.baseline", *wanted)
+    wanted = [
+        name for name in files.splitlines() if not name.startswith("requirements/") and name != BASELINE
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        baseline = Path(folder, BASELINE)
+        shutil.copy(ROOT / BASELINE, baseline)
+        ran = _run(SCANNER, "detect-secrets-hook", "--baseline", str(baseline), *wanted)
+    if ran.returncode == LINES_MOVED:
+        ran.returncode = 0
     return _told(ran, f"{len(wanted)} files, nothing new")
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities import admission, publishing, relay, tasks
+from activities import admission, dispatch, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
 from activities.execution import results
@@ -169,6 +169,43 @@ def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme
 
     assert not first
     assert [release.grant for release in second.releases] == [message["grant"]]
+
+
+def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    claim, slots = dispatch._claim, rebuilding.SlotAudit()
+
+    def behind_a_locked_row(*named: Any) -> Any:
+        slots.compare()
+        withdrawn, _ = slots.compare()
+        exchange(withdrawn)
+        return claim(*named)
+
+    (activity_id,) = engine.submit(acme)
+    with monkeypatch.context() as locked:
+        locked.setattr("activities.dispatch._claim", behind_a_locked_row)
+        engine.drain()
+    before = (engine.status(acme, activity_id), engine.runs(acme, activity_id))
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
+    recovery.offer_forgotten()
+    relay.flush()
+    engine.drain()
+
+    assert before == ("created", [])
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["completed"]
+
+
+def test_claims_that_waited_and_kept_their_slots_go_on(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+
+    ids = engine.submit(acme, count=3)
+    engine.drain()
+
+    assert {engine.status(acme, pk) for pk in ids} == {"done"}
 
 
 def test_a_seat_that_an_accepted_run_could_not_give_back_is_given_back(
