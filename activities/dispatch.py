@@ -19,7 +19,7 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities.admission import Closed, Exchange, Grant, rebuilding
+from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import request as execution_request
@@ -256,8 +256,8 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Cl
     """`asked` is the moment before admission said that the slot is held, by the monotonic clock.
 
     A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
-    `SETTLE_SECONDS` later. A claim that took half of that, behind a locked row or a server that was away, asks for its slot again before
-    it commits.
+    `SETTLE_SECONDS` later. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again
+    before it commits.
     """
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
@@ -273,7 +273,7 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Cl
         role = execution_request.role_for(role, row.agent_options)
         if role.budgeted:
             budgets.reserve(row, run_id, role)
-        if time.monotonic() - asked > rebuilding.SETTLE_SECONDS / 2 and not _slot_is_held(grant):
+        if time.monotonic() - asked > CLAIM_SECONDS and not _slot_is_held(grant):
             raise _SlotWithdrawn
         signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
         run = RunToken(

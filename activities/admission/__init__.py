@@ -5,7 +5,7 @@ and a seat at a worker. One script decides for all scopes in one step. Redis hol
 from PostgreSQL, and while it is not built (a wiped Redis) nothing is granted at all.
 """
 
-from activities.admission.exchange import Exchange, Grant, exchange
+from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, exchange
 from activities.admission.scripts import Closed, accept, audit, inspect, start
 
-__all__ = ("Closed", "Exchange", "Grant", "accept", "audit", "exchange", "inspect", "start")
+__all__ = ("CLAIM_SECONDS", "Closed", "Exchange", "Grant", "accept", "audit", "exchange", "inspect", "start")

@@ -22,7 +22,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities.admission import keys, limits, scripts
-from activities.admission.exchange import Exchange, Grant, Offer, Release, band_of, line_of
+from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, line_of
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from agents.models import AgentConfig
 from tenants import clock
@@ -36,8 +36,8 @@ PAGE = 1_000
 WINDOW = timedelta(seconds=60)  # of the runaway guard; lua/library.lua has it too.
 LONGEST_LOOK = timedelta(hours=1)  # back at what has started, when a rate is restored
 # A claim whose slot was held before the wipe, or before a look at what has no run, commits within this time; then its run is there to be
-# counted. One that takes longer than half of it asks for its slot again before it commits.
-SETTLE_SECONDS = 1.0
+# counted.
+SETTLE_SECONDS = 2 * CLAIM_SECONDS
 
 
 def is_open() -> bool:

@@ -174,7 +174,7 @@ def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme
 def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
     claim, slots = dispatch._claim, rebuilding.SlotAudit()
 
     def behind_a_locked_row(*named: Any) -> Any:
@@ -200,7 +200,7 @@ def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
 def test_claims_that_waited_and_kept_their_slots_go_on(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
 
     ids = engine.submit(acme, count=3)
     engine.drain()
