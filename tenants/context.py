@@ -26,6 +26,7 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
+from tenants.postgresql.base import BoundedConnection
 
 APP = "default"
 SYSTEM = "system"
@@ -75,29 +76,33 @@ def tenant_scope(tenant_id: UUID) -> Iterator[None]:
 
 
 def set_tenant(tenant_id: UUID) -> None:
-    """Tell PostgreSQL whose rows this transaction may see. Forgotten at its end."""
+    """Tell PostgreSQL whose rows this transaction may see. Forgotten at its end.
+
+    A transaction that has not begun learns it together with its first statement, without a round trip of its own.
+    """
     connection = connections[APP]
     connection.ensure_connection()
-    # The id is a UUID object, so writing it into the text is safe. In the simple protocol the transaction begins and learns its
-    # tenant in one round trip instead of three; psycopg sees that it has begun and adds no BEGIN of its own.
-    setting = f"SELECT set_config('app.tenant_id', '{UUID(int=tenant_id.int)}', true)"
+    # The id is a UUID object, so writing it into the text is safe.
+    setting = f"SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
     with connection.wrap_database_errors:
-        raw = connection.connection
-        if raw.pgconn.transaction_status == TransactionStatus.IDLE:
-            setting = f"BEGIN; {setting}"
-        execute = partial(_execute, raw)
+        execute = partial(_execute, connection.connection)
         for wrapper in reversed(connection.execute_wrappers):
             execute = partial(wrapper, execute)
         execute(setting, None, False, {"connection": connection, "cursor": None})
 
 
 def _execute(
-    raw: psycopg.Connection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
+    raw: BoundedConnection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
 ) -> None:
+    setting = sql.encode()
+    if raw.begins_with(setting):
+        return
+    if raw.pgconn.transaction_status == TransactionStatus.IDLE:
+        setting = b"BEGIN; " + setting  # psycopg sees that it has begun and adds no BEGIN of its own
     # Through `wait`, which ends however silent the server is.
-    raw.pgconn.send_query(sql.encode())
+    raw.pgconn.send_query(setting)
     result = raw.wait(generators.execute(raw.pgconn))[-1]
-    if result.status != ExecStatus.TUPLES_OK:
+    if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
 
 

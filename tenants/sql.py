@@ -24,11 +24,12 @@ from django.db import connections
 from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, PyFormat, Transformer
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.json import JsonbLoader
 
 from tenants.context import current_alias
+from tenants.postgresql.base import BoundedConnection
 
 Parameters = Mapping[str, Any]
 
@@ -84,13 +85,13 @@ class _Prepared:
     _ATTRIBUTE = "_orchestrator_prepared"
 
     @classmethod
-    def on(cls, raw: psycopg.Connection[Any]) -> _Prepared:
+    def on(cls, raw: BoundedConnection) -> _Prepared:
         found: _Prepared | None = raw.__dict__.get(cls._ATTRIBUTE)
         if found is None:
             found = raw.__dict__[cls._ATTRIBUTE] = cls(raw)
         return found
 
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+    def __init__(self, raw: BoundedConnection) -> None:
         adapters = AdaptersMap(raw.adapters)
         # Django asks psycopg for JSON as text, since its fields decode it themselves; here nothing else would.
         adapters.register_loader("jsonb", _JsonbLoader)
@@ -118,22 +119,41 @@ class _Prepared:
             return transformer.load_rows(0, result.ntuples, self._rows.get(key) or self._row_of(key, result))
 
     def _executed(self, key: _Key, values: Any) -> PQGen[PGresult]:
-        raw = self._raw
-        pgconn = raw.pgconn
-        if pgconn.transaction_status == TransactionStatus.IDLE:
-            yield from raw._start_query()  # begins a transaction where none begins by itself
-        formats = self._transformer.formats
-        name = self._names.get(key, b"")
-        if not name:
+        """Send the statement together with what has to go before it, in one round trip, and read its result."""
+        pgconn = self._raw.pgconn
+        opening = self._raw.opening()
+        name, is_new = self._names.get(key), False
+        if name is None:
+            name = b""
             if self._given < _MOST_PREPARED:
                 self._given += 1
                 name = f"orchestrator_{self._given}".encode()
+            is_new = True
+        if not opening and not is_new:
+            pgconn.send_query_prepared(name, values, param_formats=self._transformer.formats)
+            return _checked((yield from generators.execute(pgconn)))
+        pgconn.enter_pipeline_mode()
+        for each in opening:
+            pgconn.send_query_params(each, None)
+        if is_new:
             pgconn.send_prepare(name, key[0], param_types=key[1])
-            _checked((yield from generators.execute(pgconn)))
-            if name:
-                self._names[key] = name
-        pgconn.send_query_prepared(name, values, param_formats=formats)
-        return _checked((yield from generators.execute(pgconn)))
+        pgconn.send_query_prepared(name, values, param_formats=self._transformer.formats)
+        pgconn.pipeline_sync()
+        yield from generators.send(pgconn)
+        # All answers are read before the first of them that is an error is raised, or the connection would be left with the rest.
+        answers = []
+        while (found := (yield from generators.fetch_many(pgconn))) and found[
+            0
+        ].status != ExecStatus.PIPELINE_SYNC:
+            answers.append(found)
+        if found:
+            pgconn.exit_pipeline_mode()
+        # Without the end of the pipeline the connection was lost, which the last answer says.
+        for before in answers[:-1]:
+            _checked(before)
+        if is_new and name:
+            self._names[key] = name
+        return _checked(answers[-1])
 
     def _row_of(self, key: _Key, result: PGresult) -> Callable[..., Any]:
         # The columns of a prepared statement stay the same: PostgreSQL refuses it when they would be others.

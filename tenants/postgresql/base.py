@@ -3,6 +3,8 @@
 Every wait ends: an answer arrives, the server is found to be silent (`tenants.postgresql.silence`), or `answer_within_seconds`, an option
 of the alias, is over. In the last two cases the connection is closed and `OperationalError` is raised, as for one that was lost: nobody
 knows whether the statement was carried out. Aliases without the option, those of migrations, wait as long as the server takes.
+
+A transaction costs no round trip before its first statement: what it begins with is kept here until then (`begins_with`, `opening`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
+from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from tenants.postgresql import silence
 
@@ -23,6 +27,45 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     answer_within_seconds: float | None = None
     silence: silence.Silence
+    _setting: bytes = b""
+
+    def begins_with(self, setting: bytes) -> bool:
+        """Let the transaction that begins with the next statement carry out `setting` before it; nothing is sent yet.
+
+        False, and nothing is kept, when a transaction is under way or none begins by itself. Forgotten at the transaction's end.
+        """
+        if self.autocommit or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            return False
+        self._setting = setting
+        return True
+
+    def opening(self) -> list[bytes]:
+        """What has to go before the next statement, for whoever sends it together with that: nothing in a transaction."""
+        if self.autocommit or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            return []
+        setting, self._setting = self._setting, b""
+        return [self._get_tx_start_command(), *([setting] if setting else [])]
+
+    def _start_query(self) -> PQGen[None]:
+        """psycopg's hook before every statement of a cursor."""
+        if opening := self.opening():
+            self.pgconn.send_query(b"; ".join(opening))
+            for result in (yield from generators.execute(self.pgconn)):
+                if result.status == ExecStatus.FATAL_ERROR:
+                    raise psycopg.errors.error_from_result(result)
+
+    def _commit_gen(self) -> PQGen[None]:
+        self._setting = b""
+        yield from super()._commit_gen()
+
+    def _rollback_gen(self) -> PQGen[None]:
+        self._setting = b""
+        yield from super()._rollback_gen()
+
+    def _set_autocommit_gen(self, value: bool) -> PQGen[None]:
+        # Django does this first with a connection from a pool, however that came back to it.
+        self._setting = b""
+        yield from super()._set_autocommit_gen(value)
 
     def wait(self, gen: PQGen[Any], *arguments: Any, **options: Any) -> Any:
         return super().wait(
@@ -53,6 +96,14 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    @property
+    def pool(self) -> Any:
+        options = self.settings_dict["OPTIONS"].get("pool")
+        if options:
+            given = {} if options is True else options
+            self.settings_dict["OPTIONS"]["pool"] = {**given, "connection_class": BoundedConnection}
+        return super().pool
+
     def get_connection_params(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super().get_connection_params()
         parameters.pop("answer_within_seconds", None)

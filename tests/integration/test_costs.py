@@ -1,4 +1,4 @@
-"""What one activity costs: SQL statements, transactions, Redis calls, messages. Counted, since counts do not flake.
+"""What one activity costs: SQL statements, transactions, round trips, Redis calls, messages. Counted, since counts do not flake.
 
 The figures of docs/architecture.md are these. A change that raises one has to raise it here, on purpose.
 """
@@ -6,6 +6,7 @@ The figures of docs/architecture.md are these. A change that raises one has to r
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,12 +64,23 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         publish(grants)
 
     run_script, publish = scripts.run, publishing.publish
-    with connections["default"].execute_wrapper(count_statement), monkeypatch.context() as patched:
+    pgconn = connections["default"].connection.pgconn
+    with (
+        connections["default"].execute_wrapper(count_statement),
+        monkeypatch.context() as patched,
+        tempfile.TemporaryFile() as traced,
+    ):
         patched.setattr(DatabaseWrapper, "_commit", count_commit)
         patched.setattr(scripts, "run", count_script)
         patched.setattr(publishing, "publish", count_messages)
-        yield counts
-        relay.flush()
+        pgconn.trace(traced.fileno())  # libpq's own record of what it sent and got
+        try:
+            yield counts
+            relay.flush()
+        finally:
+            pgconn.untrace()
+        traced.seek(0)
+        counts["round trips"] = traced.read().count(b"ReadyForQuery")
 
 
 def test_an_activity_takes_6_statements_in_3_transactions_3_redis_calls_and_1_message(
@@ -78,7 +90,9 @@ def test_an_activity_takes_6_statements_in_3_transactions_3_redis_calls_and_1_me
         engine.submit(acme)
         engine.drain()
 
-    assert dict(counts) == {"statements": 6, "transactions": 3, "scripts": 3, "messages": 1}
+    assert dict(counts) == {
+        "statements": 6, "transactions": 3, "round trips": 6, "scripts": 3, "messages": 1,
+    }  # fmt: skip
 
 
 def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_call(
@@ -92,7 +106,8 @@ def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_c
         engine.drain()
 
     # One message and its start for the first; four statements, two transactions and one call for each.
-    assert dict(counts) == {"statements": 44, "transactions": 22, "scripts": 12}
+    # A transaction begins together with its first statement, so only its end takes a round trip of its own.
+    assert dict(counts) == {"statements": 44, "transactions": 22, "round trips": 44, "scripts": 12}
 
 
 def test_a_pipeline_step_takes_7_statements_in_2_transactions(
@@ -107,7 +122,9 @@ def test_a_pipeline_step_takes_7_statements_in_2_transactions(
         engine.drain()
 
     # The last step starts nothing (two statements less) and ends the run (one more).
-    assert dict(counts) == {"statements": 12 * 7 - 1, "transactions": 24, "scripts": 13}
+    assert dict(counts) == {
+        "statements": 12 * 7 - 1, "transactions": 24, "round trips": 12 * 7 - 1, "scripts": 13,
+    }  # fmt: skip
 
 
 def test_a_fan_out_is_a_handful_of_statements_and_each_branch_costs_less_than_a_step(

@@ -12,6 +12,7 @@ from django.db import OperationalError, connections
 from tenants.context import APP, OWNER, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql import silence
+from tenants.sql import Statement
 from tests.engine import elsewhere, eventually
 from tests.network import Proxy, proxy_to
 
@@ -65,7 +66,7 @@ def test_once_it_is_known_to_be_silent_nobody_else_waits(
 ) -> None:
     def in_scope() -> None:
         with tenant_scope(tenant.pk):
-            pass
+            Statement("one", "SELECT 1 AS one").run({})
 
     _ask()
     proxy.fall_silent()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
 from activities import leases, worker
 from activities.models import WorkerProcess
 from orchestrator import celery
-from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants.context import system_scope
 from tenants.exceptions import RowSecurityMissing
-from tenants.models import Tenant
 
 
 @pytest.fixture(autouse=True)
@@ -90,17 +89,3 @@ def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
         raise ValueError("a row that cannot be read")
 
     celery._surely(broken, vital=False)
-
-
-def test_a_connection_that_is_lost_is_told_as_such_where_a_tenant_is_set(tenant: Tenant) -> None:
-    with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        (pid,) = cursor.fetchone()
-    with connections["owner"].cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-
-    with pytest.raises(OperationalError), tenant_scope(tenant.pk):
-        pass
-
-    connections[APP].close()
-    connections[SYSTEM].close()

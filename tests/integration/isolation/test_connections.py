@@ -6,14 +6,14 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from itertools import cycle
 from threading import Barrier, Lock
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections, transaction
 from django.urls import include, path
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,9 +21,12 @@ from rest_framework.test import APIClient
 
 from activities.models import Activity
 from activities.submission import NewActivity, submit
+from tenants import outages
 from tenants.api.views import TenantView
-from tenants.context import APP, set_tenant, tenant_scope
+from tenants.context import APP, OWNER, set_tenant, tenant_scope
 from tenants.models import Tenant
+from tenants.postgresql.base import BoundedConnection
+from tenants.sql import Statement
 
 pytestmark = [
     pytest.mark.long,
@@ -208,3 +211,91 @@ def test_a_connection_that_is_given_back_in_a_transaction_forgets_its_tenant(
 
     assert seen_without_a_tenant() == ""
     assert ask(both["globex"], "list") == (200, {"globex"})
+
+
+SHOWN = "SELECT coalesce(current_setting('app.tenant_id', true), '') AS tenant"
+
+
+def _by_a_cursor() -> str:
+    with connections[APP].cursor() as cursor:
+        cursor.execute(SHOWN)
+        return str(cursor.fetchone()[0])
+
+
+def _by_hand() -> str:
+    return str(Statement("shown", SHOWN).run({}, using=APP)[0].tenant)
+
+
+def _in_a_savepoint() -> str:
+    with transaction.atomic(using=APP):
+        return _by_a_cursor()
+
+
+@pytest.mark.parametrize(
+    "look", [_by_a_cursor, _by_hand, _in_a_savepoint], ids=["cursor", "by_hand", "savepoint"]
+)
+def test_whatever_comes_first_in_a_transaction_it_sees_its_tenant(
+    tenant: Tenant, look: Callable[[], str]
+) -> None:
+    with tenant_scope(tenant.pk):
+        assert (look(), look()) == (str(tenant.pk), str(tenant.pk))
+    with transaction.atomic(using=APP):
+        assert look() == ""
+
+
+def _left(tenant: Tenant, way: str) -> None:
+    with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
+        if way == "error":
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("way", ["end", "error"])
+@pytest.mark.parametrize("look", [_by_a_cursor, _by_hand], ids=["cursor", "by_hand"])
+def test_a_tenant_of_whom_nothing_was_asked_is_forgotten_with_the_transaction(
+    tenant: Tenant, look: Callable[[], str], way: str
+) -> None:
+    _left(tenant, way)
+    with transaction.atomic(using=APP):
+        assert look() == ""
+    assert look() == ""
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [BoundedConnection.commit, BoundedConnection.rollback, lambda raw: raw.set_autocommit(False)],
+    ids=["commit", "rollback", "taken_from_a_pool"],
+)
+def test_a_connection_forgets_a_tenant_of_whom_nothing_was_asked_in_each_way_of_leaving_a_transaction(
+    tenant: Tenant, leave: Callable[[BoundedConnection], None]
+) -> None:
+    connections[APP].ensure_connection()
+    raw = connections[APP].connection
+    raw.set_autocommit(False)
+    try:
+        assert raw.begins_with(f"SET LOCAL app.tenant_id = '{tenant.pk}'".encode())
+        leave(raw)
+        assert raw.execute(SHOWN).fetchone() == ("",)
+    finally:
+        raw.rollback()
+        raw.set_autocommit(True)
+
+
+def test_a_connection_that_ends_before_the_first_statement_of_a_transaction_is_an_error_of_the_server(
+    tenant: Tenant,
+) -> None:
+    for look in (_by_a_cursor, _by_hand):
+        connections[APP].close()
+        pid = _backend()
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        with pytest.raises(OperationalError) as refused, tenant_scope(tenant.pk):
+            look()
+        assert outages.is_away(refused.value)
+        with tenant_scope(tenant.pk):
+            assert look() == str(tenant.pk)
+
+
+def _backend() -> int:
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
