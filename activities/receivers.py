@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Count
+
+from activities import activity_tree, dead_letter_records, outbox, states, subagents
+from activities.activity_tree import Origin
+from activities.alerts import tell_of_agent_health, tell_of_expired_channel
 from activities.human_tasks import approval_links, blockers, reviews, subtasks
 from activities.mailboxes import producer, queries
+from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
 from agents import references
+from agents.references import Broken, Reference, Source
 from agents.signals import health_changed
+from tenants.context import SYSTEM
+from tenants.models import Tenant
 from tenants.signals import channel_expired
-
-from . import activity_tree, dead_letter_records, open_work, outbox, subagents
-from .activity_tree import Origin
-from .alerts import tell_of_agent_health, tell_of_expired_channel
 
 
 def connect() -> None:
@@ -27,7 +32,7 @@ def connect() -> None:
     activity_settled.connect(end_wakes, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
-    references.provide("activities", open_work.SOURCE)
+    references.provide("activities", SOURCE)
 
 
 def end_wakes(sender: Any, *, activity: Any, **kwargs: Any) -> None:
@@ -93,3 +98,28 @@ def _close_dead_letter(escalation: Any) -> None:
             DeadLetterState.CLOSED,
             actor=escalation.decided_by or "engine",
         )
+
+
+# Work that is not done yet, as a reference to its agent: an agent that goes away leaves it standing.
+
+
+def of(role: str) -> list[Reference]:
+    """One reference for each tenant that has open activities of the role."""
+    # The tenants are named, so that the index by tenant and status serves.
+    tenants = dict(Tenant.objects.using(SYSTEM).filter(is_active=True).values_list("pk", "slug"))
+    open_ones = Activity.objects.using(SYSTEM).filter(
+        tenant_id__in=list(tenants), status__in=sorted(states.LIVE), agent_role=role
+    )
+    counts = open_ones.order_by().values("tenant_id").annotate(number=Count("pk"))
+    return [
+        Reference("activities", f"{row['number']:,} open", row["tenant_id"], tenants[row["tenant_id"]], role)
+        for row in counts
+    ]
+
+
+def broken() -> list[Broken]:
+    """None: work was checked when it was submitted, and waits when its agent is switched off."""
+    return []
+
+
+SOURCE = Source(of, broken)

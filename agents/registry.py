@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from agents import references
+from agents.exceptions import AgentInUse, AgentNotFound
 from agents.models import Agent, Health
+from tenants.context import SYSTEM
 
 #: Written by `agents.health`; a form or a request that was read before must not bring back old findings.
 OF_HEALTH = ("health", "health_detail", "health_checked_at", "health_failures", "health_due_at")
@@ -18,3 +21,28 @@ def forget_health(agent: Agent) -> None:
     """The agent has another address: what was known says nothing about it, and it is looked at soon."""
     agent.health, agent.health_detail, agent.health_failures = Health.UNKNOWN, "", 0
     agent.health_checked_at = agent.health_due_at = None
+
+
+# Removal: an agent leaves the registry, with its deployments and what tenants have set for it. Never one that something refers to.
+#
+# What it did stays: activities and runs name their role as text.
+
+
+def refuse_if_used(role: str) -> None:
+    """Raises `AgentInUse` naming what refers to the agent."""
+    if found := references.to(role):
+        raise AgentInUse(
+            f"The agent {role} cannot be deleted: it is needed by {references.in_words(found)}. "
+            "Change these first, or switch the agent off instead."
+        )
+
+
+def remove(role: str, *, revision: int) -> None:
+    """Delete the agent as it was seen. Raises `AgentInUse`, or `AgentNotFound` when it was changed or deleted since.
+
+    As the role that sees all tenants, since settings of every tenant go with it.
+    """
+    refuse_if_used(role)
+    deleted, _ = Agent.objects.using(SYSTEM).filter(role=role, revision=revision).delete()
+    if not deleted:
+        raise AgentNotFound(f"The agent {role!r} has changed meanwhile, or is gone.")

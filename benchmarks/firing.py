@@ -16,7 +16,7 @@ from agents.models import AgentConfig
 from benchmarks import setting
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import firing, lifecycle, schedule_timing, sweeps
+from pipelines.schedules import firing, lifecycle, schedule_timing, system_jobs
 from tenants import registration
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -88,7 +88,7 @@ def _expanded(
     )
     with tenant_scope(tenant.pk):
         schedule.save(force_insert=True)
-        execution = sweeps.run_now(tenant.pk, schedule.pk, actor="bench")  # begun, and not expanded yet
+        execution = system_jobs.run_now(tenant.pk, schedule.pk, actor="bench")  # begun, and not expanded yet
     before()
     began = time.perf_counter()
     lifecycle.expand(tenant.pk, execution.pk)

@@ -10,6 +10,7 @@ import logging
 from queue import Empty
 from typing import Any
 
+from celery.worker.control import Panel
 from kombu.transport import TRANSPORT_ALIASES, redis
 from redis.exceptions import ConnectionError, ReadOnlyError
 
@@ -69,3 +70,22 @@ def install() -> None:
     """Let this be the transport of `redis://` and `rediss://` in this process."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = "orchestrator.broker:Transport"
+
+
+# What a worker does when somebody at the broker tells it to: nothing. It answers questions, and that is all.
+#
+# Celery lets whoever can publish to the broker stop workers, revoke tasks and change their limits, and Flower has buttons for it. Here
+# such
+# orders would be obeyed past tenants, limits and the audit trail, so workers do not know them. The API has what people need instead: to
+# cancel, to pause, to change a cap.
+
+
+#: Orders that change nothing but what a worker tells: Flower cannot watch without them.
+HARMLESS = frozenset({"enable_events", "disable_events", "heartbeat"})
+
+
+def answer_only() -> None:
+    """Forget every order of Celery's remote control; questions, such as `celery inspect ping`, are answered as before."""
+    for name, about in list(Panel.meta.items()):
+        if about.type == "control" and name not in HARMLESS:
+            del Panel.meta[name], Panel.data[name]

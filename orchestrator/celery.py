@@ -91,9 +91,9 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
 @signals.celeryd_init.connect
 def take_no_orders(**kwargs: Any) -> None:
     """Remote control may ask, and not command."""
-    from orchestrator import remote_control
+    from . import broker
 
-    remote_control.answer_only()
+    broker.answer_only()
 
 
 @signals.celeryd_init.connect

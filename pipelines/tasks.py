@@ -9,7 +9,7 @@ from celery import shared_task
 from activities import background_tasks
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
 from pipelines.periods import monthly_job
-from pipelines.schedules import beat, firing, sweeps
+from pipelines.schedules import beat, firing, system_jobs
 from tenants import tracing
 
 from . import waiting_steps
@@ -33,42 +33,42 @@ def start_missed_periods() -> int:
 @tracing.background_task
 def fire_schedule(*, tenant: str, schedule: str) -> int:
     """Beat has ticked for one schedule. Safe to deliver twice, late or not at all."""
-    return sweeps.fire_one(UUID(tenant), UUID(schedule))
+    return system_jobs.fire_one(UUID(tenant), UUID(schedule))
 
 
 @shared_task(name=beat.CHECK_TASK, ignore_result=True)
 @tracing.background_task
 def check_schedules() -> int:
     """Beat has ticked for all schedules. Safe to deliver twice, late or not at all."""
-    return sweeps.check()
+    return system_jobs.check()
 
 
 @shared_task(name="schedules.fire_due", ignore_result=True)
 @tracing.background_task
 def fire_due_schedules() -> int:
     """The times that have come. Safe to deliver twice, late or not at all."""
-    return sweeps.fire()
+    return system_jobs.fire()
 
 
 @shared_task(name="schedules.expand", ignore_result=True)
 @tracing.background_task
 def expand_executions() -> int:
     """Executions without all of their jobs. Safe to deliver twice, late or not at all."""
-    return sweeps.expand()
+    return system_jobs.expand()
 
 
 @shared_task(name="schedules.settle", ignore_result=True)
 @tracing.background_task
 def settle_executions() -> int:
     """Batches to let go, and executions that end. Safe to deliver twice, late or not at all."""
-    return sweeps.settle()
+    return system_jobs.settle()
 
 
 @shared_task(name="schedules.close", ignore_result=True)
 @tracing.background_task
 def close_executions() -> int:
     """Jobs of cancelled executions that go on. Safe to deliver twice, late or not at all."""
-    return sweeps.close()
+    return system_jobs.close()
 
 
 @shared_task(name=waiting_steps.DECIDE_TASK, ignore_result=True)
@@ -114,8 +114,8 @@ background_tasks.register(
 )
 for _name, _task, _waiting in (
     ("schedules-due", "schedules.fire_due", firing.due),
-    ("schedules-unexpanded", "schedules.expand", sweeps.unexpanded),
-    ("schedules-unsettled", "schedules.settle", sweeps.unsettled),
-    ("schedules-uncancelled", "schedules.close", sweeps.uncancelled),
+    ("schedules-unexpanded", "schedules.expand", system_jobs.unexpanded),
+    ("schedules-unsettled", "schedules.settle", system_jobs.unsettled),
+    ("schedules-uncancelled", "schedules.close", system_jobs.uncancelled),
 ):
     background_tasks.register(background_tasks.BackgroundTask(_name, SCHEDULES, _task, waiting=_waiting))

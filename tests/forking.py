@@ -17,7 +17,7 @@ from pathlib import Path
 
 from activities import maintenance
 from activities.provider_batches import items, lifecycle
-from pipelines.schedules import sweeps as schedules
+from pipelines.schedules import system_jobs as schedules
 
 #: Models can be imported only after Django was set up, and this module imports some.
 _PROGRAM = "import sys, django; django.setup(); from tests import forking; forking.serve(sys.argv[1])"

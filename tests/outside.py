@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents.outbound import resolution
+from agents.outbound import transport
 from tests.unit.test_outbound_addresses import FORBIDDEN_HOSTS, FORBIDDEN_URLS
 
 PUBLIC = "93.184.216.34"
@@ -67,8 +67,8 @@ class Names:
 @contextmanager
 def controlled_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     names = Names()
-    own = SimpleNamespace(getaddrinfo=names.getaddrinfo, SOCK_STREAM=socket.SOCK_STREAM)
-    monkeypatch.setattr(resolution, "socket", own)  # the guard's alone: databases keep the real one
+    own = SimpleNamespace(**{**vars(socket), "getaddrinfo": names.getaddrinfo})
+    monkeypatch.setattr(transport, "socket", own)  # the guard's alone: databases keep the real one
     yield names
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from activities import relay
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Firing, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, schedule_timing, sweeps
+from pipelines.schedules import beat, firing, schedule_timing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -69,7 +69,7 @@ def tickers(tenant: Tenant, count: int, **fields: Any) -> Dataset:
 def fire(schedule: Schedule, now: datetime) -> list[UUID]:
     """Fire at this time, and expand what begins."""
     begun = firing.fire(schedule.tenant_id, schedule.pk, now=now)
-    sweeps.tend()
+    system_jobs.tend()
     relay.flush()
     return begun
 
@@ -107,7 +107,7 @@ def jobs(tenant: Tenant) -> list[ScheduleJob]:
 
 def statuses(tenant: Tenant) -> list[str]:
     """Of all executions, oldest first, once everything that can be tended to has been."""
-    sweeps.tend()
+    system_jobs.tend()
     relay.flush()
     return [found.status for found in executions(tenant)]
 

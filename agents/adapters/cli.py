@@ -30,10 +30,9 @@ from agents.command_line import (
     workspaces,
     worktrees,
 )
-from agents.command_line.measuring import Resources
 from agents.command_line.options import Options
 from agents.command_line.output import AgentOutput
-from agents.command_line.processes import Command, Ended, Watch
+from agents.command_line.processes import Command, Ended, Resources, Watch
 from agents.command_line.worktrees import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
 from agents.exceptions import (

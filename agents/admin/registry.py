@@ -16,7 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
-from agents import configuration, credentials, deployments, health, references, registry, removal
+from agents import configuration, credentials, deployments, health, references, registry
 from agents.admin.configurations import SealingAdmin, SealingForm
 from agents.admin.deployments import DeploymentInline
 from agents.api.configurations import AuthSerializer
@@ -218,7 +218,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return response
 
     def delete_model(self, request: HttpRequest, obj: Agent) -> None:
-        removal.remove(obj.role, revision=obj.revision)
+        registry.remove(obj.role, revision=obj.revision)
         configuration.forget()
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Agent]) -> None:

@@ -15,12 +15,12 @@ from rest_framework.response import Response
 
 from agents import (
     configuration,
+    credentials,
     health,
     input_schemas,
     outbound,
     references,
     registry,
-    removal,
     semantic_versions,
 )
 from agents.api.channels import NothingSerializer
@@ -34,8 +34,7 @@ from agents.api.configurations import (
     RetrySerializer,
     fault_of_inline,
 )
-from agents.api.sealing import sealed
-from agents.exceptions import AgentExists, OutboundRefused
+from agents.exceptions import AgentExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -300,7 +299,7 @@ class AgentViewSet(VersionedResource):
         if agent is None:
             raise NotFound
         self.check_if_match(agent.revision)
-        removal.remove(role, revision=agent.revision)
+        registry.remove(role, revision=agent.revision)
         configuration.forget()
         return Response(status=204)
 
@@ -353,3 +352,26 @@ class AgentViewSet(VersionedResource):
     def shown(self, found: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
         return kind(found, many=many).data
+
+
+# Credentials of an agent as they are sent, made ready to be stored.
+
+
+def sealed(agent: Agent, auth: Mapping[str, Any] | None) -> str:
+    """What to store of credentials as they were sent. Raises `InvalidRequest` when there are none to keep."""
+    if auth is None:
+        return ""
+    context = credentials.agent_context(agent.role)
+    if not auth.get("set"):
+        return credentials.seal(
+            {name: value for name, value in auth.items() if name != "set"}, context=context
+        )
+    try:
+        kind = (
+            credentials.unseal(agent.auth_sealed, context=context).get("type") if agent.auth_sealed else None
+        )
+    except ConfigurationError:
+        kind = None
+    if kind != auth["type"]:
+        raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
+    return agent.auth_sealed

@@ -4,7 +4,6 @@ options      what an operator has set for such an agent, read by the letter
 invocation   from a request to arguments, environment and limits
 launcher     the few lines that run between the fork and the agent
 processes    the agent's process: bytes in and out with constant memory, its end whatever happens
-measuring    what it and its children use of memory and processor
 reading      its output, in one of three forms, as a result
 transcripts  what it printed, kept for people
 worktrees    a working copy of a repository for one run

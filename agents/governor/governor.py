@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import redis
+from django.conf import settings
 
-from agents.governor import keys, scripts
 from agents.governor.headers import Learned
 from agents.governor.profiles import DIMENSIONS, Profile
 from tenants import redis as connections
 from tenants.exceptions import LimiterUnavailable
+from tenants.limiter.scripts import Script
 
 PARTS = 100  # of a window; what was used leaves it a part at a time, so at most a hundredth of a limit goes unused
 MINUTE_SECONDS, DAY_SECONDS = 60.0, 86_400.0
@@ -98,7 +100,7 @@ class Governor:
         profile = self.profile
         lease = int((call.deadline_seconds + LEASE_MARGIN_SECONDS) * 1000)
         granted, reason, wait = self._run(
-            scripts.ASK, call.id, int(call.urgent), lease, *_cost(call.input_tokens, call.output_tokens),
+            ASK, call.id, int(call.urgent), lease, *_cost(call.input_tokens, call.output_tokens),
             *profile.limits, *self._windows, profile.first_slots, profile.most_slots, profile.breaker_faults,
             int(profile.breaker_seconds * 1000), profile.low_share, PARTS,
         )  # fmt: skip
@@ -126,7 +128,7 @@ class Governor:
             else _cost(input_tokens, output_tokens)
         )
         told = self._run(
-            scripts.TELL, call.id, outcome.value, _milliseconds(said.retry_after), *used, *profile.limits, *self._windows,
+            TELL, call.id, outcome.value, _milliseconds(said.retry_after), *used, *profile.limits, *self._windows,
             *(said.left.get(name, -1) for name in DIMENSIONS), *(_milliseconds(said.reset_seconds.get(name)) for name in DIMENSIONS),
             profile.first_slots, profile.most_slots, profile.breaker_faults, int(profile.breaker_seconds * 1000),
             int(UNTOLD_PAUSE_SECONDS * 1000), PARTS, *(said.limits.get(name, -1) for name in DIMENSIONS),
@@ -135,9 +137,7 @@ class Governor:
 
     def look(self) -> Standing:
         """How the provider stands. Changes nothing. Raises `LimiterUnavailable`."""
-        now, under_way, pairs, used, limits = self._run(
-            scripts.LOOK, *self._windows, PARTS, *self.profile.limits
-        )
+        now, under_way, pairs, used, limits = self._run(LOOK, *self._windows, PARTS, *self.profile.limits)
         found = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         moment = float(now)
         faults, open_for = (
@@ -168,7 +168,7 @@ class Governor:
 
     def _run(self, script: Any, *arguments: str | int | float) -> Any:
         with _answer_expected():
-            return script.run(connections.client(), keys.of(self.provider), arguments)
+            return script.run(connections.client(), provider_keys(self.provider), arguments)
 
 
 def _cost(input_tokens: int, output_tokens: int) -> Sequence[int]:
@@ -186,3 +186,29 @@ def _answer_expected() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise LimiterUnavailable(f"Redis did not answer: {type(error).__name__}") from error
+
+
+# The only place that builds the governor's keys in Redis. Braces keep a provider's keys on one node.
+
+
+def provider_keys(provider: str) -> list[str]:
+    """The keys of a provider in the order in which the scripts want them.
+
+    A hash with its state; a sorted set of the calls under way; a hash of what they have reserved; for each dimension a hash of what was
+    used in which part of the window.
+    """
+    base = f"{settings.ORCHESTRATOR_REDIS_PREFIX}provider:{{{provider}}}"
+    return [base, f"{base}:calls", f"{base}:reserved", *(f"{base}:used:{name}" for name in DIMENSIONS)]
+
+
+def known_providers_key() -> str:
+    """A hash of the providers that have been called."""
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}providers"
+
+
+# The governor's Lua scripts, one per verb.
+
+
+_FOLDER = Path(__file__).resolve().parent / "lua"
+
+ASK, TELL, LOOK = (Script.load(_FOLDER, name) for name in ("ask", "tell", "look"))

@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 import redis
 
-from agents.governor import keys
 from agents.governor.profiles import Profile
 from agents.governor.providers import Provider
 from tenants import redis as connections
 from tenants.ttl_cache import TtlCache
+
+from . import governor
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def note(provider: Provider) -> None:
         "called_at": time.time(),
     }
     try:
-        connections.client().hset(keys.known(), provider.key, orjson.dumps(row))
+        connections.client().hset(governor.known_providers_key(), provider.key, orjson.dumps(row))
     except redis.RedisError:
         logger.info("Provider not noted", extra={"action": "provider_not_noted"})
 
@@ -55,11 +56,11 @@ def note(provider: Provider) -> None:
 def providers() -> list[KnownProvider]:
     """Those called within two days, by place. Raises `redis.RedisError`."""
     client = connections.client()
-    found: Any = client.hgetall(keys.known())
+    found: Any = client.hgetall(governor.known_providers_key())
     rows = {key.decode(): orjson.loads(row) for key, row in found.items()}
     old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
     if old:
-        client.hdel(keys.known(), *old)
+        client.hdel(governor.known_providers_key(), *old)
     kept = [
         KnownProvider(key, row["adapter"], row["place"], _profile(row["profile"]), row["called_at"])
         for key, row in rows.items()

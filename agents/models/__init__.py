@@ -1,6 +1,5 @@
 """Agents, what is set for them, what they remember and what they may know. Import from here; the files are an inner matter."""
 
-from agents.models.platform import PlatformConfig
 from agents.models.registry import (
     ROLE_PATTERN,
     Adapter,
@@ -8,6 +7,7 @@ from agents.models.registry import (
     AgentConfig,
     AgentVersionDeployment,
     Health,
+    PlatformConfig,
     role_validator,
 )
 from agents.models.session import AgentSession, EndReason

@@ -21,8 +21,9 @@ from agents.exceptions import (
     RetryableAgentError,
 )
 from agents.outbound import budget, gate, policy, urls
-from agents.outbound.resolution import permitted_addresses
 from agents.outbound.transport import GuardedTransport
+
+from .transport import permitted_addresses
 
 CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
 EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people

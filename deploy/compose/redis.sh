@@ -1,6 +1,6 @@
 #!/bin/sh
 # Valkey reads its configuration from standard input, so that passwords stand neither in a command line nor in a file.
-# The users are those of orchestrator/embedded/redis_users.py; a test compares them. noeviction: it holds queues and limits, not a cache.
+# The users are those of orchestrator/embedded/valkey.py; a test compares them. noeviction: it holds queues and limits, not a cache.
 # A full one must refuse writes, never drop what it has.
 set -eu
 exec valkey-server - <<CONFIGURATION

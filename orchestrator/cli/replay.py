@@ -16,7 +16,7 @@ from pipelines.graph import StepState
 from pipelines.models import StepRun
 from tenants.context import APP, tenant_scope
 
-from .progress import counted
+from .commands import counted
 
 ACTOR = "command:replay"
 PORTION = 200  # failures of one transaction: whoever ends the command half-way has replayed whole portions

@@ -20,8 +20,9 @@ from orchestrator.embedded.mongo import MongoServer
 from orchestrator.embedded.postgres import PostgresServer
 from orchestrator.embedded.records import SERVICES, Endpoints, ServerRecord, endpoints_of
 from orchestrator.embedded.server import Server
-from orchestrator.embedded.stopping import stop_server
 from orchestrator.embedded.valkey import ValkeyServer
+
+from .launching import stop_server
 
 _SERVERS: dict[str, type[Server]] = {
     "postgres": PostgresServer,

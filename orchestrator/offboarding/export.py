@@ -6,7 +6,12 @@ Outputs are read from MongoDB afterwards: one that was moved there meanwhile may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,11 +22,10 @@ from psycopg import sql
 
 from activities import outputs, run_logs
 from agents.command_line import transcripts
+from orchestrator.offboarding import catalogue
 from tenants import clock
 from tenants.context import APP, set_tenant
 from tenants.models import Tenant
-
-from . import archive, catalogue
 
 FORMAT = "orchestrator-export/1"
 PAGE = 2_000  # rows fetched at once
@@ -37,7 +41,7 @@ _ROWS = sql.SQL(
 def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
     """Write the file; returns what is in it, by member. Raises `OSError`, `DatabaseError`, `PyMongoError`; then there is no file."""
     held = {"tenants_tenant": _columns_of_tenants(), **catalogue.exported()}
-    with archive.writing(path) as made:
+    with writing_archive(path) as made:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
             taken_at = clock.now()
@@ -104,3 +108,48 @@ def _secrets() -> dict[str, list[str]]:
         if table in held
     }
     return {table: names for table, names in missing.items() if names}
+
+
+# The file of an export: members written piece by piece, each counted and hashed, and a manifest that lists them.
+
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(slots=True)
+class Archive:
+    """Open for writing. `files` has what was written so far."""
+
+    zip: zipfile.ZipFile
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """One member of these pieces; returns how many there were (lines, where each piece is one)."""
+        digest, size, count = hashlib.sha256(), 0, 0
+        with self.zip.open(name, "w", force_zip64=True) as member:
+            for piece in pieces:
+                member.write(piece)
+                digest.update(piece)
+                size += len(piece)
+                count += 1
+        self.files[name] = {"rows": count, "bytes": size, "sha256": digest.hexdigest()}
+        return count
+
+    def close(self, manifest: dict[str, Any]) -> None:
+        self.zip.writestr(
+            MANIFEST, orjson.dumps({**manifest, "files": self.files}, option=orjson.OPT_INDENT_2)
+        )
+
+
+@contextmanager
+def writing_archive(path: Path) -> Iterator[Archive]:
+    """An archive that appears under its name when it is whole. Only this user may read it."""
+    part = path.with_name(f"{path.name}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+            yield Archive(made)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    part.replace(path)

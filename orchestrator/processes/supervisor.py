@@ -7,26 +7,32 @@ home runs at a time.
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import signal
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from orchestrator.embedded.errors import HomeBusy
 from orchestrator.embedded.home import ServiceHome, write_private
 from orchestrator.embedded.identity import ProcessIdentity, wait_until
-from orchestrator.processes.children import KILL_SECONDS, Child, end_group
+from orchestrator.embedded.logs import open_log, tail
+from orchestrator.embedded.ports import is_free
 from orchestrator.processes.errors import (
     AlreadyRunning,
     AlreadySupervised,
     NotReady,
+    PortsTaken,
     ProcessEnded,
     UnknownProcess,
 )
-from orchestrator.processes.readiness import answers_within
 from orchestrator.processes.specs import ProcessSpec
 
 LEFTOVER_SECONDS = 10.0  # what processes of a killed supervisor get to end by themselves
@@ -180,3 +186,133 @@ class Supervisor:
             ]
         except (OSError, ValueError, TypeError, AttributeError):
             return []
+
+
+# One supervised child: a process in a group of its own, with a log file, ended as a whole.
+
+
+KILL_SECONDS = 10.0
+
+
+@dataclass
+class Child:
+    """`asked_to_end` tells an end that we caused from one that the process came to by itself."""
+
+    spec: ProcessSpec
+    process: subprocess.Popen[bytes]
+    log: Path
+    log_start: int
+    asked_to_end: bool = False
+
+    @classmethod
+    def launch(cls, spec: ProcessSpec, *, log: Path, environment: Mapping[str, str]) -> Child:
+        with open_log(log) as file:
+            start = file.tell()
+            process = subprocess.Popen(
+                spec.argv,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment, **spec.env},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,  # a Ctrl-C in our terminal is not theirs: we end them in order
+            )
+        return cls(spec, process, log, start)
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """The end of what it wrote since this launch."""
+        return tail(self.log, self.log_start)
+
+    def send(self, number: signal.Signals, *, whole_group: bool) -> None:
+        if whole_group:
+            signal_group(self.process.pid, number)
+        elif self.runs:
+            self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """SIGTERM to the process, which ends its own children; after the bound SIGKILL to the group.
+
+        Idempotent.
+        """
+        self.asked_to_end = True
+        self.send(signal.SIGTERM, whole_group=False)
+        signal_group(self.process.pid, signal.SIGCONT)  # one that is frozen would not see the first signal
+        if not wait_until(lambda: not self.runs, self.spec.stop_seconds):
+            self.send(signal.SIGKILL, whole_group=True)
+            wait_until(lambda: not self.runs, KILL_SECONDS)
+        signal_group(self.process.pid, signal.SIGKILL)  # what it left behind
+
+
+def end_group(leader: ProcessIdentity, seconds: float) -> None:
+    """End a group of an earlier supervisor that was killed, if its leader still is the same process."""
+    if leader.is_alive():
+        leader.send(signal.SIGTERM)
+        wait_until(lambda: not leader.is_alive(), seconds)
+        signal_group(leader.pid, signal.SIGKILL)
+        wait_until(lambda: not leader.is_alive(), KILL_SECONDS)
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    # EPERM is what macOS answers for a group of zombies.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+# Waiting until an address on this machine answers 200.
+
+
+POLL_SECONDS = 0.1
+ANSWER_SECONDS = 5.0  # a server that accepts and stays silent is asked again
+
+
+def answers_within(url: str, seconds: float, *, before_each: Callable[[], None]) -> str | None:
+    """None once the address answers 200, else what it answered last.
+
+    `before_each` may raise to give up early.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        before_each()
+        answer = _ask(url)
+        if answer == "200":
+            return None
+        if time.monotonic() >= deadline:
+            return answer
+        time.sleep(POLL_SECONDS)
+
+
+def _ask(url: str) -> str:
+    # http.client, as it knows neither proxies nor redirects: the address is meant as it stands.
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", parts.path or "/")
+        return str(connection.getresponse().status)
+    except (OSError, http.client.HTTPException) as fault:
+        return f"{type(fault).__name__}: {fault}"
+    finally:
+        connection.close()
+
+
+# Ports on which our processes are to listen: looked at before anything is started.
+#
+# Somebody else's server on our port would answer "ready" in place of ours, with other logins and other data.
+
+
+STEP = 10  # to the next one that is tried, as people do
+HIGHEST = 65_535
+
+
+def require_free(wanted: Mapping[str, int]) -> None:
+    """`wanted` are ports by the variable that sets them. Raises `PortsTaken`, naming free ones that lie near."""
+    taken = {variable: port for variable, port in wanted.items() if not is_free(port)}
+    if taken:
+        raise PortsTaken(taken, {variable: _near(port) for variable, port in taken.items()})
+
+
+def _near(port: int) -> int:
+    return next((each for each in range(port + STEP, HIGHEST, STEP) if is_free(each)), 0)

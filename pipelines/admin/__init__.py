@@ -9,5 +9,4 @@ from pipelines.admin import (  # noqa: F401  # each registers its models
     pipeline,
     run,
     schedule,
-    template,
 )

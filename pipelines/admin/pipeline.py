@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+import yaml
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -21,13 +25,22 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from agents import configuration
 from pipelines import versions
 from pipelines.admin.pictures import drawn, framed
-from pipelines.admin.starting import start
-from pipelines.admin.writing import as_written, as_yaml
-from pipelines.definition import DefinitionError, PipelineDefinition, load
+from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
 from pipelines.exceptions import PipelineError, VersionConflict
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule
+from pipelines.submission import NewRun, start_run
+from tenants import strict_json
 from tenants.admin.actions import NAMED, Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    PlatformAdmin,
+    RecordAdmin,
+    ShownInline,
+    TenantFilter,
+    actor_of,
+    badge,
+    link_to,
+)
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -363,7 +376,7 @@ def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
 
 
 def _begin(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
-    run = start(pipeline, typed, actor=actor_of(request))
+    run = start_with_text(pipeline, typed, actor=actor_of(request))
     messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 
@@ -422,3 +435,131 @@ def _check(
             {"path": "key", "message": f"there is another pipeline {definition.key!r} already"}
         ]
     answer["svg"] = framed(definition, title=definition.name)
+
+
+# Starting a run by hand, with the parameters that somebody typed.
+
+
+LONGEST_PARAMS = 100_000  # bytes
+
+
+class ParamsInvalid(PipelineError):
+    """What was typed as parameters is no JSON object."""
+
+    code = "validation_failed"
+    status = 400
+
+
+def start_with_text(pipeline: Pipeline, typed: str, *, actor: str) -> PipelineRun:
+    """Start the newest version. Raises `ParamsInvalid`, or what `start_run` raises."""
+    return start_run(pipeline.tenant_id, pipeline.key, NewRun(params=_params(typed)), actor=actor)
+
+
+def _params(typed: str) -> dict[str, Any]:
+    if not typed.strip():
+        return {}
+    try:
+        found = strict_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
+    except strict_json.StrictJSONError as error:
+        raise ParamsInvalid(f"The parameters are not valid JSON: {error.message}") from error
+    if not isinstance(found, dict):
+        raise ParamsInvalid('The parameters must be an object, such as {"topic": "bees"}.')
+    return found
+
+
+# Definitions as text that a person would write: in the order of the fields, short lists on one line, long texts as blocks.
+#
+# What is written here reads back as the same data, by the rules of `pipelines.definition.load`.
+
+
+_WHOLE = ("key", "name", "description", "params")
+_ORDER = tuple(part.name for part in fields(StepDefinition))
+_UNSAID = StepDefinition(id="").to_dict()
+
+
+def as_yaml(definition: Mapping[str, Any]) -> str:
+    """A stored definition, without what goes without saying."""
+    steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
+    whole = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
+    return _dumped(whole)
+
+
+def as_written(data: Mapping[str, Any]) -> str:
+    """A definition as somebody is writing it: everything that is there, right or wrong, in the usual order."""
+    ordered = _in_order(data, (*_WHOLE, "steps"))
+    if isinstance(data.get("steps"), list):
+        ordered["steps"] = [
+            _in_order(step, _ORDER) if isinstance(step, Mapping) else step for step in data["steps"]
+        ]
+    return _dumped(ordered)
+
+
+def _in_order(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    known = {name: data[name] for name in names if name in data}
+    return known | {name: value for name, value in data.items() if name not in known}
+
+
+def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
+    # A step without `depends_on` runs after the one before it, so only the first may leave out that it depends on nothing.
+    needless = {name for name in _ORDER if name != "depends_on" and step.get(name) == _UNSAID.get(name)}
+    if is_first and not step.get("depends_on"):
+        needless.add("depends_on")
+    return {name: step[name] for name in _ORDER if name in step and name not in needless}
+
+
+def _dumped(data: Mapping[str, Any]) -> str:
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of short words on one line, as in `depends_on: [research, brief]`."""
+
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        plain = all(isinstance(item, str) for item in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=plain or flow_style)
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+# YAML 1.2 reads some of these as numbers that the dumper, which knows 1.1, would leave without quotes.
+_LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9][0-9eE.+-]*")
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "'" if _LIKE_A_NUMBER.fullmatch(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+# Activity templates. Versions of pipelines hold what a template said when they were saved, so any of it may be changed.
+
+
+class TemplateForm(forms.ModelForm):
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        role = values.get("agent_role")
+        if role and role not in configuration.known_roles():
+            self.add_error("agent_role", f"There is no agent with the role {role!r}.")
+        if role and values.get("human_role"):
+            self.add_error("human_role", "An agent or a person does it, not both.")
+        return values
+
+
+@admin.register(ActivityTemplate)
+class ActivityTemplateAdmin(PlatformAdmin):
+    form = TemplateForm
+    list_display = ("name", "key", "tenant", "agent_role", "human_role", "requires_approval")
+    list_filter = (TenantFilter, "requires_approval", "is_approval_gate")
+    list_select_related = ("tenant",)
+    search_fields = ("key", "name", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    readonly_fields = ("created_at",)

@@ -29,7 +29,7 @@ from pipelines import timing
 from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
 from pipelines.exceptions import AlreadyExists, PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
-from pipelines.schedules import editing, preview, schedule_timing, sweeps
+from pipelines.schedules import editing, preview, schedule_timing, system_jobs
 from pipelines.schedules import preview as schedules_preview
 from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged
 from pipelines.schedules.preview import Forecast
@@ -255,7 +255,7 @@ RUN = Action(
     path="run",
     icon="play_arrow",
     permission="change",
-    do=lambda request, row, notes: sweeps.run_now(row.tenant_id, row.pk, actor=actor_of(request)),
+    do=lambda request, row, notes: system_jobs.run_now(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 
 SECTIONS = (

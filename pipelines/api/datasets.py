@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.http.multipartparser import MultiPartParserError
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
@@ -14,10 +15,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from pipelines import datasets
-from pipelines.api.large_bodies import LargeBodies
 from pipelines.data_sources import FieldType, Source
 from pipelines.data_sources.catalogue import ABOUT_TABLES
 from pipelines.datasets import Declaration, Given
+from pipelines.datasets.uploads import most_values
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -30,6 +31,21 @@ from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
+
+# Bodies that hold rows may be larger than others.
+
+
+class LargeBodies:
+    """For views that take rows: more bytes and values than elsewhere, within the limits of datasets."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.ORCHESTRATOR_DATASET_BODY_BYTES)
+
+    @property
+    def max_body_values(self) -> int:
+        return most_values()
+
 
 # What is sent about datasets and their rows.
 

@@ -28,7 +28,7 @@ from pipelines.models.execution import ExecutionStatus
 from pipelines.models.firing import FiringState
 from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.models.schedule_job import JobState
-from pipelines.schedules import editing, preview, sweeps
+from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -393,7 +393,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
         several run or queues one."""
         read(EmptySerializer, request.data)
         self.get_object()
-        shown = ExecutionSerializer(sweeps.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
+        shown = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
     def switch(self, *, paused: bool, pk: UUID) -> Mapping[str, Any]:

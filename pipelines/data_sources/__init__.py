@@ -47,11 +47,9 @@ from pipelines.data_sources.expand import (
     inputs,
 )
 from pipelines.data_sources.faults import DataSourceError, Fault
-from pipelines.data_sources.matching import matches
 from pipelines.data_sources.params import Params, ParamsError, read_params
 from pipelines.data_sources.parsing import looks_like, parse, unescaped
 from pipelines.data_sources.query import Query, check, resolve
-from pipelines.data_sources.rows import RowError, read_row
 from pipelines.data_sources.shapes import (
     BatchGate,
     Condition,
@@ -63,6 +61,9 @@ from pipelines.data_sources.shapes import (
     Source,
 )
 from pipelines.data_sources.tables import TableError, read_table
+
+from .query import matches
+from .tables import RowError, read_row
 
 __all__ = (
     "Batch",

@@ -9,7 +9,7 @@ from typing import Any
 from pipelines import tables
 from pipelines.data_sources import Source, Table
 from pipelines.models import Dataset, DatasetRow
-from pipelines.tables import cache
+from pipelines.tables import fetched
 from tenants.identifiers import uuid7
 
 from .validation import Row, key_of
@@ -109,10 +109,10 @@ class _Cached(DatasetAddress):
         for key in gone:
             left.pop(key, None)
         left.update(fresh)
-        cache.keep(self.dataset.tenant_id, self.dataset.name, list(left.values()))
+        fetched.keep_rows(self.dataset.tenant_id, self.dataset.name, list(left.values()))
 
     def _kept(self) -> dict[str, Row]:
-        rows = cache.kept(self.dataset.tenant_id, self.dataset.name) or []
+        rows = fetched.cached_rows(self.dataset.tenant_id, self.dataset.name) or []
         return {key_of(row, self.table) if self.table.has_key else str(n): row for n, row in enumerate(rows)}
 
 

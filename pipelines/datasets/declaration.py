@@ -20,7 +20,7 @@ from pipelines.data_sources.tables import TableError
 from pipelines.definition.faults import Fault
 from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
 from pipelines.models import Dataset, DatasetRow, Schedule
-from pipelines.tables import cache
+from pipelines.tables import fetched
 from tenants.context import tenant_scope
 
 from . import addresses
@@ -182,7 +182,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
 
 def _empty(dataset: Dataset) -> None:
     if dataset.source == Source.CACHE:
-        cache.drop(dataset.tenant_id, dataset.name)
+        fetched.drop_rows(dataset.tenant_id, dataset.name)
     addresses.rows_of(dataset).delete()
 
 

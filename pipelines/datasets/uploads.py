@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from pipelines.exceptions import PipelineError
-from pipelines.tables import BadTable, lines_of
+from pipelines.tables import BadTable, csv_lines
 from tenants import strict_json
 
 from .validation import Given
@@ -28,7 +28,7 @@ def read_csv(raw: bytes) -> Given:
     """The texts of a CSV. Raises `BadUpload`; the values are looked at by `fill`."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
     try:
-        numbered = list(islice(lines_of(io.BytesIO(raw)), most + 1))
+        numbered = list(islice(csv_lines(io.BytesIO(raw)), most + 1))
     except BadTable as error:
         raise BadUpload(f"The CSV cannot be read: {error}.") from error
     return Given([row for _, row in numbered], [line for line, _ in numbered])

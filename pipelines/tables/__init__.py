@@ -11,10 +11,8 @@ Nothing is read before the values are gone through or counted; then what cannot 
 `api`, `file` and `cache` wait for others: go through their values outside of transactions.
 """
 
-from pipelines.tables.catalogue import catalogue_of
-from pipelines.tables.csv_text import BadTable, lines_of
+from pipelines.tables.fetched import BadTable, csv_lines
+from pipelines.tables.queries import Values, catalogue_of, plain, rows_of, values_of
 from pipelines.tables.stored import shape_of
 
-from .queries import Values, plain, rows_of, values_of
-
-__all__ = ("BadTable", "Values", "catalogue_of", "lines_of", "plain", "rows_of", "shape_of", "values_of")
+__all__ = ("BadTable", "Values", "catalogue_of", "csv_lines", "plain", "rows_of", "shape_of", "values_of")

@@ -7,22 +7,31 @@ nothing inside.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
-from typing import Any
+import csv
+import io
+import os
+import stat
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 from uuid import UUID
 
+import orjson
+import redis
 from django.conf import settings
 
 from agents import outbound
 from agents.exceptions import AgentError
+from pipelines import keys
 from pipelines.data_sources import Query, RowError, Source, Table, matches, read_row
+from pipelines.data_sources.catalogue import TABLE_NAME
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
-from pipelines.tables import cache, folder, relations
-from pipelines.tables.csv_text import BadTable, lines_of
+from pipelines.tables import relations
 from pipelines.tables.relations import Row
 from pipelines.tables.stored import shape_of
+from tenants import redis as connections
 from tenants import strict_json
 from tenants.context import tenant_scope
 
@@ -56,7 +65,7 @@ def typed_rows(dataset: Dataset) -> Iterator[Row]:
                 if number > most:
                     raise SourceUnavailable(f"{name} has more than {most:,} rows.")
                 yield _typed(raw, table, f"{name}, {place}", as_text=place.startswith(LINE))
-    except (BadTable, folder.NoSuchFile) as error:
+    except (BadTable, NoSuchFile) as error:
         raise SourceUnavailable(f"{name}: {error}.") from error
 
 
@@ -86,16 +95,16 @@ def _from_address(dataset: Dataset) -> Numbered:
 
 def _from_file(dataset: Dataset) -> Numbered:
     most = settings.ORCHESTRATOR_DATA_SOURCE_BYTES
-    with folder.opened(dataset.tenant_id, dataset.name, largest=most) as (file, suffix):
+    with open_file(dataset.tenant_id, dataset.name, largest=most) as (file, suffix):
         if suffix == ".csv":
-            with closing(lines_of(file)) as rows_:
+            with closing(csv_lines(file)) as rows_:
                 yield from ((f"{LINE} {line}", row) for line, row in rows_)
         else:
             yield from _objects(file.read(most + 1))
 
 
 def _from_cache(dataset: Dataset) -> Numbered:
-    kept = cache.kept(dataset.tenant_id, dataset.name)
+    kept = cached_rows(dataset.tenant_id, dataset.name)
     if kept is None:
         raise SourceUnavailable(f"cache:{dataset.name} is empty: its rows have expired, or were never given.")
     return ((f"row {number}", row) for number, row in enumerate(kept, 1))
@@ -115,3 +124,149 @@ def _objects(raw: bytes) -> Numbered:
 
 
 _READERS = {Source.API: _from_address, Source.FILE: _from_file, Source.CACHE: _from_cache}
+
+
+# Tables as CSV: a header with the names of the fields, then a row per line; UTF-8, with or without a byte order mark.
+
+
+LONGEST_VALUE = 100_000  # characters
+
+
+class BadTable(Exception):
+    """The text is no table. Says the line."""
+
+
+def csv_lines(file: BinaryIO) -> Generator[tuple[int, dict[str, str]]]:
+    """The rows as text with the number of the line that each begins on; the header is line 1. Empty lines count for nothing.
+
+    Reads as it goes. Raises `BadTable` for what is not UTF-8, has an open quote or another number of values than the header.
+    """
+    text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    reader = csv.reader(text, strict=True)
+    last = 0
+    try:
+        header = _header(next(reader, []))
+        last = reader.line_num
+        for values in reader:
+            line, last = last + 1, reader.line_num
+            if values:
+                yield line, _row(line, values, header)
+    except UnicodeDecodeError as error:
+        raise BadTable(f"it is not UTF-8 text, somewhere after line {last}") from error
+    except csv.Error as error:
+        raise BadTable(f"line {last + 1} is not CSV: {error}") from error
+    finally:
+        text.detach()  # the file is closed by who opened it
+
+
+def _row(line: int, values: list[str], header: list[str]) -> dict[str, str]:
+    if len(values) != len(header):
+        raise BadTable(f"line {line} has {_values(len(values))}, and the header {_values(len(header))}")
+    if any(len(value) > LONGEST_VALUE for value in values):
+        raise BadTable(f"line {line} has a value of more than {LONGEST_VALUE:,} characters")
+    return dict(zip(header, values, strict=True))
+
+
+def _header(names: list[str]) -> list[str]:
+    found = [name.strip() for name in names]
+    if not any(found):
+        raise BadTable("line 1 must name the fields")
+    if twice := next((name for name in found if found.count(name) > 1), None):
+        raise BadTable(f"line 1 names the field {twice!r} twice")
+    return found
+
+
+def _values(number: int) -> str:
+    return "1 value" if number == 1 else f"{number} values"
+
+
+# The folder of a tenant in which an operator puts files for its data sources.
+#
+# `ORCHESTRATOR_DATA_FOLDER/<tenant id>/<dataset>.csv` or `.json`. Only regular files that lie there themselves are
+# opened: a link, wherever it leads, is no file of the tenant's, and neither is a pipe or a device.
+
+
+SUFFIXES = (".csv", ".json")
+_HERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NoSuchFile(Exception):
+    """There is no such file in the tenant's folder, or it is none that may be read."""
+
+
+@contextmanager
+def open_file(tenant_id: UUID, name: str, *, largest: int) -> Iterator[tuple[BinaryIO, str]]:
+    """The file of this dataset with its suffix. Raises `NoSuchFile`, also for a file of more than `largest` bytes."""
+    if not TABLE_NAME.fullmatch(name):
+        raise NoSuchFile("its name is none of a dataset")
+    with _folder(tenant_id) as folder:
+        handle, suffix = _found(folder, name)
+    with os.fdopen(handle, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise NoSuchFile(f"it has {size:,} bytes, and {largest:,} are read at most")
+        yield file, suffix
+
+
+@contextmanager
+def _folder(tenant_id: UUID) -> Iterator[int]:
+    place = Path(settings.ORCHESTRATOR_DATA_FOLDER) / str(tenant_id)
+    try:
+        folder = os.open(place, _HERE | os.O_DIRECTORY)
+    except OSError as error:
+        raise NoSuchFile("the tenant has no folder of files") from error
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _found(folder: int, name: str) -> tuple[int, str]:
+    for suffix in SUFFIXES:
+        try:
+            # A pipe without a writer would hold whoever opens it.
+            handle = os.open(name + suffix, _HERE | os.O_NONBLOCK, dir_fd=folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise NoSuchFile("it is no regular file that can be read") from error
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle, suffix
+        os.close(handle)
+        raise NoSuchFile("it is no regular file that can be read")
+    raise NoSuchFile("the tenant's folder has no such file")
+
+
+# Rows that are kept in Redis for a while, one value per dataset: they may be gone at any moment.
+
+
+def cached_rows(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
+    """The rows, or None when there are none any more. Raises `SourceUnavailable`."""
+    try:
+        found: Any = connections.client().get(keys.rows_of(tenant_id, name))
+    except redis.RedisError as error:
+        raise _silent(name) from error
+    if found is None:
+        return None
+    rows: list[dict[str, Any]] = orjson.loads(found)
+    return rows
+
+
+def keep_rows(tenant_id: UUID, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Instead of what was there, for ORCHESTRATOR_DATASET_CACHE_SECONDS from now. Raises `SourceUnavailable`."""
+    seconds = int(settings.ORCHESTRATOR_DATASET_CACHE_SECONDS)
+    try:
+        connections.client().set(keys.rows_of(tenant_id, name), orjson.dumps(list(rows)), ex=seconds)
+    except redis.RedisError as error:
+        raise _silent(name) from error
+
+
+def drop_rows(tenant_id: UUID, name: str) -> None:
+    try:
+        connections.client().delete(keys.rows_of(tenant_id, name))
+    except redis.RedisError as error:
+        raise _silent(name) from error
+
+
+def _silent(name: str) -> SourceUnavailable:
+    return SourceUnavailable(f"cache:{name}: Redis does not answer.")

@@ -10,9 +10,12 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from pipelines.data_sources import Query, Source
+from pipelines.data_sources import Catalogue, Query, Source, Table
+from pipelines.models import Dataset
 from pipelines.tables import declared, fetched, stored
 from pipelines.tables.relations import Row
+from pipelines.tables.stored import shape_of
+from tenants.context import tenant_scope
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,16 @@ _READ: dict[str, Callable[[UUID, Query], Iterator[Row]]] = {
     "fetched": fetched.rows,
 }
 _COUNTED: dict[str, Callable[[UUID, Query], int]] = {"declared": declared.count, "stored": stored.count}
+
+
+# The tables of a tenant with their fields' types, by source.
+
+
+def catalogue_of(tenant_id: UUID) -> Catalogue:
+    """Everything that the tenant's data sources may name. A dataset hides a declared table of the same name."""
+    found: dict[Source, dict[str, Table]] = {source: {} for source in Source}
+    found[Source.DB].update({name: table.shape for name, table in declared.TABLES.items()})
+    with tenant_scope(tenant_id):
+        for dataset in Dataset.objects.for_tenant(tenant_id):
+            found[Source(dataset.source)][dataset.name] = shape_of(dataset)
+    return found

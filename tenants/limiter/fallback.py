@@ -10,8 +10,9 @@ import time
 from collections import OrderedDict
 
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter.breaker import Breaker
 from tenants.limiter.limiter import Bucket, Decision
+
+from .limiter import Breaker
 
 MOST_BUCKETS = 10_000  # the least recently used are forgotten
 breaker = Breaker(seconds=5.0)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import sweeps
+from pipelines.schedules import system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -40,7 +40,7 @@ def test_a_thousand_times_fire_once_each_though_a_scheduler_is_killed_every_mome
             schedulers.kill(schedulers.alive[0])
             schedulers.start()
             killed += 1
-    while sweeps.expand():
+    while system_jobs.expand():
         pass
 
     with tenant_scope(tenant.pk):

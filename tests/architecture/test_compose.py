@@ -13,7 +13,7 @@ import pytest
 import yaml
 from django.urls import resolve
 
-from orchestrator.embedded.redis_users import REDIS_USERS
+from orchestrator.embedded.valkey import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
 from orchestrator.settings.unsafe import needed_by

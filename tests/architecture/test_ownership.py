@@ -25,8 +25,8 @@ SEES_EVERY_TENANT = {
     "tenants.retention.policies": "wishes of all tenants, for files that are swept together; who there is, and who has left",
     "tenants.retention.purging": "the book over all tenants; rows are deleted tenant by tenant",
     "agents.health": "agents belong to no tenant, and all that need one hear of it",
-    "agents.removal": "settings of every tenant go with an agent",
-    "activities.open_work": "work of every tenant that an agent would leave standing",
+    "agents.registry": "settings of every tenant go with an agent",
+    "activities.receivers": "work of every tenant that an agent would leave standing",
     "pipelines.references": "schedules and pipelines of every tenant that refer to an agent",
     "activities.maintenance.leader": "the lease belongs to no tenant",
     "activities.maintenance.scheduler": "bounds the connections of its runners",
@@ -69,7 +69,7 @@ SEES_EVERY_TENANT = {
     "pipelines.periods.monthly_job": "the monthly jobs of all tenants are kept together",
     "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
     "pipelines.schedules.firing": "what has come, whosever schedule it is",
-    "pipelines.schedules.sweeps": "executions that have something to do, whosever they are",
+    "pipelines.schedules.system_jobs": "executions that have something to do, whosever they are",
     "pipelines.waiting_steps": "runs whose conditions wait to be evaluated, whosever they are; "
     "finds steps that wait for room, of all tenants; "
     "what has waited too long, whosever it is",
@@ -119,7 +119,7 @@ STARTS_THREADS = {
     "tenants.events.hub": "carries the event streams of this process",
     "orchestrator.celery": "a signal handler must not touch the database, so draining happens beside it",
     "console.probes": "a server that does not answer must not hold a request",
-    "agents.outbound.resolution": "a name service that does not answer must not hold a worker",
+    "agents.outbound.transport": "a name service that does not answer must not hold a worker",
 }
 
 

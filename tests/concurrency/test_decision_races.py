@@ -20,8 +20,8 @@ from agents.contracts import Accepted, AgentRequest, Completed
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, asking, children, heard, links_of
 from tests.engine import Engine, at_once
+from tests.open_questions import DIRECTION, asked, asking, children, heard, links_of
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 

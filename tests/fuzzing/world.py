@@ -10,8 +10,8 @@ from pipelines.models import ScheduleExecution
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookDeliveryState
-from tests.burying import failed
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.tickers import body as schedule_body
 
 ROOT = "/api/v1/"

@@ -19,8 +19,8 @@ from tenants.context import SYSTEM
 from tenants.models import Tenant
 from tests.browsing import list_of
 from tests.fuzzing.world import Known, known_of
-from tests.glass import browser_of, seeing_all
 from tests.integration.test_api_openapi import schema
+from tests.superusers import browser_of, seeing_all
 
 pytestmark = pytest.mark.long
 

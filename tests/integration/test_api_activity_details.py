@@ -23,7 +23,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client as redis_client
 from tests.engine import Engine
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

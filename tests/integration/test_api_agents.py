@@ -12,7 +12,7 @@ from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import at_once
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("database")
 

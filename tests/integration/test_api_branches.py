@@ -11,7 +11,7 @@ from pipelines import selectors
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, step
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -16,8 +16,8 @@ from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.burying import failed_many
 from tests.engine import Engine, at_once
+from tests.failed_work import failed_many
 
 BULK, JOBS = "/api/v1/activities/bulk/", "/api/v1/bulk-jobs/"
 

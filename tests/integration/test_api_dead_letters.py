@@ -12,9 +12,9 @@ import pytest
 from activities.dead_letters import escalation as dead_letters_escalation
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
-from tests.burying import escalations_of, failed, letters_of
 from tests.engine import Engine
-from tests.integration.test_api_door import problem
+from tests.failed_work import escalations_of, failed, letters_of
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -29,7 +29,7 @@ from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests.engine import Engine
 from tests.integration.permission_table import permissions
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 from tests.tickers import body
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -18,13 +18,13 @@ from agents.models import AgentConfig
 from pipelines import cancellation as run_cancellation
 from pipelines import versions, waiting_steps
 from pipelines.models import PipelineRun, StepRun
-from pipelines.schedules import sweeps
+from pipelines.schedules import system_jobs
 from pipelines.submission import NewRun, WhenFull, start_run, start_runs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.flows import Flow, step
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 from tests.scheduling import HOUR, NOON, execution, fire, jobs, make_pipeline, make_schedule, tickers
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
@@ -114,7 +114,7 @@ def test_the_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost
         rounds += 1
         assert waiting(acme) <= BOUND
         engine.drain()
-        sweeps.tend()
+        system_jobs.tend()
         assert waiting(acme) <= BOUND
     assert (execution(acme).status, execution(acme).jobs_enqueued) == ("success", 9)
     assert [job.error for job in jobs(acme)] == [None] * 9
@@ -128,9 +128,9 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
     assert ([job.state for job in jobs(acme)], execution(acme).jobs_enqueued) == (["waiting"], 0)
 
     engine.drain()
-    sweeps.tend()
+    system_jobs.tend()
     engine.drain()
-    sweeps.tend()
+    system_jobs.tend()
     assert (execution(acme).status, len(engine.agent.calls)) == ("success", BOUND + 1)
 
 
@@ -143,7 +143,7 @@ def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: En
 
     for _ in range(5):
         engine.drain()
-        sweeps.tend()
+        system_jobs.tend()
         assert waiting(acme) <= BOUND
     assert run_states(acme) == ["completed"] * 5
     assert execution(acme).status == "success"

@@ -18,8 +18,8 @@ from agents import outbound
 from agents.contracts import Completed, Output
 from tenants import tokens
 from tenants.models import Tenant
-from tests.burying import failed
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.integration.test_secrets_stay_in import documents, keys_and_values, logged, tables
 from tests.receivers import HttpReceiver, http_receiver
 

@@ -23,8 +23,8 @@ from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
-from tests.burying import failed, failed_many, letters_of
 from tests.engine import Engine
+from tests.failed_work import failed, failed_many, letters_of
 from tests.flows import BROKEN, Flow, step
 from tests.scheduling import make_schedule
 

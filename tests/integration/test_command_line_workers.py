@@ -29,7 +29,7 @@ from agents.models import Agent
 from tenants.models import Tenant
 from tests.engine import Engine, eventually
 from tests.integration.sessions.conversations import REPORT
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 from tests.programs import NOTE_KEEPER, ROOT, processes_of, program
 from tests.toolbox import child
 

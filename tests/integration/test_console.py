@@ -16,7 +16,7 @@ from console.overview import overview
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
-from tests.glass import seeing_all
+from tests.superusers import seeing_all
 
 PASSWORD = "correct horse battery"
 

@@ -27,11 +27,11 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.asking import asked, called, children
-from tests.burying import alerts_of, escalations_of, failed, failed_many, letters_of
 from tests.engine import Engine, eventually
+from tests.failed_work import alerts_of, escalations_of, failed, failed_many, letters_of
 from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.integration.test_alerts import statements
+from tests.open_questions import asked, called, children
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -20,8 +20,8 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import asked, children, heard, links_of, told
 from tests.engine import Engine, at_once
+from tests.open_questions import asked, children, heard, links_of, told
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -22,8 +22,8 @@ from activities.submission import NewActivity, submit
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant, UsageEntry
 from tenants.money import budgets
-from tests.burying import failed
 from tests.engine import Engine, at_once
+from tests.failed_work import failed
 from tests.receivers import mail_receiver
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -36,9 +36,9 @@ from tenants.models.audit import BreakGlass
 from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.glass import browser_of, seeing_all
 from tests.integration.agent_runs.accepted_work import accepted
 from tests.streaming import Follower, read
+from tests.superusers import browser_of, seeing_all
 
 pytestmark = pytest.mark.long
 

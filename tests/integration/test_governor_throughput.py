@@ -26,9 +26,9 @@ CLOCK = "test:clock"
 @pytest.fixture(autouse=True)
 def clock_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK", "TELL", "LOOK"):
-        script: Script = getattr(governor.scripts, name)
+        script: Script = getattr(governor, name)
         text = script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, -1)")
-        monkeypatch.setattr(governor.scripts, name, Script(script.name, text))
+        monkeypatch.setattr(governor, name, Script(script.name, text))
 
 
 def at(milliseconds: float) -> None:

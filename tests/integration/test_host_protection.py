@@ -18,7 +18,7 @@ from activities.models import WorkerProcess
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.glass import seeing_all
+from tests.superusers import seeing_all
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

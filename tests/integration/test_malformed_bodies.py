@@ -17,10 +17,10 @@ import pytest
 from agents.contracts import Completed, Output
 from pipelines.timing.cron import Cron, CronError
 from tenants.models import Tenant
+from tests.api_objects import World
 from tests.engine import Engine
-from tests.integration.outbound_doors.schema import members_of
+from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
-from tests.one_of_each import World
 from tests.tickers import body as schedule
 
 pytestmark = pytest.mark.long

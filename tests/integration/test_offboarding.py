@@ -27,7 +27,7 @@ from agents.contracts import Completed, LogLine, Output
 from agents.models import AgentConfig
 from orchestrator.offboarding import catalogue, erasure
 from orchestrator.offboarding import export as offboarding_export
-from pipelines.tables import cache
+from pipelines.tables import fetched
 from tenants import redis, tokens
 from tenants.audit.recording import NOBODY, record
 from tenants.context import SYSTEM, system_scope, tenant_scope
@@ -65,7 +65,7 @@ def populate(engine: Engine, tenant: Tenant, word: str) -> UUID:
         NotificationChannel.objects.create(
             tenant=tenant, name=word, kind="webhook", target_sealed=f"{SECRET} of {word}", target_shown=word
         )
-    cache.keep(tenant.pk, "prices", [{"x": word}])
+    fetched.keep_rows(tenant.pk, "prices", [{"x": word}])
     written = transcripts.begin(tenant.pk, open_one, secrets=())
     written.output(f"{word} printed\n".encode())
     written.close()
@@ -261,7 +261,7 @@ def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
     assert transcripts.older(tenant.pk, float("inf")) == []
     assert dump_of(other_tenant) == before
     assert documents_with("globex-word") == documents
-    assert cache.kept(other_tenant.pk, "prices") == [{"x": "globex-word"}]
+    assert fetched.cached_rows(other_tenant.pk, "prices") == [{"x": "globex-word"}]
     with system_scope():
         stone = DepartedTenant.objects.get()
     assert (stone.slug, stone.counts["activities_activity"], stone.counts["tenants_tenant"]) == ("acme", 3, 1)
@@ -288,7 +288,7 @@ def test_a_purge_that_dies_half_way_is_finished_by_another(
     populate(engine, tenant, CANARY)
     purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
     with monkeypatch.context() as broken:
-        broken.setattr(erasure.redis_keys, "forget", _fail)
+        broken.setattr(erasure, "forget_in_redis", _fail)
         with pytest.raises(OSError, match="disk"):
             command(*purge)
     assert rows_with(CANARY) == set()

@@ -24,8 +24,8 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client as redis_client
 from tests.answers import problem
-from tests.asking import DIRECTION
 from tests.engine import Engine
+from tests.open_questions import DIRECTION
 from tests.spending import broken_invariants, capped, costing
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

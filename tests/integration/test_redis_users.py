@@ -13,7 +13,7 @@ import redis
 
 from agents.routing import SYSTEM_QUEUES, queue_of
 from orchestrator import embedded
-from orchestrator.embedded.redis_users import REDIS_USERS
+from orchestrator.embedded.valkey import REDIS_USERS
 
 FOR_NOBODY = [
     ("KEYS", "*"), ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("MONITOR",), ("SHUTDOWN",),

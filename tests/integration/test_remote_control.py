@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celery.worker.control import Panel
 
-from orchestrator import remote_control
+from orchestrator import broker
 
 ORDERS = (
     "shutdown",
@@ -30,21 +30,21 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_knows_no_order() -> None:
     assert set(ORDERS) <= Panel.data.keys()
 
-    remote_control.answer_only()
+    broker.answer_only()
 
     assert not set(ORDERS) & Panel.data.keys()
-    assert {name for name, about in Panel.meta.items() if about.type == "control"} == remote_control.HARMLESS
+    assert {name for name, about in Panel.meta.items() if about.type == "control"} == broker.HARMLESS
 
 
 def test_a_worker_answers_questions_and_may_be_watched() -> None:
-    remote_control.answer_only()
+    broker.answer_only()
 
-    assert {*QUESTIONS, *remote_control.HARMLESS} <= Panel.data.keys()
+    assert {*QUESTIONS, *broker.HARMLESS} <= Panel.data.keys()
 
 
 def test_forgetting_twice_is_forgetting_once() -> None:
-    remote_control.answer_only()
+    broker.answer_only()
     known = set(Panel.data)
-    remote_control.answer_only()
+    broker.answer_only()
 
     assert set(Panel.data) == known

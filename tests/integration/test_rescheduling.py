@@ -22,8 +22,8 @@ from tenants.context import tenant_scope
 from tenants.models import Budget, Tenant
 from tenants.models.events import FreshEvent
 from tests.answers import problem
-from tests.asking import DIRECTION, asking
 from tests.engine import Engine, at_once
+from tests.open_questions import DIRECTION, asking
 from tests.spending import broken_invariants, capped, costing, let_go
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

@@ -19,7 +19,7 @@ from agents.models import PlatformConfig
 from orchestrator.celery import app
 from pipelines import tasks
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, schedule_timing, sweeps
+from pipelines.schedules import beat, firing, schedule_timing, system_jobs
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -301,7 +301,7 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
 
     found = {
         waiting.__name__: _plan(waiting())
-        for waiting in (firing.due, sweeps.unexpanded, sweeps.unsettled, sweeps.uncancelled)
+        for waiting in (firing.due, system_jobs.unexpanded, system_jobs.unsettled, system_jobs.uncancelled)
     }
 
     for name, plan in found.items():

@@ -18,7 +18,7 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
 from pipelines.models import PipelineRun, Schedule
-from pipelines.schedules import firing, sweeps
+from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -182,7 +182,7 @@ def test_an_agent_that_is_switched_off_makes_the_execution_fail_with_a_clear_err
     Agent.objects.filter(role="qa").update(enabled=False)
     configuration.forget()
 
-    sweeps.expand() if firing.fire_due(FIRST) else None
+    system_jobs.expand() if firing.fire_due(FIRST) else None
 
     failed, fine = sorted(executions(tenant), key=lambda found: found.schedule_id == other.pk)
     assert failed.schedule_id == schedule.pk
@@ -361,10 +361,10 @@ def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
     fire(schedule, FIRST)
     seen.append([job.state for job in jobs(tenant)])
     engine.deliver()
-    sweeps.settle()
+    system_jobs.settle()
     seen.append([job.state for job in jobs(tenant)])
     while engine.drain():
-        sweeps.settle()
+        system_jobs.settle()
         relay.flush()
         seen.append([job.state for job in jobs(tenant)])
 

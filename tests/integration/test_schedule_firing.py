@@ -14,7 +14,7 @@ from activities import relay
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.schedules import firing, sweeps
+from pipelines.schedules import firing, system_jobs
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -359,10 +359,10 @@ def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_n
 def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, enabled=False)
 
-    begun = sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
+    begun = system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
     relay.flush()
     engine.drain()
-    sweeps.tend()
+    system_jobs.tend()
 
     found = execution(tenant)
     assert (begun.pk, found.nominal_at, found.created_by, found.status) == (found.pk, None, "ann", "success")
@@ -375,17 +375,17 @@ def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, 
 )
 def test_by_hand_it_heeds_what_is_under_way(tenant: Tenant, overlap: str, expected: str | None) -> None:
     schedule = make_schedule(tenant, overlap=overlap)
-    sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
+    system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
 
     if expected is None:
-        with pytest.raises(sweeps.ExecutionUnderWay):
-            sweeps.run_now(tenant.pk, schedule.pk, actor="ann")
+        with pytest.raises(system_jobs.ExecutionUnderWay):
+            system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
     else:
-        assert sweeps.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
+        assert system_jobs.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
 
 
 def test_somebody_elses_schedule_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 
-    with pytest.raises(sweeps.NotFound):
-        sweeps.run_now(other_tenant.pk, schedule.pk, actor="eve")
+    with pytest.raises(system_jobs.NotFound):
+        system_jobs.run_now(other_tenant.pk, schedule.pk, actor="eve")

@@ -25,7 +25,7 @@ from tenants.models import Tenant
 from tenants.redis import client as redis_client
 from tests.browsing import list_of, page_of
 from tests.engine import Engine
-from tests.glass import seeing_all
+from tests.superusers import seeing_all
 
 CANARY = "kanarienvogel-7f3a"
 HOOK = f"https://example.com/hooks/{CANARY}-hook"

@@ -16,7 +16,7 @@ from pipelines import deliverables, keys, tables, versions
 from pipelines.data_sources import DataSourceError, FieldType, parse, resolve
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
-from pipelines.tables import cache
+from pipelines.tables import fetched
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tenants.redis import client
@@ -269,16 +269,16 @@ def test_an_address_inside_is_not_called_even_if_it_was_saved(
 
 def test_rows_in_redis_are_read_until_they_expire(tenant: Tenant) -> None:
     dataset_of(tenant, "cache")
-    cache.keep(tenant.pk, "ticker", [{"id": "A", "enabled": True}, {"id": "B"}])
+    fetched.keep_rows(tenant.pk, "ticker", [{"id": "A", "enabled": True}, {"id": "B"}])
 
     assert list(values(tenant, "cache:ticker:all:id")) == ["A", "B"]
     assert values(tenant, "cache:ticker:all:id?enabled=true").count == 1
-    cache.drop(tenant.pk, "ticker")
+    fetched.drop_rows(tenant.pk, "ticker")
     assert "is empty: its rows have expired" in refusal(tenant, "cache:ticker:all:id")
 
 
 def test_rows_in_redis_have_a_time_to_live(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_DATASET_CACHE_SECONDS = 77
-    cache.keep(tenant.pk, "ticker", [])
+    fetched.keep_rows(tenant.pk, "ticker", [])
 
     assert 70 < client().ttl(keys.rows_of(tenant.pk, "ticker")) <= 77

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from tenants.models import Tenant
+from tests.api_objects import World
 from tests.engine import Engine
 from tests.integration.test_api_openapi import CALLBACKS, operations
-from tests.one_of_each import World
 from tests.snapshots import changed, snapshot
 
 pytestmark = pytest.mark.long
@@ -95,7 +95,7 @@ def test_every_list_answers_the_same_whatever_tenant_the_headers_name(
 
 def test_a_body_that_names_a_tenant_is_refused_by_its_path(api: Any, ours: World, theirs: World) -> None:
     """Silence would let the caller believe that it had worked."""
-    from tests.one_of_each import BODIES, START
+    from tests.api_objects import BODIES, START
 
     admin = api("admin")
     for collection, body in BODIES.items():

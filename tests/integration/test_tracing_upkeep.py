@@ -17,8 +17,8 @@ from tenants import tracing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.burying import failed, letters_of
 from tests.engine import Engine
+from tests.failed_work import failed, letters_of
 from tests.tracing import Collected, collected, linked, traceparent
 from tests.upkeep import leading
 

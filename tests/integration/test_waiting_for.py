@@ -20,10 +20,10 @@ from activities.states import LinkKind
 from agents.contracts import Accepted
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
-from tests.asking import asked
 from tests.engine import Engine
-from tests.glass import seeing_all
 from tests.integration.approvals_over_many.voters import voter
+from tests.open_questions import asked
+from tests.superusers import seeing_all
 from tests.toolbox import OUTPUT, at_work, caller_of, child, of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

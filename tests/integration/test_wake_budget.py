@@ -19,9 +19,9 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asking, called, children, heard, wakes_of
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import Agent, accepted
+from tests.open_questions import DIRECTION, asking, called, children, heard, wakes_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from activities import queue_stats
 from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand
-from orchestrator.cli.progress import counted
+from orchestrator.cli.commands import TerminalCommand, counted
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
 from tenants.money import budgets, calendar, ledger

@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.models import Activity
 from tenants.context import tenant_scope
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 ACTIVITIES = "/api/v1/activities/"
 

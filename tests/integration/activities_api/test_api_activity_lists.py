@@ -14,7 +14,7 @@ from activities import wait_reasons
 from activities.models import ActivityRun
 from tenants.context import APP, tenant_scope
 from tests.integration.activities_api.submitted import ACTIVITIES, body, faults
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -14,7 +14,7 @@ from pipelines.models import PipelineRun
 from tenants.models import Tenant
 from tests.browsing import BRIEF
 from tests.engine import Engine
-from tests.glass import seeing_all
+from tests.superusers import seeing_all
 
 
 @pytest.fixture

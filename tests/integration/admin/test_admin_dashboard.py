@@ -18,8 +18,8 @@ from tenants.context import ADMIN, APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import page_of, words
 from tests.engine import Engine
-from tests.glass import browser_of
 from tests.scheduling import make_schedule
+from tests.superusers import browser_of
 
 START = "/admin/"
 MOST_QUERIES = 12

@@ -14,10 +14,10 @@ from activities.models import Approval, DeadLetter, Deadline, ToolCall
 from agents.contracts import Accepted
 from tenants.context import system_scope
 from tenants.models import Tenant
-from tests.asking import asked, asking, links_of
 from tests.browsing import act, list_of, page_of, told, words
-from tests.burying import failed, letters_of
 from tests.engine import Engine
+from tests.failed_work import failed, letters_of
+from tests.open_questions import asked, asking, links_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

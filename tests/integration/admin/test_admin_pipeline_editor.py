@@ -12,7 +12,7 @@ from django.test import Client
 
 from agents.models import Agent
 from pipelines import submission, versions
-from pipelines.admin.writing import as_written
+from pipelines.admin.pipeline import as_written
 from pipelines.definition import load
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from tenants.context import system_scope, tenant_scope

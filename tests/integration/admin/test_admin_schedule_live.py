@@ -14,7 +14,7 @@ from tenants.models import Tenant
 from tests import pages
 from tests.browsing import page_of
 from tests.engine import Engine
-from tests.glass import seeing_all
+from tests.superusers import seeing_all
 from tests.tickers import body, tickers
 
 pytestmark = pytest.mark.ui

@@ -12,7 +12,7 @@ from django.test import Client
 
 from pipelines import versions
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
-from pipelines.schedules import editing, sweeps
+from pipelines.schedules import editing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told, words
@@ -250,7 +250,7 @@ def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> 
 
 
 def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, root: Client) -> None:
-    execution = sweeps.run_now(daily.tenant_id, daily.pk, actor="test")
+    execution = system_jobs.run_now(daily.tenant_id, daily.pk, actor="test")
     with tenant_scope(daily.tenant_id):
         Firing.objects.create(
             tenant_id=daily.tenant_id,
@@ -271,7 +271,7 @@ def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, ro
 
 
 def test_deleting_keeps_the_executions(daily: Schedule, root: Client) -> None:
-    sweeps.run_now(daily.tenant_id, daily.pk, actor="test")
+    system_jobs.run_now(daily.tenant_id, daily.pk, actor="test")
 
     assert root.get(f"{page_of(daily).removesuffix('change/')}delete/").status_code == 200
     root.post(f"{page_of(daily).removesuffix('change/')}delete/", {"post": "yes"})

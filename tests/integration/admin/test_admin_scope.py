@@ -30,7 +30,7 @@ from tenants.models import ApiToken, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry, BreakGlass
 from tests.browsing import BRIEF, act, list_of, page_of, words
 from tests.engine import Engine
-from tests.glass import browser_of
+from tests.superusers import browser_of
 
 REASON = "Ticket of the customer: their pipeline stands still."
 

@@ -11,7 +11,7 @@ from activities.models import ActivityRun
 from agents.contracts import AgentRequest
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 RESULT = {"output": {"content": "# Bees", "data": {"words": [1, 2.5, None]}, "content_type": "text/markdown"}}
 

@@ -17,7 +17,7 @@ from tenants.context import APP, SYSTEM
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over, run_of
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -15,7 +15,7 @@ from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, run_of
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -13,7 +13,7 @@ from activities.run_tokens import RunToken
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

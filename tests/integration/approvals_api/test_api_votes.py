@@ -17,10 +17,10 @@ from agents.contracts import Accepted
 from tenants import members, tokens
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Membership, Role, Tenant
-from tests.asking import asked
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
+from tests.open_questions import asked
 from tests.toolbox import at_work, not_woken, woken
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

@@ -28,10 +28,10 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
 from tests.engine import Engine, at_once, eventually
 from tests.flows import Flow, step
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
+from tests.open_questions import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
 from tests.spending import capped, token_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

@@ -14,10 +14,10 @@ from activities.exceptions import (
 from activities.human_tasks import approvals
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
-from tests.asking import DIRECTION, asked, asking, called, heard, links_of, told
 from tests.engine import Engine, elsewhere
 from tests.integration.agent_runs.accepted_work import Agent
 from tests.integration.approvals_over_many.voters import voter
+from tests.open_questions import DIRECTION, asked, asking, called, heard, links_of, told
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

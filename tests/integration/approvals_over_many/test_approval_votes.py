@@ -13,9 +13,9 @@ from activities.human_tasks import approvals, deadlines
 from activities.models import Deadline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import asked
 from tests.engine import Engine
 from tests.integration.approvals_over_many.voters import voter
+from tests.open_questions import asked
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -17,9 +17,9 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.asking import asked, heard, links_of, told
 from tests.engine import Engine
 from tests.integration.test_alerts import statements
+from tests.open_questions import asked, heard, links_of, told
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

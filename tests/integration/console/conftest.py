@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
+from tests.console_user import Person
 from tests.engine import Engine
-from tests.glass import seeing_all
 from tests.questions import Questions
-from tests.visiting import Person
+from tests.superusers import seeing_all
 
 
 @pytest.fixture

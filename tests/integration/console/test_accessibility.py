@@ -14,8 +14,8 @@ from pipelines import submission, versions
 from tenants import members, saved_views
 from tenants.context import tenant_scope
 from tests import pages
+from tests.console_user import Person
 from tests.questions import ARTICLE, Questions
-from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -18,10 +18,10 @@ from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import Person
 from tests.forms import forms_of
-from tests.looking import MOST, statements
+from tests.page_queries import MOST, statements
 from tests.questions import Questions
-from tests.visiting import Person
 
 LIST, MANY = "/activities/", "/activities/bulk/"
 

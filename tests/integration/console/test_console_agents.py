@@ -17,11 +17,11 @@ from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
-from tests.burying import failed
+from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.forms import forms_of
 from tests.registry import registered
-from tests.visiting import Person, refused, sent_by
 
 AGENTS = "/agents/"
 

@@ -10,9 +10,9 @@ import pytest
 from pipelines import submission, versions
 from pipelines.subjects import LONGEST, subject_of
 from tests.browsing import words
-from tests.looking import MOST
+from tests.console_user import INBOX, Person
+from tests.page_queries import MOST
 from tests.questions import ARTICLE, Questions
-from tests.visiting import INBOX, Person
 
 Asked = Callable[[Person, str], list[str]]
 

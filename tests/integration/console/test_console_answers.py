@@ -13,9 +13,9 @@ import pytest
 from activities import outputs
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import INBOX, Person, done, notice, refused, sent_by
 from tests.forms import Form, forms_of
 from tests.questions import Questions
-from tests.visiting import INBOX, Person, done, notice, refused, sent_by
 
 # Each kind
 

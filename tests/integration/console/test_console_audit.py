@@ -14,9 +14,9 @@ from console.audit import queries
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
+from tests.console_user import Person
 from tests.engine import Engine
 from tests.forms import forms_of
-from tests.visiting import Person
 
 AUDIT = "/audit/"
 

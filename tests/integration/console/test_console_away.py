@@ -10,10 +10,10 @@ from django.db import connections
 
 from tenants.context import APP
 from tests.browsing import words
+from tests.console_user import Person
 from tests.engine import Engine
 from tests.forms import forms_of
 from tests.installed import free_port
-from tests.visiting import Person
 
 PAGES = ["/", "/activities/", "/inbox/", "/queues/", "/usage/", "/settings/"]
 

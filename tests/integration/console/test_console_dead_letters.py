@@ -12,10 +12,10 @@ from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
-from tests.burying import failed, failed_many, letters_of
+from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
+from tests.failed_work import failed, failed_many, letters_of
 from tests.forms import forms_of
-from tests.visiting import Person, refused, sent_by
 
 LETTERS = "/dead-letters/"
 

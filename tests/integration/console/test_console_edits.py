@@ -15,10 +15,10 @@ from agents.contracts import Completed, Output
 from console.inbox import items
 from tenants.context import tenant_scope
 from tests.browsing import words
+from tests.console_user import Person, done, refused
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.questions import Questions
-from tests.visiting import Person, done, refused
 
 MINE = "# Bees\n\nBees fly very far."
 EDITED = "approve_edited"

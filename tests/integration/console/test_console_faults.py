@@ -13,7 +13,7 @@ from console import error_pages
 from tenants.context import APP
 from tenants.models import Tenant
 from tests.browsing import words
-from tests.visiting import Person
+from tests.console_user import Person
 
 BROWSER = {"accept": "text/html,application/xhtml+xml"}
 

@@ -15,8 +15,8 @@ from console.queues.queries import one_queue, queues
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
-from tests.burying import failed
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.spending import capped
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")

@@ -11,11 +11,11 @@ from pipelines.models import Firing
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
-from tests.burying import failed
+from tests.console_user import Person
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.scheduling import NOON, make_schedule
 from tests.spending import capped
-from tests.visiting import Person
 
 HARMLESS = "plain words"
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)></td>{% debug %}"

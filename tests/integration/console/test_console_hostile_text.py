@@ -17,8 +17,8 @@ from agents.contracts import Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.console_user import INBOX, Person
 from tests.questions import Questions
-from tests.visiting import INBOX, Person
 
 #: Ours. What a text adds beyond Markdown's own would show here.
 _ELEMENTS = """

@@ -22,9 +22,9 @@ from console.labels import KINDS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import INBOX, Person
 from tests.engine import Engine
 from tests.questions import Questions
-from tests.visiting import INBOX, Person
 
 
 def names(answer: HttpResponse) -> list[str]:

@@ -14,8 +14,8 @@ from activities.human_tasks import approvals, tasks
 from tenants.context import APP
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import INBOX, Person, done
 from tests.questions import Questions
-from tests.visiting import INBOX, Person, done
 
 LIST = "total kinds rows around"
 SIGNED_IN = ('FROM "django_session"', 'FROM "auth_user"')  # Django asks who it is

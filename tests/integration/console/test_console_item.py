@@ -17,8 +17,8 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions
 from tests.browsing import words
+from tests.console_user import INBOX, Person
 from tests.questions import Questions
-from tests.visiting import INBOX, Person
 
 
 def part(answer: HttpResponse, heading: str) -> str:

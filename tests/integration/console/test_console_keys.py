@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests import pages
+from tests.console_user import Person
 from tests.pages import press
 from tests.questions import Questions
-from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from django.utils.http import urlencode
 
 from tenants.models import Tenant
+from tests.console_user import Person
 from tests.engine import Engine
 from tests.scheduling import make_schedule
-from tests.visiting import Person
 
 #: What the pages read from their addresses.
 NAMES: dict[str, tuple[str, ...]] = {

@@ -11,10 +11,10 @@ from console.activity_chart import pulse_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
-from tests.burying import failed
+from tests.console_user import Person
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.spending import capped, costing
-from tests.visiting import Person
 
 
 def test_runs_are_counted_in_the_hour_in_which_they_ended(

@@ -11,9 +11,9 @@ from agents.models import Agent, AgentConfig
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
+from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
 from tests.forms import forms_of
-from tests.visiting import Person, refused, sent_by
 
 QUEUES = "/queues/"
 

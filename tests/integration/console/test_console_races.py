@@ -15,10 +15,10 @@ from activities.decision_rules import Voter
 from activities.human_tasks import approvals, tasks
 from console.inbox import actions
 from tests.browsing import words
+from tests.console_user import Person, done, notice, refused
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.questions import Questions
-from tests.visiting import Person, done, notice, refused
 
 
 @pytest.mark.parametrize("deed", ["approve", "reject"])

@@ -15,11 +15,11 @@ from pipelines.status_styles import RULES
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import Person
 from tests.flows import Flow, answering, step
 from tests.forms import forms_of
-from tests.looking import MOST, statements
+from tests.page_queries import MOST, statements
 from tests.questions import Questions
-from tests.visiting import Person
 
 LIST = "/runs/"
 

@@ -16,10 +16,10 @@ from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
 from tenants.models.saved_views import SavedView
 from tests.browsing import words
+from tests.console_user import Person, refused, sent_by
 from tests.engine import at_once
 from tests.forms import Form, forms_of
 from tests.questions import Questions
-from tests.visiting import Person, refused, sent_by
 
 QUERY = "/activities/?tenant=acme&q=status%3Afailed+role%3Aseo"
 

@@ -12,10 +12,10 @@ from pipelines.models import Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
 from tests.forms import forms_of
 from tests.scheduling import HOUR, NOON, again, executions, fire, make_schedule, tickers
-from tests.visiting import Person, refused, sent_by
 
 SCHEDULES = "/schedules/"
 

@@ -19,10 +19,10 @@ from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.browsing import words
+from tests.console_user import Person, refused, sent_by
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.receivers import HttpReceiver, http_receiver
-from tests.visiting import Person, refused, sent_by
 
 SETTINGS = "/settings/"
 PARTS = ["", "tokens/", "budgets/", "channels/", "notification-channels/", "webhooks/"]

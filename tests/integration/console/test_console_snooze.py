@@ -18,11 +18,11 @@ from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import Membership, Tenant
 from tests.browsing import words
+from tests.console_user import INBOX, Person, done, refused, sent_by
 from tests.engine import at_once
 from tests.forms import Form, forms_of
 from tests.integration.test_retention import age_work, purge
 from tests.questions import Questions
-from tests.visiting import INBOX, Person, done, refused, sent_by
 
 ASIDE = f"{INBOX}?aside=yes"
 

@@ -12,10 +12,10 @@ from activities.submission import NewActivity, submit
 from tenants.context import tenant_scope
 from tenants.events import log
 from tenants.models import Tenant
+from tests.console_user import Person
 from tests.engine import Engine
 from tests.pages import end_streams
 from tests.streaming import read
-from tests.visiting import Person
 
 LIVE = "/live/"
 

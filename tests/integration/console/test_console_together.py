@@ -10,10 +10,10 @@ import pytest
 
 from activities.human_tasks import approvals
 from activities.states import Status
+from tests.console_user import Person, notice, refused, sent_by
 from tests.engine import at_once
 from tests.forms import Form, forms_of
 from tests.questions import Questions
-from tests.visiting import Person, notice, refused, sent_by
 
 
 def _together(by: Person) -> Form:

@@ -17,11 +17,11 @@ from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import words
+from tests.console_user import INBOX, Person, done, notice, refused
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.questions import Questions
 from tests.upkeep import tick
-from tests.visiting import INBOX, Person, done, notice, refused
 
 UNDO_SECONDS = 10.0
 

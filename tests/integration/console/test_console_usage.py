@@ -17,8 +17,8 @@ from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant, UsageEntry
 from tests.browsing import words
+from tests.console_user import Person
 from tests.spending import capped
-from tests.visiting import Person
 
 USAGE = "/usage/"
 

@@ -17,11 +17,11 @@ from activities.models import Activity
 from tenants.context import system_scope
 from tests import pages
 from tests.browsing import list_of, page_of
+from tests.console_user import INBOX
 from tests.fuzzing.world import Known
-from tests.glass import seeing_all
 from tests.hostile import LINE, LONG, SHORT, written_everywhere
 from tests.questions import Questions
-from tests.visiting import INBOX
+from tests.superusers import seeing_all
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(300)]  # some hundred pages, of a theme with many scripts
 

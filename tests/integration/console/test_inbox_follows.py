@@ -9,10 +9,10 @@ import pytest
 
 from activities.human_tasks import approvals, tasks
 from tests import pages
+from tests.console_user import INBOX, Person
 from tests.engine import eventually
 from tests.pages import press
 from tests.questions import Questions
-from tests.visiting import INBOX, Person
 
 pytestmark = pytest.mark.ui
 

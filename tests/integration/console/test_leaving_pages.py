@@ -14,9 +14,9 @@ from tenants.context import tenant_scope
 from tenants.events import keys
 from tenants.models import Tenant
 from tests import pages
+from tests.console_user import Person
 from tests.engine import eventually
 from tests.questions import Questions
-from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 

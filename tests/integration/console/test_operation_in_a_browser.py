@@ -9,10 +9,10 @@ import pytest
 
 from tenants.models import Tenant
 from tests import pages
-from tests.burying import failed_many, letters_of
+from tests.console_user import Person
 from tests.engine import Engine
+from tests.failed_work import failed_many, letters_of
 from tests.scheduling import executions, make_schedule, tickers
-from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 

@@ -14,9 +14,9 @@ from agents.contracts import Accepted, Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tests import pages
+from tests.console_user import Person
 from tests.integration.agent_runs.accepted_work import Agent
 from tests.questions import ARTICLE, Questions
-from tests.visiting import Person
 
 pytestmark = pytest.mark.ui
 

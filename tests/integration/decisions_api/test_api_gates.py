@@ -10,7 +10,7 @@ import pytest
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.integration.decisions_api.questions import ACTIVITIES, gated, gates, of
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

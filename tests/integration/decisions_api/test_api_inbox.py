@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine, at_once
 from tests.integration.decisions_api.questions import DECIDE, INBOX, a_task, gated, gates, of
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -12,7 +12,7 @@ from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.decisions_api.questions import a_task, gated, gates, of
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

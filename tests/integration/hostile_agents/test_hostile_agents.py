@@ -11,10 +11,10 @@ from activities.execution import agent_tools
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.answers import problem
+from tests.api_objects import World
 from tests.engine import Engine
 from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.integration.tools.calling import CALLS
-from tests.one_of_each import World
 from tests.snapshots import changed, snapshot
 from tests.toolbox import OUTPUT, Caller, at_work, of
 

@@ -20,8 +20,8 @@ from tenants import registration, tokens
 from tenants.context import OWNER, tenant_scope
 from tenants.events import log
 from tenants.models import Membership, Role, Tenant
-from tests.burying import failed
 from tests.engine import Engine
+from tests.failed_work import failed
 from tests.integration.isolation import filling
 
 API = "/api/v1/"

@@ -17,7 +17,7 @@ from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.pipelines_api.definitions import PIPELINES, RUNS, TEMPLATES, definition, paths
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

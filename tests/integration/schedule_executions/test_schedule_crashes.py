@@ -15,7 +15,7 @@ from agents.exceptions import PermanentAgentError
 from agents.models import PlatformConfig
 from pipelines.models import DatasetRow, ScheduleExecution
 from pipelines.schedules import executions as at_work
-from pipelines.schedules import firing, lifecycle, sweeps
+from pipelines.schedules import firing, lifecycle, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -78,7 +78,7 @@ def test_an_expansion_that_was_cut_off_goes_on_without_doubles_though_rows_came_
     with tenant_scope(tenant.pk):
         DatasetRow.objects.filter(key__in=["T00001", "T00008"]).delete()
 
-    sweeps.tend()
+    system_jobs.tend()
 
     rows = jobs(tenant)
     assert cut_off == ["T00000", "T00001", "T00002", "T00003"]
@@ -97,7 +97,7 @@ def test_two_that_expand_the_same_execution_at_once_record_each_job_once(tenant:
     (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
 
     at_once(*[lambda: lifecycle.expand(tenant.pk, begun)] * 3)
-    sweeps.tend()
+    system_jobs.tend()
 
     assert sorted(job.params["ticker"] for job in jobs(tenant)) == [f"T{n:05}" for n in range(40)]
     with tenant_scope(tenant.pk):
@@ -117,7 +117,7 @@ def test_an_expansion_that_is_cut_off_again_and_again_is_given_up(
             with pytest.raises(Killed):
                 lifecycle.expand(tenant.pk, begun)
 
-    sweeps.tend()
+    system_jobs.tend()
 
     found = execution(tenant)
     assert found.status == "failed"
@@ -131,7 +131,7 @@ def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> N
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(touched_at=datetime.now(UTC))
 
-    sweeps.tend()
+    system_jobs.tend()
 
     assert (execution(tenant).status, jobs(tenant)) == ("running", [])
 

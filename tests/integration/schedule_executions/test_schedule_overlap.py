@@ -10,7 +10,7 @@ from activities import cancellation
 from activities.models import Activity
 from pipelines.models import Firing, PipelineRun, ScheduleExecution
 from pipelines.schedules import executions as at_work
-from pipelines.schedules import firing, sweeps
+from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -167,7 +167,7 @@ def test_what_a_cancellation_left_at_work_is_ended_by_the_errand(
         at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann")
     left = (execution(tenant).status, execution(tenant).finished_at)
 
-    sweeps.tend()
+    system_jobs.tend()
 
     assert left == ("cancelled", None)
     assert statuses(tenant) == ["cancelled"]

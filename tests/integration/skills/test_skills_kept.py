@@ -12,7 +12,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import at_once
 from tests.integration.skills.knowledge import CLIENT, TONE
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 SKILLS = "/api/v1/skills/"
 

@@ -20,7 +20,7 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, over
 from tests.integration.skills.knowledge import CLIENT, TONE, add, read, run
-from tests.integration.test_api_door import problem
+from tests.integration.test_api_access import problem
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from rest_framework.test import APIClient
 from tenants.context import current_alias, tenant_scope
 from tenants.models import Membership, Role
 from tests.answers import problem
-from tests.glass import seeing_all
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of
+from tests.superusers import seeing_all
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 

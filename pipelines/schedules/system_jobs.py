@@ -1,9 +1,9 @@
-"""Tending: what background tasks do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
+"""What system jobs do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
 
     due        times have come                              unexpanded  executions without all of their jobs
     unsettled  batches to let go, executions that end       uncancelled jobs of cancelled executions that go on
 
-One execution that cannot be tended hinders no other.
+One execution that fails here hinders no other.
 """
 
 from __future__ import annotations

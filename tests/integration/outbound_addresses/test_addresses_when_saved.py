@@ -19,11 +19,11 @@ from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests.browsing import list_of
-from tests.glass import seeing_all
-from tests.integration.outbound_doors.schema import members_of
+from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import operations
 from tests.outside import GOOD_URL, HOSTILE_URLS
 from tests.registry import registered
+from tests.superusers import seeing_all
 
 pytestmark = pytest.mark.usefixtures("database")
 
