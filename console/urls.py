@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
-from django.urls import include, path, re_path
+from django.urls import path, re_path
 
 from console import views
+from console.activities import views as activities
+from console.agents import views as agents
+from console.audit import views as audit
 from console.containment import contained_with_scripts
+from console.dead_letters import views as dead_letters
 from console.inbox.undo import undo
+from console.queues import views as queues
+from console.runs import views as runs
 from console.saved_views.views import every as saved_views
+from console.schedules import views as schedules
+from console.settings import members, programs
+from console.settings import views as settings
 from console.stream import stream
+from console.usage import views as usage
 
 from .navigation import Signpost
 
@@ -19,22 +29,40 @@ urlpatterns = [
     path("tenants/", views.tenants, name="tenants"),
     path("live/", stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
-    # Areas: each is a package with addresses and views of its own.
-    path("activities/", include("console.activities.urls")),
-    path("runs/", include("console.runs.urls")),
+    # Areas: each is a package with views of its own.
+    path("activities/", activities.listed, name="activities"),
+    path("activities/bulk/", activities.many, name="activities_bulk"),
+    path("activities/bulk/<uuid:job_id>/", activities.job, name="activities_bulk_job"),
+    path("activities/bulk/<uuid:job_id>/stop/", activities.stop_job, name="activities_bulk_stop"),
+    path("activities/<uuid:activity_id>/", activities.one, name="activity"),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", activities.whole_log, name="activity_log"),
+    path("activities/<uuid:activity_id>/texts/", activities.both_texts, name="activity_texts"),
+    path("runs/", runs.listed, name="runs"),
+    path("runs/<uuid:run_id>/", runs.one, name="run"),
+    path("runs/<uuid:run_id>/replay/", runs.replayed, name="run_replay"),
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/undo/", undo, name="inbox_undo"),
     path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
     path("inbox/back/", views.inbox_back, name="inbox_back"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
-    path("queues/", include("console.queues.urls")),
-    path("dead-letters/", include("console.dead_letters.urls")),
-    path("schedules/", include("console.schedules.urls")),
-    path("agents/", include("console.agents.urls")),
-    path("usage/", include("console.usage.urls")),
-    path("audit/", include("console.audit.urls")),
-    path("settings/", include("console.settings.urls")),
+    path("queues/", queues.every, name="queues"),
+    path("queues/<slug:role>/", queues.one, name="queue"),
+    path("dead-letters/", dead_letters.every, name="dead_letters"),
+    path("dead-letters/<slug:fingerprint>/", dead_letters.alike, name="dead_letters_alike"),
+    path("schedules/", schedules.every, name="schedules"),
+    path("schedules/try/", schedules.trial, name="schedules_try"),
+    path("schedules/<uuid:schedule_id>/", schedules.one, name="schedule"),
+    path("agents/", agents.every, name="agents"),
+    path("agents/<slug:role>/", agents.one, name="agent"),
+    path("usage/", usage.usage, name="usage"),
+    path("usage/export/<slug:what>/", usage.export, name="usage_export"),
+    path("audit/", audit.trail, name="audit"),
+    path("audit/export/", audit.export, name="audit_export"),
+    path("settings/", members.members, name="settings"),
+    path("settings/tokens/", programs.tokens, name="settings_tokens"),
+    path("settings/<slug:key>/", settings.collection, name="settings_collection"),
+    path("settings/<slug:key>/<uuid:item_id>/", settings.item, name="settings_item"),
     path(
         "login/",
         contained_with_scripts(
