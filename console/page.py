@@ -28,12 +28,30 @@ from console.error_pages import told_when_away
 from tenants import break_glass, members
 from tenants.context import system_scope
 from tenants.members import MembershipRefused
-from tenants.models import Tenant
+from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
+
+
+# Pages that only admins of the tenant see. Others are told so, with the status of a refusal.
+
+
+def for_admins(what: str) -> Callable[[View], View]:
+    """Below `page`: shows the view to admins alone. `what` says what it is that others do not see."""
+
+    def made(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, desk: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not desk.who.role.includes(Role.ADMIN):
+                return shown(request, desk, "console/for_admins.html", {"what": what}, 403)
+            return view(request, desk, *args, **kwargs)
+
+        return guarded
+
+    return made
 
 
 View = Callable[..., HttpResponse]

@@ -18,9 +18,8 @@ from activities import activity_tree
 from activities.models import Activity
 from activities.states import SETTLED, Status
 from pipelines.models import PipelineRun, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
 from pipelines.models.run import RunState
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import ExecutionStatus, JobState
 
 OPEN = (JobState.WAITING, JobState.ENQUEUED)
 ENDED = (ExecutionStatus.SUCCESS, ExecutionStatus.PARTIAL, ExecutionStatus.FAILED)

@@ -12,9 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tenants import tracing
-from tenants.tracing import statements
-from tenants.tracing.holding import Holding
-from tenants.tracing.spans import OpenTelemetrySpans
+from tenants.tracing import exporting
+from tenants.tracing.spans import Holding, OpenTelemetrySpans
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def collected() -> Iterator[Collected]:
     provider = TracerProvider()
     holding = Holding(SimpleSpanProcessor(exporter))
     provider.add_span_processor(holding)
-    statements.watch()
+    exporting.watch_statements()
     tracing.use(OpenTelemetrySpans(provider, holding))
     try:
         yield Collected(exporter)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
-from agents.governor import known
 from agents.governor.governor import Answer, Call, Governor, Outcome, Reason
 from agents.governor.headers import Learned, learned_from
 from agents.governor.providers import Provider
 from tenants.exceptions import LimiterUnavailable
+
+from . import providers
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def governed(
 ) -> Iterator[ProviderFeedback]:
     """Make one call inside. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) when it may not begin soon."""
     guard, told = governor or provider.governor, ProviderFeedback()
-    known.note(provider)
+    providers.note_call(provider)
     _begin(provider, guard, call, stop_reason, patience_seconds)
     outcome = Outcome.OTHER
     try:

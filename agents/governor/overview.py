@@ -16,12 +16,13 @@ import redis
 from agents import configuration
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentError
-from agents.governor import known, providers
 from agents.governor.governor import Governor, Standing
 from agents.governor.profiles import Profile
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
+
+from . import providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class ProviderRow:
 def of_platform() -> list[ProviderRow]:
     """All that were called within two days, with all their figures."""
     try:
-        rows = known.providers()
+        rows = providers.known_providers()
     except redis.RedisError:
         return []
     return [_shown(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
@@ -89,9 +90,13 @@ def state_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) 
     return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))
 
 
-def failing() -> list[known.KnownProvider]:
+def failing() -> list[providers.KnownProvider]:
     """Those whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
-    return [row for row in known.providers() if Governor(row.key, row.profile).look().breaker != "closed"]
+    return [
+        row
+        for row in providers.known_providers()
+        if Governor(row.key, row.profile).look().breaker != "closed"
+    ]
 
 
 def leads_to(tenant_id: UUID, role: str, key: str) -> bool:

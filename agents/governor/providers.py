@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
+import orjson
+import redis
 from django.conf import settings
 
 from agents import outbound
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import ConfigurationError
+from agents.governor import governor
 from agents.governor.governor import Governor
 from agents.governor.profiles import TIERS, Profile
+from tenants import redis as connections
+from tenants.ttl_cache import TtlCache
 
 #: By adapter: the setting with the platform's key, and the header that carries a key.
 _KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
@@ -157,3 +164,63 @@ def _platform_key(adapter: str) -> Mapping[str, str]:
 
 def _key_header(adapter: str, key: str) -> Mapping[str, str]:
     return {"x-api-key": key} if adapter == "anthropic" else {"Authorization": f"Bearer {key}"}
+
+
+# Which providers have been called lately, for people who look at how they stand. Nothing depends on it.
+
+
+logger = logging.getLogger(__name__)
+
+NOTED_SECONDS = 60.0  # how often a process notes a provider that it calls
+KEPT_SECONDS = 2 * 86_400.0  # as long as the governor's own state
+
+_noted: TtlCache[bool] = TtlCache(seconds=NOTED_SECONDS, entries=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProvider:
+    """One that was called. It has no credential in it."""
+
+    key: str
+    adapter: str
+    place: str
+    profile: Profile
+    called_at: float  # seconds since 1970, to within a minute
+
+
+def note_call(provider: Provider) -> None:
+    """Say that this provider is called. Costs nothing but once a minute, and never fails."""
+    if _noted.recall(provider.key):
+        return
+    _noted.keep(provider.key, True)
+    row = {
+        "adapter": provider.adapter,
+        "place": provider.place,
+        "profile": asdict(provider.profile),
+        "called_at": time.time(),
+    }
+    try:
+        connections.client().hset(governor.known_providers_key(), provider.key, orjson.dumps(row))
+    except redis.RedisError:
+        logger.info("Provider not noted", extra={"action": "provider_not_noted"})
+
+
+def known_providers() -> list[KnownProvider]:
+    """Those called within two days, by place. Raises `redis.RedisError`."""
+    client = connections.client()
+    found: Any = client.hgetall(governor.known_providers_key())
+    rows = {key.decode(): orjson.loads(row) for key, row in found.items()}
+    old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
+    if old:
+        client.hdel(governor.known_providers_key(), *old)
+    kept = [
+        KnownProvider(key, row["adapter"], row["place"], _profile_of_known(row["profile"]), row["called_at"])
+        for key, row in rows.items()
+        if key not in old
+    ]
+    return sorted(kept, key=lambda each: (each.adapter, each.place, each.key))
+
+
+def _profile_of_known(row: dict[str, Any]) -> Profile:
+    """As another version may have noted it."""
+    return Profile(**{each.name: row[each.name] for each in fields(Profile) if each.name in row})

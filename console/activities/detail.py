@@ -20,12 +20,13 @@ from activities.run_logs import NumberedLine
 from activities.selectors import Moment
 from activities.states import LinkKind, RunStatus
 from console.activities import chart
-from console.activities.segments import Segment, segments
 from console.labels import band, cost_in, did, named
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
+
+from .chart import Segment, segments
 
 MOST_CHILDREN = 50
 MOST_MARKS = 200

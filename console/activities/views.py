@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
@@ -12,19 +13,21 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from activities.exceptions import ActivityError
+from agents import configuration
 from console import flash_messages
+from console.activities import bulk
+from console.activities.bulk import NotAsked
 from console.activities.detail import detail, log_of, tail_of, watched
 from console.activities.listing import listing
 from console.activities.query_language import QueryFault
 from console.activities.texts import texts
+from console.flash_messages import refusal_of
 from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
 from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants.models import Role
-
-from . import actions, bulk
-from .bulk import NotAsked
+from tenants.principals import Principal
 
 LONGEST_NUMBER = 18  # digits
 
@@ -43,7 +46,7 @@ def one(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpRespo
     refusal = None
     if request.method == "POST":
         try:
-            changed, words = actions.act(request, desk.who, activity_id)
+            changed, words = act_on_activity(request, desk.who, activity_id)
         except Refused as refused:
             refusal = refused
         else:
@@ -58,7 +61,7 @@ def one(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpRespo
         "log": tail_of(desk.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
         "activity": found.activity,
         "refusal": refusal,
-        "roles": actions.roles() if "reassign" in found.deeds else (),
+        "roles": roles() if "reassign" in found.deeds else (),
     }
     return shown(
         request, desk, "console/activities/one.html", context, status=refusal.status if refusal else 200
@@ -144,3 +147,39 @@ def _may_operate(desk: PageContext) -> bool:
 def _back_to_the_fault(desk: PageContext, query: str) -> HttpResponse:
     """The list says what is wrong with a query, and where."""
     return redirect(f"{reverse('console:activities')}?{desk.query}&{urlencode({'q': query})}")
+
+
+# What operators do with one activity on its page, through the API's own views.
+
+
+LONGEST_VERSION = 9  # digits
+DONE = {"cancel": "It was cancelled.", "retry": "It starts anew.", "reassign": "It was handed on."}
+CHANGED = "It has changed since you looked. Look at it as it is now; nothing was done."
+
+
+def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
+    """Cancel it, try it again or hand it on, if it still is as the page showed it; its id or its successor's, and what was done.
+
+    Raises `Refused`, `Http404`.
+    """
+    sent = request.POST
+    deed, version = sent.get("deed", ""), sent.get("version", "")
+    if deed not in DONE or not version.isdecimal():
+        raise Refused("Choose what is to be done.", status=HTTPStatus.BAD_REQUEST)
+    body: dict[str, Any] = {"reason": sent["reason"]} if deed != "retry" and "reason" in sent else {}
+    if deed == "reassign":
+        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
+    path = f"/activities/{activity_id}/{deed}/"
+    reply = call_api(request, who, "POST", path, body, version=int(version[:LONGEST_VERSION]))
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if reply.status == HTTPStatus.PRECONDITION_FAILED:
+        raise Refused(CHANGED, status=HTTPStatus.CONFLICT)
+    if not reply.ok:
+        raise refusal_of(reply)
+    return UUID(str(reply.data["id"])), DONE[deed]
+
+
+def roles() -> list[str]:
+    """Who can take over."""
+    return sorted(configuration.known_roles())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 
 from console.csv_export import csv_of
-from console.for_admins import for_admins
-from console.page import PageContext, page, shown
+from console.page import PageContext, for_admins, page, shown
 
 from . import queries
 from .queries import OUTCOMES, AuditFilter

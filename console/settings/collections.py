@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import actions
-from .actions import Arranged
+from console.settings import actions
+from console.settings.actions import Arranged
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,27 @@ COLLECTIONS: Mapping[str, Collection] = {
         has_log=True,
     ),
 }  # fmt: skip
+
+
+# The parts of a tenant's settings, in their order.
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One part. `key` is empty for those with an address of their own, `name` is that address's."""
+
+    words: str
+    name: str
+    key: str
+    is_here: bool
+
+
+def tabs(here: str) -> list[Tab]:
+    """All parts. `here` is the one that is looked at."""
+    own = [
+        Tab("Members", "settings", "", here == "members"),
+        Tab("Tokens", "settings_tokens", "", here == "tokens"),
+    ]
+    return own + [
+        Tab(each.words, "settings_collection", key, here == key) for key, each in COLLECTIONS.items()
+    ]

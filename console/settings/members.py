@@ -10,14 +10,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from console import flash_messages
-from console.for_admins import for_admins
 from console.inbox.items import Refused
 from console.internal_api import WordsField
-from console.page import ACTING, LOOKING, PageContext, page, shown
-from console.settings.tabs import tabs
+from console.page import ACTING, LOOKING, PageContext, for_admins, page, shown
 from tenants import members as tenant_members
 from tenants.context import tenant_scope
 from tenants.models import Role
+
+from .collections import tabs
 
 NOT_OFFERED = "This page does not offer that."
 

@@ -12,12 +12,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from console import flash_messages, internal_api
-from console.for_admins import for_admins
 from console.inbox.items import Refused
 from console.internal_api import Reply
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.page import ACTING, LOOKING, PageContext, for_admins, page, shown
 from console.settings.collections import COLLECTIONS, Collection
-from console.settings.tabs import tabs
+
+from .collections import tabs
 
 NOT_OFFERED = "This page does not offer that."
 MOST_LISTED = 200

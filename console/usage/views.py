@@ -8,7 +8,7 @@ from console.csv_export import csv_of
 from console.page import PageContext, page, shown
 
 from . import queries
-from .filters import UsageFilter
+from .queries import UsageFilter
 
 HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens without a price")
 

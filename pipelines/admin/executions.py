@@ -15,8 +15,7 @@ from unfold.enums import ActionVariant
 from activities.models import Activity
 from pipelines.exceptions import PipelineError
 from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
+from pipelines.models.schedule import ExecutionStatus, FiringState
 from pipelines.schedules import executions
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (

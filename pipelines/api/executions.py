@@ -13,9 +13,7 @@ from rest_framework.viewsets import ViewSetMixin
 from activities.api.operations import ReasonSerializer
 from pipelines.exceptions import NotFound
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag

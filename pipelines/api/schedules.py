@@ -24,10 +24,7 @@ from agents.api.pausing import Pausable
 from pipelines.api.serializers import RUNS
 from pipelines.exceptions import NotFound
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
-from pipelines.models.schedule import AfterOnce, Overlap, Repeat
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, JobState, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules.preview import Forecast
 from tenants import pausing

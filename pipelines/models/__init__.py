@@ -2,13 +2,12 @@
 
 from pipelines.models.dataset import Dataset, DatasetRow
 from pipelines.models.deliverable import Deliverable, DeliverablePeriod
-from pipelines.models.execution import ScheduleExecution
-from pipelines.models.firing import Firing
 from pipelines.models.pipeline import Pipeline, PipelineVersion
 from pipelines.models.run import PipelineRun, StepRun
 from pipelines.models.schedule import Schedule
-from pipelines.models.schedule_job import ScheduleJob
-from pipelines.models.template import ActivityTemplate
+
+from .pipeline import ActivityTemplate
+from .schedule import Firing, ScheduleExecution, ScheduleJob
 
 __all__ = (
     "ActivityTemplate",

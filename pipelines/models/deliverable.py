@@ -7,10 +7,11 @@ from datetime import UTC, date, datetime
 from django.db import models
 from django.db.models.functions import Now
 
-from pipelines.models.template import key_validator
 from pipelines.months import Month
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
+
+from .pipeline import key_validator
 
 
 def next_month() -> date:

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, TenantPart
 
 DEFAULT_TIMEZONE = "America/New_York"
 
@@ -112,3 +112,158 @@ class Schedule(TenantOwned):
 
     def __str__(self) -> str:
         return self.name
+
+
+# One nominal time of a schedule, and what became of it.
+
+
+class FiringState(models.TextChoices):
+    FIRED = "fired"  # an execution came of it
+    QUEUED = "queued"  # its execution waits for the one before
+    SKIPPED = "skipped"  # on record, with the reason
+
+
+class Firing(TenantPart):
+    """One nominal time of a schedule, and what became of it. However many schedulers look, each time is there once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    schedule = models.ForeignKey(
+        Schedule, on_delete=models.CASCADE, related_name="firings", db_constraint=False, db_index=False
+    )
+    nominal_at = models.DateTimeField()
+    last_at = models.DateTimeField(
+        null=True, help_text="A long row of skipped times is one record: from nominal_at to this one."
+    )
+    count = models.IntegerField(default=1, help_text="How many times this record stands for.")
+    state = models.CharField(max_length=8, choices=FiringState.choices)
+    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was skipped.")
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("-nominal_at",)
+        constraints = (models.UniqueConstraint(fields=("schedule", "nominal_at"), name="each_time_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.nominal_at:%Y-%m-%d %H:%M}"
+
+
+# One firing of a schedule at work, up to its status.
+
+
+class ExecutionStatus(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ScheduleExecution(TenantOwned):
+    """One firing at work: its parameters are expanded into jobs, each of which runs by itself."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    schedule = models.ForeignKey(
+        Schedule,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="executions",
+        db_constraint=False,
+        db_index=False,
+    )
+    schedule_name = models.CharField(max_length=200, help_text="Kept when the schedule is deleted.")
+    nominal_at = models.DateTimeField(null=True, help_text="Empty when it was started by hand.")
+    status = models.CharField(max_length=9, choices=ExecutionStatus.choices, default=ExecutionStatus.RUNNING)
+    definition = models.JSONField(help_text="Target, params and policies of the schedule when it fired.")
+    jobs_created = models.IntegerField(default=0)
+    jobs_enqueued = models.IntegerField(default=0)
+    jobs_failed = models.IntegerField(default=0)
+    errors = models.JSONField(default=list)
+    metadata = models.JSONField(default=dict)
+    touched_at = models.DateTimeField(
+        null=True, help_text="The last sign of life of whoever expands it. Empty: nobody has begun."
+    )
+    expanded_at = models.DateTimeField(null=True, help_text="When the last job was recorded.")
+    created_by = models.CharField(max_length=200, default="schedule")
+    started_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-started_at",)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="execution_of_tenant"),
+            models.UniqueConstraint(
+                fields=("schedule", "nominal_at"),
+                condition=models.Q(nominal_at__isnull=False),
+                name="one_execution_per_time",
+            ),
+            models.UniqueConstraint(
+                fields=("schedule",), condition=models.Q(status="queued"), name="one_queued_execution"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("tenant", "-started_at", "-id"), name="executions_newest"),
+            models.Index(fields=("schedule", "status"), name="executions_of_schedule"),
+            # The list of one schedule's executions, of which there may be one a minute for years.
+            models.Index(fields=("schedule", "-started_at", "-id"), name="executions_newest_of_one"),
+            # Also those that were cancelled and whose jobs have not all been ended yet.
+            models.Index(
+                fields=("id",), condition=models.Q(finished_at__isnull=True), name="executions_open"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.schedule_name}: {self.status}"
+
+
+# One set of parameters of an execution: the job, and how it goes.
+
+
+class JobState(models.TextChoices):
+    WAITING = "waiting"  # for the batch before it, or for room in a backlog, as its error says then
+    ENQUEUED = "enqueued"  # its activity or pipeline run exists
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ScheduleJob(TenantPart):
+    """One set of parameters of an execution. Recorded before anything is called."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    execution = models.ForeignKey(
+        ScheduleExecution, on_delete=models.CASCADE, related_name="jobs", db_constraint=False, db_index=False
+    )
+    ordinal = models.IntegerField(help_text="Its place in the expansion; nothing is expanded twice.")
+    batch = models.IntegerField()
+    due_at = models.DateTimeField()
+    params = models.JSONField()
+    state = models.CharField(max_length=9, choices=JobState.choices, default=JobState.ENQUEUED)
+    activity_id = models.UUIDField(null=True)
+    pipeline_run_id = models.UUIDField(null=True)
+    error = models.JSONField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("execution", "ordinal")
+        constraints = (
+            models.UniqueConstraint(fields=("execution", "ordinal"), name="job_once_per_execution"),
+            models.UniqueConstraint(
+                fields=("activity_id",), condition=models.Q(activity_id__isnull=False), name="job_of_activity"
+            ),
+            models.UniqueConstraint(
+                fields=("pipeline_run_id",),
+                condition=models.Q(pipeline_run_id__isnull=False),
+                name="job_of_pipeline_run",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("execution", "batch"),
+                condition=models.Q(state__in=["waiting", "enqueued"]),
+                name="jobs_open",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.ordinal}: {self.state}"

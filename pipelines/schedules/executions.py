@@ -22,9 +22,7 @@ from pipelines import cancellation as run_cancellation
 from pipelines import jobs
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from tenants import clock
 from tenants.context import current_tenant, tenant_scope
 

@@ -31,7 +31,7 @@ from pipelines.data_sources import (
 )
 from pipelines.exceptions import PipelineError
 from pipelines.models import Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import JobState
 from pipelines.submission import NewRun, WhenFull, start_runs
 from pipelines.tables import Values
 from tenants import clock

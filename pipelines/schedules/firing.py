@@ -32,9 +32,7 @@ from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
-from pipelines.models.schedule import AfterOnce, Overlap
+from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
 from pipelines.schedules import beat, executions, schedule_timing
 from pipelines.timing import Missed, Timing
 from tenants import clock, pausing

@@ -29,9 +29,7 @@ from pipelines.data_sources import BatchGate
 from pipelines.exceptions import PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.firing import FiringState
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions, expansion
 from pipelines.schedules.expansion import ExpansionError, Plan, Planned
 from tenants import clock, outages

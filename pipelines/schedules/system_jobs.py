@@ -21,9 +21,7 @@ from django.db.models.functions import Coalesce, Now
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.execution import ExecutionStatus
-from pipelines.models.schedule import Overlap
-from pipelines.models.schedule_job import JobState
+from pipelines.models.schedule import ExecutionStatus, JobState, Overlap
 from pipelines.schedules import beat, executions, firing, lifecycle
 from tenants import clock
 from tenants.context import current_tenant, system_scope, tenant_scope

@@ -13,9 +13,10 @@ from psycopg import sql
 from pipelines.data_sources import FieldType, Query, Table
 from pipelines.models import Deliverable, Pipeline
 from pipelines.tables import relations
-from pipelines.tables.conditions import Column
 from pipelines.tables.relations import Relation, Row
 from tenants.models import Channel
+
+from .relations import Column
 
 #: A column as its type. Ids are text, as rows show them.
 _TYPED = {

@@ -12,8 +12,9 @@ from psycopg import sql
 from pipelines.data_sources import FieldType, Query, Table
 from pipelines.models import Dataset
 from pipelines.tables import relations
-from pipelines.tables.conditions import Column
 from pipelines.tables.relations import Relation, Row
+
+from .relations import Column
 
 #: A field as its type. Text is compared by code points, as everywhere else.
 _TYPED = {

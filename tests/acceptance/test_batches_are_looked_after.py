@@ -13,7 +13,7 @@ import pytest
 from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool
 from agents import outbound
-from agents.governor import known
+from agents.governor import providers
 from benchmarks.fake_provider import FakeProvider, Turn
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -40,7 +40,7 @@ WORK, SIZE, UNLUCKY = 240, 60, 12
 def provider(settings: Any) -> Iterator[FakeProvider]:
     with FakeProvider() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
-        known._noted.clear()
+        providers._noted.clear()
         yield running
     outbound.close_connections()
 

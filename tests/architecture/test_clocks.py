@@ -12,7 +12,7 @@ ASKS_THE_MACHINE = {
     "agents.command_line.workspaces": "age of files of this machine",
     "agents.command_line.upkeep": "age of files of this machine",
     "agents.governor.headers": "dates of a provider's answer that names no date of its own",
-    "agents.governor.known": "which providers were called in the last two days, for a list",
+    "agents.governor.providers": "which providers were called in the last two days, for a list",
     "agents.retry_after": "a date that an agent or provider names, by the clock that we share with it",
     "agents.webhook_signing": "signatures are checked by others, against their own clocks, with five minutes of tolerance",
     "console.templatetags.console": "words such as `3 minutes ago`, for people",

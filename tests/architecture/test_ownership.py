@@ -98,7 +98,7 @@ CONNECTS_SIGNALS = {
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
     "tenants.bounds": "Django's own signal: how many of a kind a tenant may own is asked before a row is made",
-    "tenants.tracing.statements": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
+    "tenants.tracing.exporting": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
 }
 
 SENDS_SIGNALS = {

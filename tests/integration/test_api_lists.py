@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from activities.models import Activity
-from tenants.api.cursors import Cursor
+from tenants.api.pagination import Cursor
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tests.answers import problem

@@ -15,7 +15,7 @@ from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
 from agents.configuration import settings_for
-from agents.governor import known, providers
+from agents.governor import providers
 from agents.governor.governor import Call, Outcome
 from agents.models import AgentConfig
 from tenants.context import APP, OWNER, system_scope, tenant_scope
@@ -245,7 +245,7 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
         engine.submit(needs, "qa")
     with tenant_scope(tenant.pk):
         provider = providers.provider_of(settings_for(tenant.pk, "qa").adapter)
-    known.note(provider)
+    providers.note_call(provider)
     governor = provider.governor
     for number in range(provider.profile.breaker_faults):
         call = Call(id=str(number), deadline_seconds=5)

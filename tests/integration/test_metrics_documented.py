@@ -14,7 +14,7 @@ from activities.models import WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.configuration import settings_for
 from agents.exceptions import AgentError
-from agents.governor import known, providers
+from agents.governor import providers
 from orchestrator.metrics.definitions import CATALOGUE
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
@@ -51,7 +51,7 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
         submit([twice], actor="test")
         backlog.count_refused(tenant.pk, backlog.Reason.SHED, {"dev": 1})
     engine.serve(tenant, "blog-writer", adapter="openai", endpoint="http://127.0.0.1:13/v1")
-    known.note(providers.provider_of(settings_for(tenant.pk, "blog-writer").adapter))
+    providers.note_call(providers.provider_of(settings_for(tenant.pk, "blog-writer").adapter))
     with system_scope():
         lost = WorkerProcess.objects.create(
             host="h", boot="b", pid=1, pid_started=1, roles=["dev"], concurrency=4

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activities.selectors import Moment
-from console.activities.chart import drawn
-from console.activities.segments import segments
+from console.activities.chart import drawn, segments
 
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

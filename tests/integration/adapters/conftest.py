@@ -9,7 +9,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from agents import outbound
-from agents.governor import known
+from agents.governor import providers
 from agents.outbound import budget
 from benchmarks.fake_provider import FakeProvider
 from tests import cleaning
@@ -40,7 +40,7 @@ def reachable(
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"{httpserver.host}:{httpserver.port}", provider.place)
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("tests",)
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
-    known._noted.clear()
+    providers._noted.clear()
     yield
     outbound.close_connections()
     cleaning.empty_redis()

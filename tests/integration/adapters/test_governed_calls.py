@@ -14,7 +14,7 @@ import redis
 
 from agents.contracts import AdapterSettings, Completed
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
-from agents.governor import Call, Outcome, governor, known
+from agents.governor import Call, Outcome, governor, providers
 from agents.governor.providers import Provider, profile_of, provider_of
 from agents.models import Agent
 from agents.runner import run_agent
@@ -307,7 +307,7 @@ def test_why_names_the_provider_that_holds_work_back_and_no_attempt_is_used(
 def test_providers_that_were_called_are_known_without_their_credentials(model: ModelSubject) -> None:
     model.run(Says())
 
-    (found,) = known.providers()
+    (found,) = providers.known_providers()
 
     assert (found.adapter, found.place, found.key) == (
         model.name,

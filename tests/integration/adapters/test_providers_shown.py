@@ -11,7 +11,7 @@ from django.test import Client
 
 from agents import configuration, credentials
 from agents.contracts import AdapterSettings
-from agents.governor import Call, Outcome, known
+from agents.governor import Call, Outcome, providers
 from agents.governor.providers import Provider, provider_of
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
@@ -45,8 +45,8 @@ def shared() -> Iterator[Provider]:
 
 def called(provider: Provider) -> Provider:
     """It was called once, and went well."""
-    known._noted.clear()
-    known.note(provider)
+    providers._noted.clear()
+    providers.note_call(provider)
     call = Call("one", 60.0)
     provider.governor.ask(call)
     provider.governor.tell(call, Outcome.OK)

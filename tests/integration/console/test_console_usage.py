@@ -12,7 +12,7 @@ import pytest
 
 from console.csv_export import csv_of
 from console.usage import queries
-from console.usage.filters import UsageFilter
+from console.usage.queries import UsageFilter
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant, UsageEntry

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from agents import outbound
-from agents.governor import known
+from agents.governor import providers
 from benchmarks.fake_provider import FakeProvider
 from tenants.models import Tenant
 from tests import batching
@@ -23,7 +23,7 @@ def provider(settings: Any) -> Iterator[FakeProvider]:
     with FakeProvider() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
         settings.ORCHESTRATOR_BATCH_SIZE = 3
-        known._noted.clear()
+        providers._noted.clear()
         yield running
     outbound.close_connections()
 
