@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from django.conf import settings
 
+from agents.governor import keys
 from agents.governor.headers import Learned
 from agents.governor.profiles import DIMENSIONS, Profile
 from tenants import redis as connections
@@ -168,7 +168,7 @@ class Governor:
 
     def _run(self, script: Any, *arguments: str | int | float) -> Any:
         with _answer_expected():
-            return script.run(connections.client(), provider_keys(self.provider), arguments)
+            return script.run(connections.client(), keys.of(self.provider), arguments)
 
 
 def _cost(input_tokens: int, output_tokens: int) -> Sequence[int]:
@@ -186,24 +186,6 @@ def _answer_expected() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise LimiterUnavailable(f"Redis did not answer: {type(error).__name__}") from error
-
-
-# The only place that builds the governor's keys in Redis. Braces keep a provider's keys on one node.
-
-
-def provider_keys(provider: str) -> list[str]:
-    """The keys of a provider in the order in which the scripts want them.
-
-    A hash with its state; a sorted set of the calls under way; a hash of what they have reserved; for each dimension a hash of what was
-    used in which part of the window.
-    """
-    base = f"{settings.ORCHESTRATOR_REDIS_PREFIX}provider:{{{provider}}}"
-    return [base, f"{base}:calls", f"{base}:reserved", *(f"{base}:used:{name}" for name in DIMENSIONS)]
-
-
-def known_providers_key() -> str:
-    """A hash of the providers that have been called."""
-    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}providers"
 
 
 # The governor's Lua scripts, one per verb.

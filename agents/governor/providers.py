@@ -22,7 +22,7 @@ from django.conf import settings
 from agents import outbound
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import ConfigurationError
-from agents.governor import governor
+from agents.governor import keys
 from agents.governor.governor import Governor
 from agents.governor.profiles import TIERS, Profile
 from tenants import redis as connections
@@ -200,7 +200,7 @@ def note_call(provider: Provider) -> None:
         "called_at": time.time(),
     }
     try:
-        connections.client().hset(governor.known_providers_key(), provider.key, orjson.dumps(row))
+        connections.client().hset(keys.known(), provider.key, orjson.dumps(row))
     except redis.RedisError:
         logger.info("Provider not noted", extra={"action": "provider_not_noted"})
 
@@ -208,11 +208,11 @@ def note_call(provider: Provider) -> None:
 def known_providers() -> list[KnownProvider]:
     """Those called within two days, by place. Raises `redis.RedisError`."""
     client = connections.client()
-    found: Any = client.hgetall(governor.known_providers_key())
+    found: Any = client.hgetall(keys.known())
     rows = {key.decode(): orjson.loads(row) for key, row in found.items()}
     old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
     if old:
-        client.hdel(governor.known_providers_key(), *old)
+        client.hdel(keys.known(), *old)
     kept = [
         KnownProvider(key, row["adapter"], row["place"], _profile_of_known(row["profile"]), row["called_at"])
         for key, row in rows.items()

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents.governor import Answer, Call, Governor, Learned, Outcome, Profile, Reason, learned_from
-from agents.governor import governor as governor_module
+from agents.governor import Answer, Call, Governor, Learned, Outcome, Profile, Reason, keys, learned_from
 from tenants import redis
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -32,7 +31,7 @@ def governor(*, minute: float = 60.0, day: float = 86_400.0, **limits: float) ->
 def let_time_pass(seconds: float) -> None:
     """The governor's clock is Redis's. Instead of waiting, all that it has noted becomes older."""
     client, shift = redis.client(), int(seconds * 1000)
-    state, calls, _, *used = governor_module.provider_keys("test")
+    state, calls, _, *used = keys.of("test")
     for field in (b"retry_at", b"open_until", b"probe_until"):
         if client.hexists(state, field.decode()):
             client.hincrby(state, field.decode(), -shift)
@@ -507,7 +506,7 @@ def _ask_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in a
             one = Call(f"{os.getpid()}-{next(_ids)}", 0.05)
             if guard.ask(one).granted:
                 # The moment at which it was granted, by the clock that decides.
-                began = redis.client().hget(governor_module.provider_keys("test")[2], one.id)
+                began = redis.client().hget(keys.of("test")[2], one.id)
                 if began:
                     out.write(f"{int(began.split()[0]) / 1000}\n")
                 guard.tell(one, Outcome.OK)

@@ -10,7 +10,7 @@ import pytest
 
 from tenants import redis
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter import Breaker, Bucket, limiter
+from tenants.limiter import Breaker, Bucket, keys
 from tests.frozen import frozen_server
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -25,7 +25,7 @@ def bucket() -> Bucket:
 
 def let_time_pass(bucket: Bucket, seconds: float) -> None:
     """The bucket's clock is Redis's, so instead of waiting we make its last use older."""
-    redis.client().hincrby(limiter.bucket_key(bucket.name), "at", -int(seconds * 1_000_000))
+    redis.client().hincrby(keys.bucket(bucket.name), "at", -int(seconds * 1_000_000))
 
 
 def test_a_bucket_that_was_never_used_is_full(bucket):
@@ -168,7 +168,7 @@ def test_a_wiped_redis_is_a_full_bucket_and_its_scripts_are_sent_again(bucket):
 
     client = redis.client()
     client.script_flush()
-    client.unlink(limiter.bucket_key(bucket.name))
+    client.unlink(keys.bucket(bucket.name))
 
     assert bucket.take(10).allowed
 
