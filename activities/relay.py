@@ -130,7 +130,8 @@ class _Relay:
     def _reset(self) -> None:
         self._waiting = Exchange()
         self._changed = threading.Condition()
-        self._idle = True
+        self._idle = True  # nothing is waiting to be handed over
+        self._asking = False  # of admission, just now
         self._thread: threading.Thread | None = None
         self._ask_at: float | None = None  # by the monotonic clock
 
@@ -167,7 +168,7 @@ class _Relay:
             with self._changed:
                 while not self._waiting and (self._ask_at is None or self._ask_at > time.monotonic()):
                     self._changed.wait(None if self._ask_at is None else self._ask_at - time.monotonic())
-                batch, self._waiting = self._waiting, Exchange()
+                batch, self._waiting, self._asking = self._waiting, Exchange(), True
                 if self._ask_at is not None and self._ask_at <= time.monotonic():
                     self._ask_at = None
             try:
@@ -177,22 +178,25 @@ class _Relay:
                     if grants:
                         _publish(grants)
             except (Closed, redis.RedisError) as error:
-                if batch:
-                    self._keep_for_later(batch, error)
+                self._keep_for_later(batch, error)
                 continue
             with self._changed:
-                self._idle = not self._waiting
+                self._asking, self._idle = False, not self._waiting
                 self._changed.notify_all()
 
     def _keep_for_later(self, batch: Exchange, error: Exception) -> None:
-        logger.warning(
-            "Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__}
-        )
         with self._changed:
+            self._asking = False
+            self._changed.notify_all()
+            if not batch:
+                return
             batch.add(self._waiting)
             self._waiting = batch
             if len(batch.offers) + len(batch.releases) >= KEPT_AT_MOST:
                 batch.drop_offers()
+        logger.warning(
+            "Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__}
+        )
         threading.Event().wait(RETRY_SECONDS)
 
 

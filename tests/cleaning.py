@@ -85,6 +85,9 @@ def empty_redis() -> None:
 def _forget_hand_overs() -> None:
     waiting = relay._relay
     with waiting._changed:
+        # What is being asked just now may still be told when to ask again.
+        thread = waiting._thread
+        waiting._changed.wait_for(lambda: not (waiting._asking and thread and thread.is_alive()), 10.0)
         waiting._waiting, waiting._ask_at = Exchange(), None  # nor does a rate of an earlier test ask again
         waiting._idle = True
         waiting._changed.notify_all()
