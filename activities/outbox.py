@@ -126,12 +126,15 @@ def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = 
     """Record for each activity, `created` anew, the wakes that its failure consumed: an agent hears again all that it has not acted on.
 
     With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Those that an open
-    question holds wait for its answer. Must run inside `tenant_scope`.
+    question holds wait for its answer, and none starts before its date. Must run inside `tenant_scope`.
     """
     if not moved:
         return
     tenant_id = moved[0].tenant_id
-    at = dict(zip((activity.id for activity in moved), due, strict=True)) if due else {}
+    at: dict[UUID, datetime] = dict(zip((one.id for one in moved), due, strict=True)) if due else {}
+    for one in moved:
+        if (date := _later(one.not_before)) is not None:
+            at[one.id] = max(date, at.get(one.id, date))
     found = _LAST_REASONS.run(
         {"tenant": tenant_id, "activities": [activity.id for activity in moved]}, using=APP
     )
@@ -147,8 +150,9 @@ def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = 
     ]
     _record(tenant_id, reasons, cause=cause)
     held = _hold(tenant_id, [activity.id for activity in moved])
-    if not due:
-        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id not in held]))
+    relay.after_commit(
+        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held and one.id not in at])
+    )
 
 
 def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[Any]:

@@ -26,6 +26,8 @@ from . import activity_tree, budgets, relay, states, transitions
 from .outbox import LATER
 
 VERB = "reschedule"
+#: A run that begins, one that ends with a delay or without, and an operator's retry: the last of them says whether a delay is in force.
+ENDS_OF_DELAYS = ("claim", "release", "retry")
 #: Codes of the errors of runs that a provider could not take for now: only the provider knows when it can.
 HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"})
 
@@ -114,8 +116,12 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
         ):
             raise TransitionRefused(activity_id, "run_now", activity.status)
         pending = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=WakeState.PENDING)
-        if not _held_by_provider(tenant_id, activity_id):
-            pending.exclude(cause__in=(LATER, budgets.CAUSE)).update(due_at=None)
+        pending = pending.exclude(cause__in=(LATER, budgets.CAUSE))
+        asked_for = _retry_delays(tenant_id, [activity_id]).get(activity_id)
+        if asked_for is not None and _held_by_provider(tenant_id, activity_id):
+            pending.update(due_at=asked_for, cause="retry")
+        else:
+            pending.update(due_at=None)
         found = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
         offer_anew([found])
         return found
@@ -154,11 +160,10 @@ def _put_off(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) 
 
 
 def _retry_delays(tenant_id: UUID, ids: Sequence[UUID]) -> dict[UUID, datetime]:
-    """Until when the last run of these, which has failed, has put them off; only what lies ahead."""
-    moves = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=ids).exclude(
-        verb__in=states.REMARKS
-    )  # fmt: skip
-    last = moves.order_by("activity_id", "-seq").distinct("activity_id")
+    """Until when the last run of these, which has failed, has put them off; only what lies ahead. What others asked about the work
+    since then ends no delay."""
+    ends = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=ids, verb__in=ENDS_OF_DELAYS)
+    last = ends.order_by("activity_id", "-seq").distinct("activity_id")
     told = {
         event.activity_id: datetime.fromisoformat(event.detail["due_at"])
         for event in last

@@ -15,9 +15,10 @@ from uuid import UUID
 
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
-from activities.decision_rules import DecisionRules
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
+from activities.models.decision import DeadlineKind
 from agents import configuration
 from tenants import clock, request_context, wide_json
 from tenants.context import APP, current_tenant
@@ -188,17 +189,25 @@ def _with_due_time(item: NewActivity) -> NewActivity:
 
 
 def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
-    """What will happen to questions that nobody answers, in the transaction that asks them."""
+    """What will happen to questions that nobody answers, in the transaction that asks them; and to other work that has a due time from
+    whoever had it before."""
     planned = [
         Deadline(tenant_id=tenant_id, activity_id=item.id, kind=kind, at=at, human_role=human_role)
         for item in items
-        if item.human_role and item.decision_rules
-        for kind, at, human_role in DecisionRules.read(item.decision_rules).deadlines(
-            created[item.id].created_at
-        )
+        for kind, at, human_role in _deadlines_of(item, created[item.id].created_at)
     ]
     if planned:
         Deadline.objects.bulk_create(planned, ignore_conflicts=True)
+
+
+def _deadlines_of(item: NewActivity, asked_at: datetime) -> list[tuple[str, datetime, str]]:
+    if item.due_at is None and not (item.human_role and item.decision_rules):
+        return []
+    rules = DecisionRules.read(item.decision_rules if item.human_role else None)
+    times = list(rules.deadlines(asked_at))
+    if rules.due_seconds is None and item.due_at is not None and item.due_at > asked_at:
+        times.append((DeadlineKind.DUE, item.due_at, DEFAULT_ESCALATION_ROLE))
+    return times
 
 
 def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:

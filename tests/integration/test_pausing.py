@@ -370,6 +370,31 @@ def test_it_goes_past_a_date_and_a_retry_but_not_past_what_a_provider_said(
     assert (shown["waiting_for"]["code"], len(ran(engine))) == ("provider_limit", 3)
 
 
+@pytest.mark.parametrize("asked_for", ["over", "to come"])
+def test_a_provider_holds_work_until_the_time_that_it_has_named_and_a_date_no_longer(
+    client: Any, engine: Engine, acme: Tenant, asked_for: str
+) -> None:
+    from agents.exceptions import AgentRateLimited
+
+    seconds = 0.0 if asked_for == "over" else 500.0
+    engine.agent.behaviour = lambda request: _raise(AgentRateLimited("slow down", retry_after=seconds))
+    (work,) = engine.submit(acme)
+    engine.drain()
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert client.patch(f"{ACTIVITIES}{work}/", {"not_before": tomorrow}).status_code == 200
+
+    engine.agent.behaviour = lambda request: Completed(Output(content="done"))
+    post(client, f"/activities/{work}/run-now/", reason="x")
+    come_to_rest(engine)
+
+    if asked_for == "over":
+        assert engine.status(acme, work) == "done"
+    else:
+        assert why(client, work)[0] == "provider_limit"
+        said = client.get(f"{ACTIVITIES}{work}/why/").json()["estimate_seconds"]
+        assert 300 < said <= 500
+
+
 def test_it_does_not_go_past_questions_money_and_what_is_no_agents_waiting_work(
     api: Any, client: Any, engine: Engine, acme: Tenant
 ) -> None:

@@ -331,6 +331,74 @@ def test_money_lets_go_what_waits_for_it_not_before_its_date(
     assert why(client, activity_id) == "not_before"
 
 
+def test_the_delay_of_a_retry_outlasts_a_question_and_a_date_that_is_taken_away_meanwhile(
+    api: Any, client: Any, engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: _raise(RetryableAgentError("busy"))
+    (activity_id,) = engine.submit(acme, retry=SLOW)
+    engine.drain()
+    asked = api("admin").post(APPROVALS, {**DIRECTION, "activity_ids": [str(activity_id)]}).json()
+
+    changed(client, activity_id, not_before=from_now(hours=1))
+    changed(client, activity_id, not_before=None)
+    api("admin").post(f"{APPROVALS}{asked['id']}/decide/", {"decision": "approved"})
+    relay.flush()
+    come_to_rest(engine)
+    assert (len(ran(engine)), why(client, activity_id)) == (1, "retry_delay")
+
+    changed(client, activity_id, not_before=from_now(hours=1))
+    changed(client, activity_id, not_before=None)
+    come_to_rest(engine)
+    assert (len(ran(engine)), why(client, activity_id)) == (1, "retry_delay")
+
+
+@pytest.mark.parametrize("how", ["retry", "replay"])
+def test_work_that_is_tried_again_heeds_the_date_that_was_set_before_it_failed(
+    api: Any, client: Any, engine: Engine, acme: Tenant, settings: Any, how: str
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 1
+    engine.agent.behaviour = lambda request: Accepted()
+    blocker = {"type": "credentials", "message": "expired"}
+    activity_id, resolution = asking(engine, acme, "report_blocker", blocker)
+    engine.agent.behaviour = lambda request: Completed(Output(content="done"))
+    engine.agent.calls.clear()
+    changed(client, activity_id, not_before=from_now(hours=5))
+    blockers.resolve(acme.pk, resolution, actor="test", note="renewed")
+    assert engine.status(acme, activity_id) == "needs_review"
+
+    if how == "retry":
+        answer = client.post(f"{ACTIVITIES}{activity_id}/retry/")
+    else:
+        answer = api("admin").post("/api/v1/dead-letters/replay/", {"filter": {}})
+    assert answer.status_code in (200, 202), answer.content
+    come_to_rest(engine)
+
+    assert (engine.status(acme, activity_id), why(client, activity_id)) == ("created", "not_before")
+    assert ran(engine) == []
+    changed(client, activity_id, not_before=None)
+    come_to_rest(engine)
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_whoever_takes_work_over_has_it_until_the_same_time(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    changed(client, activity_id, due_at=from_now(minutes=1))
+
+    answer = client.post(
+        f"{ACTIVITIES}{activity_id}/reassign/", {"agent_role": "dev", "reason": "It knows this."}
+    )
+    heir = answer.json()["id"]
+    assert (
+        deadlines.pass_due(datetime.now(UTC) + timedelta(minutes=2)) == 2
+    )  # nothing happens to what is over
+
+    assert engine.get(acme, UUID(heir)).priority == 1
+    with tenant_scope(acme.pk):
+        assert list(Alert.objects.values_list("kind", "activity_id")) == [("overdue", UUID(heir))]
+
+
 def test_a_step_of_a_pipeline_moves_and_the_next_follows(client: Any, engine: Engine, acme: Tenant) -> None:
     steps = [{"id": "one", "agent_role": "qa"}, {"id": "two", "agent_role": "qa", "depends_on": ["one"]}]
     versions.save(acme.pk, {"key": "p", "name": "P", "steps": steps}, actor="test")

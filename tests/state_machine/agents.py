@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from activities.execution.reports import Receipt
-from tests.state_machine.drawn import ends_of_calls, fates, indexes, roles, rules_of_decisions, seldom
+from tests.state_machine.drawn import (
+    ends_of_calls,
+    fates,
+    indexes,
+    priorities,
+    roles,
+    rules_of_decisions,
+    seldom,
+)
 from tests.state_machine.flow import PIPELINES, Flow
 from tests.state_machine.machine import Machine, pick
-from tests.state_machine.tasks import Attempt, Rules, Task
-from tests.state_machine.world import ROLES, stored_rules
+from tests.state_machine.tasks import NORMAL, Attempt, Rules, Task
+from tests.state_machine.world import ROLES, SCHEDULE, stored_rules
 
 TOOLS = ("blocker", "review", "part", "idle part", "approval", "approval over others", "hands on")
 Call = tuple[Attempt, str, dict[str, Any], dict[str, Any]]
@@ -36,7 +44,7 @@ class Agents(Machine):
     )
     def there_is_work(self, role: str, gated: bool, rules: Rules | None, count: int) -> None:
         for _ in range(count):
-            self.work_comes_in(role, gated, rules, 2, None, False, "kept")
+            self.work_comes_in(role, gated, rules, 2, None, False, NORMAL, False, "kept")
 
     @rule(
         role=st.sampled_from(ROLES),
@@ -45,6 +53,8 @@ class Agents(Machine):
         attempts=st.integers(1, 2),
         key=st.sampled_from((None, None, "one")),
         later=seldom,
+        priority=priorities,
+        scheduled=seldom,
         fate=fates,
     )
     def work_comes_in(
@@ -55,6 +65,8 @@ class Agents(Machine):
         attempts: int,
         key: str | None,
         later: bool,
+        priority: int | None,
+        scheduled: bool,
         fate: str,
     ) -> None:
         task = partial(
@@ -65,6 +77,8 @@ class Agents(Machine):
             most_attempts=attempts,
             key=key,
             not_before=later,
+            priority=priority or NORMAL,
+            scheduled=scheduled,
         )
         fields = {
             "agent_role": role,
@@ -72,6 +86,8 @@ class Agents(Machine):
             "decision_rules": stored_rules(rules),
             "max_attempts": attempts,
             "dedup_key": key,
+            "priority": priority or NORMAL,
+            "schedule_id": SCHEDULE if scheduled else None,
             "not_before": datetime.now(UTC) + timedelta(days=1) if later else None,
         }
         self.happens(lambda: self.model.submit(task()), lambda: self.world.submit(**fields), fate)
@@ -90,7 +106,9 @@ class Agents(Machine):
             self._arrives(index, lambda attempt: None, "accepts")
 
     @precondition(lambda self: self.ready())
-    @rule(index=indexes, end=st.sampled_from(("result", "result", "again", "never", "limited", "dies")))
+    @rule(
+        index=indexes, end=st.sampled_from(("result", "result", "again", "never", "limited", "held", "dies"))
+    )
     def an_agent_answers_at_once(self, index: int, end: str) -> None:
         self._arrives(index, lambda attempt: None, end)
 
@@ -129,7 +147,11 @@ class Agents(Machine):
     # An agent that has accepted reports.
 
     @precondition(lambda self: self.accepted())
-    @rule(index=indexes, end=st.sampled_from(("result", "result", "again", "never", "limited")), fate=fates)
+    @rule(
+        index=indexes,
+        end=st.sampled_from(("result", "result", "again", "never", "limited", "held")),
+        fate=fates,
+    )
     def an_agent_reports(self, index: int, end: str, fate: str) -> None:
         if attempt := pick(self.accepted(), index):
             self._report(attempt, end, fate)

@@ -17,7 +17,7 @@ class Asks(Ends):
         task.attempt = Attempt(task)
         task.runs += 1
         task.attempts += 1
-        task.due = False
+        task.due = task.goes_past_pauses = False
         task.attempt.told, task.news = task.news, []
         self.attempts.append(task.attempt)
         return task.attempt
@@ -49,14 +49,19 @@ class Asks(Ends):
             self.ended(task)
 
     def fails(self, attempt: Attempt, kind: str) -> None:
-        """`again`: another attempt may help. `never`: none would. `limited`: it was not the agent's fault."""
+        """`again`: another attempt may help. `never`: none would. `limited`: it was not the agent's fault. `held`: its provider
+        takes nothing for so long, of anybody's."""
         self.check_live(attempt)
         task = attempt.task
         attempt.state, attempt.error = "failed", kind
-        if kind == "limited" or (kind == "again" and task.attempts < task.most_attempts):
+        refused = kind in ("limited", "held")
+        if refused or (kind == "again" and task.attempts < task.most_attempts):
             self._goes_back(attempt)
-            task.attempts -= kind == "limited"
+            task.attempts -= refused
             task.due, task.later = False, True  # whatever came meanwhile waits with it
+            task.delay = "provider" if refused else "retry"
+            if kind == "held" and task.agent:
+                self.holds |= {(task.agent, band) for band in ("rest", *("urgent",) * task.is_urgent)}
             self.hold_if_asked(task)
         else:
             self.fails_for_good(task)

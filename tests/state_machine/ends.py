@@ -18,9 +18,16 @@ class Ends:
         self.tasks: list[Task] = []
         self.attempts: list[Attempt] = []
         self.flows: list[Flow] = []
+        self.due_times_said = 0
         self.has_money = True
-        #: Nothing new of these is granted: (whose, role or None for all).
-        self.pauses: set[tuple[str, str | None]] = set()
+        #: Nothing new of these is granted: (whose, of what).
+        self.pauses: set[tuple[str, str]] = set()
+        #: The roles that call the provider which may be paused.
+        self.of_provider: frozenset[str] = frozenset()
+        #: Until when a provider takes nothing: by role, nothing that is urgent ("urgent") or nothing else ("rest").
+        self.holds: set[tuple[str, str]] = set()
+        #: How much of a role may run at once.
+        self.caps: dict[str, int] = {}
         #: Of roles with a rate, how much may be granted at most until its time has passed.
         self.rates: dict[str, int] = {}
 
@@ -28,12 +35,25 @@ class Ends:
         self.tasks.append(task)
         return task
 
-    def is_paused(self, role: str | None) -> bool:
-        return any(paused in (role, None) for _, paused in self.pauses)
+    def is_paused(self, task: Task) -> bool:
+        if ("role of all", task.agent) in self.pauses:
+            return True
+        if task.goes_past_pauses:
+            return False
+        pauses = {("role", task.agent), ("tenant", "")}
+        if task.agent in self.of_provider:
+            pauses.add(("provider", ""))
+        if task.run is not None:
+            pauses.add(("pipeline", task.run.key))
+        if task.scheduled:
+            pauses.add(("schedule", ""))
+        return bool(pauses & self.pauses)
 
     def may_start(self, task: Task) -> bool:
-        """Whether all its reasons to wait are over, but for a rate and for money, of which it learns when its turn has come."""
-        return task.status == "created" and task.due and not self.is_paused(task.agent)
+        """Whether all its reasons to wait are over, but for caps and rates, and for money, of which it learns when its turn has come."""
+        held_back = (task.agent, "urgent" if task.is_urgent else "rest") in self.holds
+        waits = not task.due or task.later or held_back or self.is_paused(task)
+        return task.status == "created" and not waits
 
     def live_with(self, key: str | None) -> Task | None:
         return next((task for task in self.tasks if key and task.key == key and task.live), None)
@@ -49,6 +69,7 @@ class Ends:
     def fails_for_good(self, task: Task) -> None:
         self.happens(task, "fails for good")
         task.due = task.later = False
+        task.delay = None
         if task.attempt is not None:
             task.news = [*task.attempt.told, *task.news]
         task.letters.append(Letter())
@@ -197,5 +218,8 @@ class Ends:
             return
         self.happens(task, "is woken")
         task.fruitless = 0 if progress else task.fruitless + 1
-        self.has_reason(task)
+        if task.not_before:
+            task.later = True
+        else:
+            self.has_reason(task)
         self.hold_if_asked(task)

@@ -69,6 +69,8 @@ ENDED = {status for status, verbs in LIFE.items() if not verbs}
 #: A pipeline goes on from these, and whoever waits is told.
 SETTLED = ENDED | {"failed", "needs_review"}
 LIVE = set(LIFE) - SETTLED
+#: It waits for its turn, or for somebody or something.
+MAY_BE_RESCHEDULED = LIVE - {"in_progress"}
 #: A person may still answer.
 OPEN = {"created", "in_progress"}
 FAILED = {"failed", "needs_review"}

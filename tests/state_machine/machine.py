@@ -7,6 +7,7 @@ rest, which must succeed, and the others must hold as well.
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from tests.state_machine.life import Refused
 from tests.state_machine.limits import Limits
 from tests.state_machine.model import Model
 from tests.state_machine.tasks import Attempt, Task
-from tests.state_machine.world import FAULTS, FULL_RATE, RATE, Message, WorkerDied, World
+from tests.state_machine.world import FAULTS, FULL_RATE, OF_PROVIDER, RATE, Message, WorkerDied, World
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.engine: Engine = self.world.engine
         self.tenant = self.world.tenant.pk
         self.model = Model(limits)
+        self.model.of_provider = frozenset(OF_PROVIDER)
         self.said = 0
         self.sound = True
         self.grants: dict[str, Slot] = {}  # when it was looked at last
@@ -57,7 +59,10 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
             with self.world.crashing():
                 _refusal(really)
             return None
+        holds = set(self.model.holds)
         outcome, refused = _modelled(modelled)
+        if fate == "lost":
+            self.model.holds = holds  # nobody told admission
         with self.world.forgetful() if fate == "lost" else nullcontext():
             error = _refusal(really)
         note(f"    {refused or 'done'} / {error or 'done'}")
@@ -82,9 +87,13 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
             task = next(task for task in self.model.tasks if task.id == slot.activity_id)
             if slot.grant not in self.grants and not slot.started and task.id not in self.world.unwithdrawn:
                 assert self.model.may_start(task), f"granted although it may not start: {task}"
-        held = {slot.activity_id for slot in slots}
+        held, running = {slot.activity_id for slot in slots}, Counter(slot.role for slot in slots)
+        for role, cap in self.model.caps.items():
+            new = any(slot.role == role and slot.grant not in self.grants for slot in slots)
+            assert not new or running[role] <= cap, f"{running[role]} of {role} at once, its cap is {cap}"
+        full = {role for role, cap in self.model.caps.items() if running[role] >= cap}
         for task in self.model.tasks:
-            limited = rates_hold and task.agent in self.model.rates
+            limited = task.agent in full or (rates_hold and task.agent in self.model.rates)
             if self.model.may_start(task) and not limited and task.id not in self.world.unoffered:
                 assert task.id in held, f"not granted although it may start: {task}"
         self.grants = {slot.grant: slot for slot in slots}
@@ -227,6 +236,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
 
     def _delays_and_losses_end(self) -> None:
         self.model.pauses.clear()
+        self.model.caps.clear()
         self.model.money_comes()
         self.model.delays_end()
         for attempt in [attempt for attempt in self.model.attempts if attempt.orphaned and attempt.live]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.state_machine.asks import Asks
-from tests.state_machine.life import FAILED, Refused
-from tests.state_machine.tasks import Rules, Task
+from tests.state_machine.life import FAILED, MAY_BE_RESCHEDULED, Refused
+from tests.state_machine.tasks import URGENT, Rules, Task
 
 
 class Model(Asks):
@@ -133,7 +133,7 @@ class Model(Asks):
     def _try_again(self, task: Task) -> None:
         self.happens(task, "is tried again")
         task.attempts = task.stalls = task.fruitless = 0
-        task.due = True
+        task.due, task.later = not task.not_before, task.not_before
         self.hold_if_asked(task)
         if letter := task.letter:
             letter.state = "replayed"
@@ -165,15 +165,59 @@ class Model(Asks):
 
     def time_passes(self) -> None:
         """Every question that has a time to be answered by is due, the oldest first."""
-        for task in [task for task in self.tasks if task.deadline_ahead]:
+        ahead = [task for task in self.tasks if task.deadline_ahead]
+        for task in sorted(ahead, key=lambda task: task.due_rank):
             task.deadline_ahead = False
             outcome = task.rules.on_timeout if task.rules else None
-            if task.open and outcome in ("approve", "reject") and (task.gate or task.link == "review"):
+            if task.agent is not None:
+                if task.status in MAY_BE_RESCHEDULED:
+                    task.priority = URGENT
+            elif task.open and outcome in ("approve", "reject") and (task.gate or task.link == "review"):
                 self.decides(task, outcome, in_time=False)
+            elif task.open:
+                task.priority = URGENT
+
+    # When its turn is.
+
+    def reschedule(
+        self,
+        task: Task,
+        *,
+        priority: int | None = None,
+        not_before: bool | None = None,
+        due_at: bool | None = None,
+    ) -> None:
+        """None leaves it as it is. What else holds the task holds it as before."""
+        if task.status not in MAY_BE_RESCHEDULED:
+            raise Refused("it runs or is over")
+        if not_before and task.agent is None:
+            raise Refused("people begin when they want to")
+        if priority is not None:
+            task.priority = priority
+        if due_at is not None:
+            task.has_due_time = task.deadline_ahead = due_at
+            self.due_times_said += 1
+            task.due_rank = self.due_times_said
+        if not_before is not None:
+            task.not_before = not_before
+            if (task.due or task.later) and not task.waits_for_money:
+                put_off = not_before or task.delay is not None
+                task.due, task.later = not put_off, put_off
+
+    def run_now(self, task: Task) -> None:
+        """Past its date, the delay of a retry and the pauses of its tenant; not past anything else."""
+        if task.agent is None or task.status != "created":
+            raise Refused("nothing waits for its turn")
+        task.goes_past_pauses, task.not_before = True, False
+        if task.delay == "retry":
+            task.delay = None
+        if not task.waits_for_money:
+            task.due, task.later = task.delay is None, task.delay is not None
 
     def delays_end(self) -> None:
+        self.holds.clear()
         for task in self.tasks:
-            task.not_before = False
+            task.not_before, task.delay = False, None
         for task in [task for task in self.tasks if not task.waits_for_money]:
             task.due, task.later = task.due or task.later, False
 
@@ -185,4 +229,5 @@ class Model(Asks):
         self.has_money = True
         for task in [task for task in self.tasks if task.waits_for_money]:
             task.waits_for_money = False
-            task.due, task.later = task.due or task.later, False
+            if task.due or task.later:
+                task.due, task.later = not task.not_before, task.not_before

@@ -7,10 +7,10 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from activities import cancellation, reassignment
+from activities import cancellation, reassignment, rescheduling
 from activities.dead_letters import escalation
 from pipelines import cancellation as pipeline_cancellation
-from tests.state_machine.drawn import VOTERS, decisions, fates, indexes, roles
+from tests.state_machine.drawn import VOTERS, dates, decisions, fates, indexes, priorities, roles
 from tests.state_machine.flow import Flow
 from tests.state_machine.life import FAILED, Refused
 from tests.state_machine.machine import pick
@@ -104,7 +104,9 @@ class Anything(People):
     def tell_of_letters(self) -> None:
         self.happens(self.model.tell_of_letters, escalation.handle_waiting)
 
-    @precondition(lambda self: self.model.rates or any(task.later for task in self.model.tasks))
+    @precondition(
+        lambda self: self.model.rates or self.model.holds or any(task.later for task in self.model.tasks)
+    )
     @rule()
     def delays_end(self) -> None:
         self.happens(self.model.delays_end, self.delays_end_in_the_world)
@@ -123,11 +125,42 @@ class Anything(People):
             self.model.has_money = False
             self.world.money_is_gone()
 
-    @rule(whose=st.sampled_from(PAUSES), role=st.sampled_from(ROLES), paused=st.booleans())
-    def new_work_is_stopped_or_goes_on(self, whose: str, role: str, paused: bool) -> None:
-        what = (whose, None if whose == "tenant" else role)
-        self.model.pauses = self.model.pauses | {what} if paused else self.model.pauses - {what}
-        self.world.pause(*what, paused)
+    @rule(pause=st.sampled_from(PAUSES), paused=st.booleans())
+    def new_work_is_stopped_or_goes_on(self, pause: tuple[str, str], paused: bool) -> None:
+        self.model.pauses = self.model.pauses | {pause} if paused else self.model.pauses - {pause}
+        self.world.pause(*pause, paused)
+
+    @precondition(lambda self: self.going_on())
+    @rule(index=indexes, priority=priorities, not_before=dates, due_at=dates, fate=fates)
+    def an_operator_reschedules(
+        self, index: int, priority: int | None, not_before: bool | None, due_at: bool | None, fate: str
+    ) -> None:
+        """A new priority is always told: admission goes by the old one until somebody looks again."""
+        if task := pick(self.going_on(), index):
+            wanted = {"priority": priority, "not_before": not_before, "due_at": due_at}
+            self.happens(
+                partial(self.model.reschedule, task, **wanted),  # type: ignore[arg-type]
+                partial(self.world.reschedule, self.id_of(task), **wanted),
+                "kept" if fate == "lost" and priority else fate,
+            )
+
+    @precondition(lambda self: self.tasks("created"))
+    @rule(index=indexes, fate=fates)
+    def an_operator_lets_it_run_now(self, index: int, fate: str) -> None:
+        if task := pick(
+            [task for task in self.tasks("created") if task.agent] or self.tasks("created"), index
+        ):
+            really = partial(
+                rescheduling.run_now, self.tenant, self.id_of(task), actor="people", reason="soon"
+            )
+            self.happens(partial(self.model.run_now, task), really, fate)
+
+    @rule(role=st.sampled_from(ROLES), cap=st.sampled_from((None, 1, 2)))
+    def a_role_gets_a_cap_or_loses_it(self, role: str, cap: int | None) -> None:
+        self.model.caps.pop(role, None)
+        if cap is not None:
+            self.model.caps[role] = cap
+        self.world.cap(role, cap)
 
     @rule(role=st.sampled_from(ROLES), limited=st.booleans())
     def a_role_gets_a_rate_or_loses_it(self, role: str, limited: bool) -> None:
@@ -145,6 +178,7 @@ class Anything(People):
         if what == "found":
             self.recover()
         elif what == "wiped":
+            self.model.holds.clear()  # what a provider has asked for is found out anew
             self.world.wipe_redis()
         elif attempt := pick([attempt for attempt in self.model.attempts if attempt.live], index):
             self.lose(attempt)

@@ -15,6 +15,9 @@ _TASKS = Statement(
     text="""
     SELECT a.id, a.status, a.agent_role, a.parent_id, a.link_kind, a.is_approval_gate, a.pipeline_run_id, a.step, a.round,
            a.attempts, a.stalls, a.dedup_key, coalesce(w.due, false) AS due, coalesce(w.later, false) AS later,
+           a.priority, a.run_now_at IS NOT NULL AS goes_past_pauses, coalesce(a.not_before > now(), false) AS not_before,
+           EXISTS (SELECT FROM activities_deadline e
+                   WHERE e.activity_id = a.id AND e.kind = 'due' AND e.happened_at IS NULL) AS deadline_ahead,
            (SELECT count(*) FROM activities_activityrun r WHERE r.activity_id = a.id) AS runs,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(d.state, d.handled_at IS NOT NULL, d.escalation_id) ORDER BY d.created_at), '[]')
             FROM activities_deadletter d WHERE d.activity_id = a.id) AS letters,
@@ -89,6 +92,10 @@ def _of_task(task: Task) -> dict[str, Any]:
         "votes": task.votes,
         "links": sorted([_text(link.approval), link.state] for link in task.links),
         "runs": task.runs,
+        "priority": task.priority,
+        "goes past pauses": task.goes_past_pauses,
+        "not before": task.not_before,
+        "deadline ahead": task.deadline_ahead,
     }
 
 
@@ -118,6 +125,10 @@ def _of_row(row: Any) -> dict[str, Any]:
         "votes": row.votes,
         "links": row.links,
         "runs": row.runs,
+        "priority": row.priority,
+        "goes past pauses": row.goes_past_pauses,
+        "not before": row.not_before,
+        "deadline ahead": row.deadline_ahead,
     }
 
 

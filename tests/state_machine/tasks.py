@@ -9,6 +9,8 @@ from uuid import UUID
 
 from tests.state_machine.life import ENDED, LIVE, OPEN, SUCCESSORS
 
+URGENT, GATED, NORMAL, BACKGROUND = 1, 5, 10, 20
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -88,15 +90,21 @@ class Task:
     run: Any = None  # of a pipeline
     step: str | None = None
     taken_over: str | None = None
-    #: It may not start yet. Neither may its successor.
+    #: It may not start yet. Neither may who takes it over.
     not_before: bool = False
-    #: No run of it begins after a time that has not come. Nor of its heir's.
-    expires: bool = False
+    #: Of the engine's scale, lower first. Its children have one that follows from this.
+    priority: int = NORMAL
+    #: It comes from the schedule, and so does whatever comes of it.
+    scheduled: bool = False
 
     #: There is a reason to run and none to wait; or its time, a retry's or its money's has not come: then all reasons to run wait.
     due: bool = False
     later: bool = False
     waits_for_money: bool = False
+    #: Its last run has put it off: for a retry, or for a time that its provider has asked for.
+    delay: str | None = None
+    #: A person has let its next run go past the pauses of its tenant.
+    goes_past_pauses: bool = False
     #: Decisions that no run has heard of to a good end.
     news: list[Task] = field(default_factory=list)
 
@@ -113,15 +121,35 @@ class Task:
     links: list[Link] = field(default_factory=list)  # of this to approvals
     linked: list[Link] = field(default_factory=list)  # of this approval
     votes: dict[str, str] = field(default_factory=dict)
+    #: Its rules or a person have said by when it should be done, and what happens then is still to come: first what rules say, in the order
+    #: in which it was asked, then what people have said, in theirs. By the clock all of that lies behind the end of the test.
+    has_due_time: bool = False
+    due_rank: int = 0
     deadline_ahead: bool = False
 
     def __post_init__(self) -> None:
         if self.parent is not None:
             self.parent.children.append(self)
+            self.scheduled = self.parent.scheduled
+        self.priority = self._first_priority()
         if self.agent is not None:
             self.due, self.later = not self.not_before, self.not_before
         else:
-            self.deadline_ahead = self.rules is not None and self.rules.on_timeout is not None
+            self.has_due_time = self.rules is not None and self.rules.on_timeout is not None
+        if self.link == "reassigned_from" and self.parent is not None and not self.has_due_time:
+            self.has_due_time, self.due_rank = self.parent.has_due_time, self.parent.due_rank
+        self.deadline_ahead = self.has_due_time
+
+    def _first_priority(self) -> int:
+        if self.parent is not None and self.link in ("subtask", "reassigned_from"):
+            return self.parent.priority
+        if self.parent is not None and self.link in ("revision_of", "review", "resolution"):
+            return min(self.parent.priority, GATED)
+        return {"gate": GATED, "approval": GATED, "escalation": URGENT}.get(self.link or "", self.priority)
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.priority < GATED
 
     @property
     def live(self) -> bool:

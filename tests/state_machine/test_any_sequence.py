@@ -14,13 +14,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from activities.execution import results
 from activities.maintenance import recovery
+from agents import adapters
 from tenants.models import Tenant
 from tests import cleaning
 from tests.engine import Engine
 from tests.state_machine.limits import Limits
 from tests.state_machine.operators import Anything
-from tests.state_machine.world import ROLES, World
+from tests.state_machine.world import LONG, ROLES, World
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
 STEPS = int(os.environ.get("STATE_MACHINE_STEPS", "40"))
@@ -44,6 +46,9 @@ def test_engine_and_model_agree_after_every_step(
     for name, value in LIMITS.settings().items():
         setattr(settings, name, value)
     monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(results, "HOLD_MOST_SECONDS", LONG)
+    monkeypatch.setitem(adapters._PLACES, "anthropic", adapters._PLACES["inline"])
+    adapters.get.cache_clear()
 
     run_state_machine_as_test(
         lambda: Anything(lambda: _begin(make_tenant), _end, LIMITS), settings=_settings()

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities import activity_tree, outbox, relay, run_tokens, tasks
+from activities import activity_tree, outbox, relay, rescheduling, run_tokens, tasks
 from activities import budgets as activity_budgets
-from activities.admission import Exchange, limits, rebuilding, scripts
+from activities.admission import Exchange, keys, limits, rebuilding, scripts
 from activities.dead_letters import operations
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools, reports, results
@@ -32,10 +32,13 @@ from agents.contracts import AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
 from agents.models import Agent, AgentConfig
 from pipelines import submission, versions
-from tenants.context import system_scope, tenant_scope
-from tenants.models import Tenant
+from pipelines.models import Pipeline
+from tenants import pausing
+from tenants.context import OWNER, system_scope, tenant_scope
+from tenants.models import PauseKind, Tenant
 from tenants.money import budgets
 from tenants.redis import client
+from tenants.sql import Statement
 from tests.engine import Engine
 from tests.state_machine.flow import PIPELINES
 from tests.state_machine.tasks import Rules
@@ -46,11 +49,32 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "again": lambda: RetryableAgentError("not now", code="again"),
     "never": lambda: PermanentAgentError("not ever", code="never"),
     "limited": lambda: AgentRateLimited("too fast", retry_after=LONG),
+    "held": lambda: _held(AgentRateLimited("too fast", retry_after=LONG)),
 }
 #: One start, and the next one after the whole test; while time passes, as many as there is work.
 RATE, FULL_RATE = {"per_second": 0.001, "capacity": 1}, {"per_second": 1_000_000, "capacity": 1}
-#: Who may stop new work: a role of the tenant, a role of all tenants, the tenant.
-PAUSES = ("role", "role of all", "tenant")
+#: The roles that call a model provider, and what all work of the schedule says it is from.
+OF_PROVIDER, SCHEDULE = ("seo",), UUID(int=7)
+#: Whose new work may be stopped: (whose, of what).
+PAUSES = (
+    *((whose, role) for whose in ("role", "role of all") for role in ROLES),
+    *(("pipeline", key) for key in sorted(PIPELINES)),
+    ("tenant", ""),
+    ("provider", ""),
+    ("schedule", ""),
+)
+#: As many at once as there can be.
+NO_CAP = 100
+
+#: The times of retries, which their activities' histories remember, are over.
+_PASS_RETRY_TIMES = Statement(
+    name="pass_retry_times",
+    text="""
+    UPDATE activities_activityevent SET detail = jsonb_set(detail, '{due_at}', to_jsonb(now()))
+    WHERE tenant_id = %(tenant)s AND verb = 'release' AND detail ->> 'due_at' IS NOT NULL
+    RETURNING id
+    """,
+)
 
 Message = dict[str, str]
 Behaviour = Callable[[AgentRequest], Any]
@@ -80,7 +104,8 @@ class World:
 
     def __post_init__(self) -> None:
         patient = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
-        self.engine.serve(self.tenant, retry=patient, max_concurrency=100)
+        self.engine.serve(self.tenant, retry=patient, max_concurrency=NO_CAP)
+        self.engine.serve(self.tenant, *OF_PROVIDER, adapter="anthropic")  # the test has its place taken
         everything = {"name": "all", "cap": Decimal(1_000_000), "estimate": Decimal("0.01")}
         self.budget = budgets.create(self.tenant.pk, everything).pk
         configuration.forget()
@@ -197,8 +222,20 @@ class World:
                 cause=activity_budgets.CAUSE
             )
             put_off.update(due_at=Now())
+        _PASS_RETRY_TIMES.run({"tenant": self.tenant.pk}, using=OWNER)  # histories are for ever to all others
+        self._holds_end()
         outbox.promote()
         relay.flush()
+
+    def _holds_end(self) -> None:
+        """The time that providers have named is over."""
+        relay.flush()
+        root = keys.generation(client().get(keys.pointer()).decode())
+        for name, hold in client().hgetall(f"{root}holds").items():
+            client().hset(f"{root}holds", name, b"0|" + hold.split(b"|", 1)[1])
+        for member in client().zrange(f"{root}due", 0, -1):
+            client().zadd(f"{root}due", {member: 0})
+        relay.release_and_acquire(Exchange(), go_on=False)
 
     def expire(self, activity_id: UUID) -> None:
         """The moment has come by which it should have started; what runs is no longer concerned."""
@@ -221,21 +258,48 @@ class World:
     def _cap(self, amount: str) -> None:
         budgets.change(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
 
-    def pause(self, whose: str, role: str | None, paused: bool) -> None:
-        """Nothing new of a role is granted, or of any role when it is None; or it goes on."""
-        roles = [role] if role else ROLES
+    def pause(self, whose: str, of: str, paused: bool) -> None:
+        """Nothing new of it is granted, or it goes on."""
+        self._switch(whose, of, paused)
+        self.limits_change()
+
+    def _switch(self, whose: str, of: str, paused: bool) -> None:
         with system_scope():
             if whose == "tenant":
                 Tenant.objects.filter(pk=self.tenant.pk).update(paused=paused)
             elif whose == "role":
-                AgentConfig.objects.filter(agent_id__in=roles).update(paused=paused)
-            else:
-                Agent.objects.filter(role__in=roles).update(paused=paused)
-        self.limits_change()
+                AgentConfig.objects.filter(agent_id=of).update(paused=paused)
+            elif whose == "role of all":
+                Agent.objects.filter(role=of).update(paused=paused)
+        if whose in ("pipeline", "provider", "schedule"):
+            with tenant_scope(self.tenant.pk):
+                subject: UUID | str = {"provider": "anthropic", "schedule": SCHEDULE}.get(whose, "")  # type: ignore[call-overload]
+                subject = subject or Pipeline.objects.get(key=of).pk
+                pausing.switch_part(
+                    self.tenant.pk, PauseKind(whose), subject, name=of or whose, paused=paused, actor="people"
+                )
 
     def all_go_on(self) -> None:
-        for whose in PAUSES:
-            self.pause(whose, None, False)
+        for whose, of in PAUSES:
+            self._switch(whose, of, False)
+        with tenant_scope(self.tenant.pk):
+            AgentConfig.objects.update(max_concurrency=NO_CAP)
+        self.limits_change()
+
+    def cap(self, role: str, cap: int | None) -> None:
+        with tenant_scope(self.tenant.pk):
+            AgentConfig.objects.filter(agent_id=role).update(max_concurrency=cap or NO_CAP)
+        self.limits_change()
+
+    def reschedule(self, activity_id: UUID, **wanted: Any) -> None:
+        """None leaves it as it is; a date is set, or taken away."""
+        later = datetime.now(UTC) + timedelta(hours=12)
+        changes = {
+            name: value if name == "priority" else later if value else None
+            for name, value in wanted.items()
+            if value is not None
+        }
+        rescheduling.reschedule(self.tenant.pk, activity_id, changes, actor="people")
 
     def limit_rate(self, role: str, rate: dict[str, float]) -> None:
         with tenant_scope(self.tenant.pk):
@@ -270,6 +334,11 @@ class World:
         self.unwithdrawn.clear()
         self.unoffered.clear()
         relay.release_and_acquire(Exchange(), go_on=False)
+
+
+def _held(error: AgentRateLimited) -> AgentRateLimited:
+    error.held_by = "anthropic"
+    return error
 
 
 def elsewhere(behaviour: Behaviour) -> Behaviour:
