@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,6 +33,30 @@ TRIES = 3  # An equal activity may end between the insert that it refuses and th
 _SUBMIT, _COUNT_REPEATED = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("submit", "count_repeated")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Common table expressions that a submission is one statement with: what they leave in `begun` (step, round) is created, as an activity
+    of that round, and nothing else. Their parameters must have other names than those of `submit.sql`."""
+
+    text: str
+    parameters: Mapping[str, Any]
+
+
+@lru_cache(maxsize=16)
+def _statement(beginning: str) -> Statement:
+    parts = {"beginning": "", "round": "round", "begun": ""}
+    if beginning:
+        parts = {
+            "beginning": f"{beginning}, ",
+            "round": "begun.round",
+            "begun": "JOIN begun USING (step) ",
+        }
+    text = _SUBMIT.text
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return Statement(name="submit", text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +132,20 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
     )
 
 
+def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> None:
+    """Create those of the items, each a step of a run, that the beginning lets begin. Otherwise as `submit`, without the bound: what begins
+    was admitted before. A step that has its activity already gets no other one."""
+    tenant_id = _tenant()
+    items = [_with_due_time(item) for item in items]
+    _follow_up(tenant_id, items, _insert(tenant_id, items, actor, beginning))
+
+
 def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) -> list[Submitted]:
     """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit.
 
     Raises `BacklogFull` when there is no room for all of them. Not `bounded` is what was admitted before, see `backlog`.
     """
-    tenant_id = current_tenant()
-    if tenant_id is None:
-        raise RuntimeError("submit needs a tenant_scope")
+    tenant_id = _tenant()
     if bounded:
         backlog.make_room(tenant_id, newcomers(items))
     items = [_with_due_time(item) for item in items]
@@ -134,11 +165,23 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
         raise SubmissionRaced(
             "An equal activity began and ended at the same moment, again and again. Submit it again."
         )
-    made = [item for item in items if item.id in created]
     _count_repeated(tenant_id, [item for item in items if item.dedup_key and item.id not in created])
+    _follow_up(tenant_id, items, created)
+    return [outcome[item.id] for item in items]
+
+
+def _tenant() -> UUID:
+    tenant_id = current_tenant()
+    if tenant_id is None:
+        raise RuntimeError("a submission needs a tenant_scope")
+    return tenant_id
+
+
+def _follow_up(tenant_id: UUID, items: Iterable[NewActivity], created: Mapping[UUID, Any]) -> None:
+    """What goes with those that were created."""
+    made = [item for item in items if item.id in created]
     _plan_deadlines(tenant_id, made, created)
     _offer(tenant_id, made, created)
-    return [outcome[item.id] for item in items]
 
 
 def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
@@ -146,11 +189,19 @@ def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
     return [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
 
 
-def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
-    """What could be created, when, and in which group. The rest collided with something that exists."""
+def _insert(
+    tenant_id: UUID, items: Sequence[NewActivity], actor: str, beginning: Beginning = Beginning("", {})
+) -> dict[UUID, Any]:
+    """What could be created, when, and in which group. The rest collided with something that exists, or does not begin."""
     rows = wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode()
-    inserted = _SUBMIT.run(
-        {"tenant": tenant_id, "actor": actor, "rows": rows, "provenance": request_context.written()},
+    inserted = _statement(beginning.text).run(
+        {
+            **beginning.parameters,
+            "tenant": tenant_id,
+            "actor": actor,
+            "rows": rows,
+            "provenance": request_context.written(),
+        },
         using=APP,
     )
     return {row.id: row for row in inserted}

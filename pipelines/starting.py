@@ -1,4 +1,4 @@
-"""Starting steps of a run: what each is given to do, and the one statement that notes that it starts.
+"""Starting steps of a run: what each is given to do, and the one statement that notes that it starts and creates its activity.
 
 Everything here may be repeated: a step that is not pending starts nothing. In the transaction that holds the run's lock, or that makes
 the run.
@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from activities import backlog
 from activities.decision_rules import DecisionRules, Later
-from activities.submission import NewActivity, newcomers, submit
+from activities.submission import Beginning, NewActivity, begin, newcomers, submit
 from pipelines import conditions, inputs, parameters
 from pipelines.conditions import Item
 from pipelines.definition import StepDefinition
@@ -33,9 +33,9 @@ from tenants.sql import Statement
 ACTOR = "pipeline"
 DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps that do not say how long they wait
 
-_ACTIVATE, _FAN_OUT = (
-    Statement.load(Path(__file__).parent / "sql", name) for name in ("activate_steps", "fan_out")
-)
+_SQL = Path(__file__).parent / "sql"
+_ACTIVATE = (_SQL / "activate_steps.sql").read_text(encoding="utf-8")
+_FAN_OUT = Statement.load(_SQL, "fan_out")
 
 
 def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewActivity]:
@@ -53,19 +53,13 @@ def start(
     steps = [item.step for item in items if item.step]
     if not steps:
         return
-    rows = _ACTIVATE.run(
-        {
-            "tenant": run.tenant_id,
-            "run": run.id,
-            "steps": steps,
-            "activities": [item.id for item in items],
-            **_clocks(plan, steps),
-        },
-        using=APP,
-    )
-    rounds = {row.step: row.round for row in rows}
-    starting = [_placed(item, rounds[item.step], not_before) for item in items if item.step in rounds]
-    submit(starting, actor=ACTOR, bounded=False)
+    parameters = {
+        "run": run.id,
+        "steps": steps,
+        "activities": [item.id for item in items],
+        **_clocks(plan, steps),
+    }
+    begin([_placed(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR)
 
 
 def _admitted(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:

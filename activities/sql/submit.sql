@@ -1,7 +1,8 @@
 -- Creates activities with their first event and, for agents, their first wake. One statement for any number.
+-- Of steps of a run only those are created that begin in the same statement, see `submission.Beginning`: they are in `begun` (step, round).
 -- Parameters  tenant, actor, provenance (JSON as text, or null), rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of what was created; what is missing collided with a live dedup key or an existing step.
-WITH wanted AS (
+WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
         is_approval_gate boolean, requires_approval boolean, priority smallint, params jsonb, metadata jsonb,
@@ -25,7 +26,7 @@ WITH wanted AS (
          retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, fence, attempts, stalls, version, created_at)
     SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
            requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
-           pipeline_run_id, pipeline_id, step, branch, round, schedule_id, dedup_key,
+           pipeline_run_id, pipeline_id, step, branch, {round}, schedule_id, dedup_key,
            coalesce(group_key, 'repository:' || left(CASE WHEN role.options ? 'repositories' THEN params ->> 'repository'
                ELSE regexp_replace(role.options ->> 'repository', '^.*/', '') END, 150)),
            group_scope, files, not_before,
@@ -35,7 +36,7 @@ WITH wanted AS (
                THEN greatest(clock_timestamp(), not_before) + make_interval(secs => role.patience::text::float) END),
            due_at, timeout_seconds,
            retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, coalesce(agent_options, '{}'::jsonb), wake_reason, 0, 0, 0, 1, clock_timestamp()
-    FROM wanted LEFT JOIN role ON role.role = agent_role
+    FROM wanted {begun}LEFT JOIN role ON role.role = agent_role
     ON CONFLICT DO NOTHING
     RETURNING id, created_at, group_key
 ), event AS (

@@ -62,10 +62,14 @@ class BoundedConnection(psycopg.Connection[Any]):
         self._setting = b""
         yield from super()._rollback_gen()
 
-    def _set_autocommit_gen(self, value: bool) -> PQGen[None]:
-        # Django does this first with a connection from a pool, however that came back to it.
+    def set_autocommit(self, value: bool) -> None:
+        # Twice for each transaction of Django's, and nothing is sent for it. It is also the first that Django does with a connection from
+        # a pool, however that came back to it.
         self._setting = b""
-        yield from super()._set_autocommit_gen(value)
+        if self.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._autocommit = bool(value)
+        else:
+            super().set_autocommit(value)
 
     def wait(self, gen: PQGen[Any], *arguments: Any, **options: Any) -> Any:
         return super().wait(

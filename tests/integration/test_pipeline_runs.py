@@ -14,7 +14,7 @@ from activities.human_tasks import approvals
 from activities.models import Activity
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError
-from pipelines import progression, versions
+from pipelines import progression, starting, versions
 from pipelines.cancellation import cancel_run
 from pipelines.models import PipelineRun, StepRun
 from pipelines.submission import NewRun, start_run
@@ -277,12 +277,32 @@ def test_a_run_keeps_the_version_that_it_began_with(
     assert states(acme, run_id) == {"a": "done", "b": "done"}
 
 
+def test_of_steps_that_shall_start_those_that_wait_do_in_their_own_round_and_once(
+    engine: Engine, acme: Tenant, start: Callable[..., UUID]
+) -> None:
+    run_id = start(step("a"), step("skipped", "a"), step("again", "a"), step("first", "a"))
+    with tenant_scope(acme.pk):
+        StepRun.objects.filter(run_id=run_id, step="skipped").update(status="skipped")
+        StepRun.objects.filter(run_id=run_id, step="again").update(round=3)
+        run = PipelineRun.objects.get(pk=run_id)
+        plan = versions.compiled(run.version_id)
+        for _ in range(2):
+            starting.start(run, plan, ["skipped", "again", "first"], {})
+        active = StepRun.objects.filter(run_id=run_id, status="active").exclude(step="a")
+        started = set(active.values_list("step", "activity_id"))
+
+    found = [each for each in activities(acme, run_id) if each.step != "a"]
+    assert {(each.step, each.round) for each in found} == {("again", 3), ("first", 1)}
+    assert {(each.step, each.pk) for each in found} == started
+    assert len(found) == 2
+
+
 def test_a_result_whose_progression_breaks_fails_the_activity_and_keeps_no_half(
     engine: Engine, acme: Tenant, start: Callable[..., UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = start(step("a"), step("b", "a"))
     with monkeypatch.context() as broken:
-        broken.setattr("pipelines.starting.submit", lambda *args, **more: 1 / 0)
+        broken.setattr("pipelines.starting.begin", lambda *args, **more: 1 / 0)
         engine.deliver()
 
     settled = only(acme, run_id)
