@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ TABLES = """
 """
 
 
+@lru_cache(maxsize=1)
 def tables() -> list[str]:
     """Every table with a tenant's rows, from PostgreSQL's catalogue."""
     with connections[SYSTEM].cursor() as cursor:
@@ -34,12 +36,15 @@ def of(tenant_id: UUID) -> dict[str, Any]:
 
 
 def _rows(tenant_id: UUID) -> dict[str, Any]:
-    digest = "SELECT '{0}', md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {0} t WHERE {1} = %(tenant)s"
-    parts = [digest.format(table, "tenant_id") for table in tables()] + [
-        digest.format("tenants_tenant", "id")
-    ]
+    """By a prepared statement: planning a question about a hundred tables takes longer than answering it."""
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(" UNION ALL ".join(parts), {"tenant": tenant_id})
+        cursor.execute("SELECT FROM pg_prepared_statements WHERE name = 'traces'")
+        if not cursor.rowcount:
+            digest = "SELECT '{0}', md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {0} t WHERE {1} = $1"
+            parts = [digest.format(table, "tenant_id") for table in tables()]
+            parts.append(digest.format("tenants_tenant", "id"))
+            cursor.execute(f"PREPARE traces (uuid) AS {' UNION ALL '.join(parts)}")
+        cursor.execute("EXECUTE traces (%s)", [tenant_id])
         return dict(cursor.fetchall())
 
 
