@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from agents import semantic_versions
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
+from tenants.models.base import PlainNames
 
 ROLE_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 role_validator = RegexValidator(
@@ -36,7 +37,7 @@ class Health(models.TextChoices):
     UNHEALTHY = "unhealthy"
 
 
-class Agent(models.Model):
+class Agent(PlainNames, models.Model):
     """One role of the platform's registry, with the settings that hold where a tenant sets nothing else."""
 
     role = models.CharField(primary_key=True, max_length=63, validators=[role_validator])

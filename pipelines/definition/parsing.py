@@ -59,7 +59,7 @@ def parse(
 
 
 def _read(reader: Reader, world: World) -> PipelineDefinition:
-    key, name = reader.identifier("key"), reader.text("name", limit=200)
+    key, name = reader.identifier("key"), reader.name("name")
     description, params = reader.text("description", limit=20_000, blank=True), reader.mapping("params")
     for required in ("key", "name", "steps"):
         reader.require(required)

@@ -87,7 +87,7 @@ def _check_times(
 def _human_role(reader: Reader, known_roles: Collection[str] | None) -> str | None:
     if known_roles is not None:
         return reader.known("human_role", "role", known_roles)
-    return reader.text("human_role", limit=63)
+    return reader.name("human_role", limit=63)
 
 
 def _reminders(reader: Reader, known_roles: Collection[str] | None) -> tuple[ReminderDefinition, ...]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pipelines.definition.faults import Faults, at, shown
 from pipelines.definition.values import JsonCopier, fault_of_key, number, text_fault
+from tenants.plain_names import LONGEST_NAME, fault_of_name
 
 IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 ABOUT_IDENTIFIERS = "must be 1 to 63 lower-case letters, digits, - and _, beginning with a letter or digit"
@@ -66,6 +67,15 @@ class Reader:
             self.fault(key, fault)
             return None
         return str(value)
+
+    def name(self, key: str, *, limit: int = LONGEST_NAME) -> str | None:
+        """Text on one line, by the rules of `tenants.plain_names`."""
+        value = self.text(key, limit=limit)
+        fault = None if value is None else fault_of_name(value)
+        if fault:
+            self.fault(key, fault)
+            return None
+        return value
 
     def identifier(self, key: str) -> str | None:
         value = self.text(key)

@@ -40,7 +40,7 @@ class Draft:
 def read_step(reader: Reader, world: World) -> Draft:
     step = StepDefinition(
         id=reader.identifier("id") or "",
-        name=reader.text("name", limit=200),
+        name=reader.name("name"),
         description=reader.text("description", limit=20_000, blank=True) or "",
         template=reader.known("template", "template", world.templates),
         agent_role=reader.known("agent_role", "role", world.roles),

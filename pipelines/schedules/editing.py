@@ -200,7 +200,7 @@ def _one_of(reader: Reader, key: str, options: list[str] | tuple[str, ...]) -> s
 
 def _words(about: Reader) -> dict[str, Any]:
     about.require("name")
-    name = about.text("name", limit=LONGEST_NAME) or ""
+    name = about.name("name", limit=LONGEST_NAME) or ""
     return {
         "name": name.strip(),
         "description": about.text("description", limit=LONGEST_DESCRIPTION, blank=True) or "",
@@ -210,7 +210,7 @@ def _words(about: Reader) -> dict[str, Any]:
 def _target(tenant_id: UUID, about: Reader) -> dict[str, Any]:
     """What is run. The other one must not be named."""
     kind = _one_of(about, "target_type", ("agent", "pipeline"))
-    role, key = about.text("agent_role", limit=63), about.text("pipeline", limit=63)
+    role, key = about.name("agent_role", limit=63), about.name("pipeline", limit=63)
     about.require("target_type")
     columns: dict[str, Any] = {"target_type": kind or "", "agent_role": None, "pipeline": None}
     if kind == "agent":

@@ -17,6 +17,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.settings import api_settings
 
+from tenants.plain_names import LONGEST_NAME, fault_of_name
+
 OPTIONAL: Any = {"required": False, "allow_null": True}
 
 Body = TypeVar("Body", bound="StrictSerializer")
@@ -58,14 +60,22 @@ def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
 
 
 class Text(serializers.CharField):
-    """Text, with the spaces around it left out unless `trim_whitespace=False`."""
+    """Text, with the spaces around it left out unless `trim_whitespace=False`.
+
+    Trimmed text of at most `LONGEST_NAME` characters is a name or a key, and held to the rules of `tenants.plain_names`.
+    """
 
     default_error_messages = {"invalid": "must be text", "blank": "must not be blank"}
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
             self.fail("invalid")
-        return super().to_internal_value(data)
+        text = super().to_internal_value(data)
+        if self.trim_whitespace and self.max_length is not None and self.max_length <= LONGEST_NAME:
+            fault = fault_of_name(text)
+            if fault:
+                raise ValidationError(fault)
+        return text
 
 
 class Whole(serializers.IntegerField):

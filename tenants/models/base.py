@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
+from tenants.plain_names import fault_of_name
 
 
-class Tenant(models.Model):
+class PlainNames:
+    """Names and keys that people enter in forms are held to the rules of `tenants.plain_names`."""
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        faults: dict[str, Any] = {}
+        try:
+            super().clean_fields(exclude=exclude)  # type: ignore[misc]  # of the model that this is mixed into
+        except ValidationError as error:
+            faults = error.update_error_dict({})
+        for field in self._meta.concrete_fields:  # type: ignore[attr-defined]
+            if field.get_internal_type() in ("CharField", "SlugField") and field.name not in (exclude or ()):
+                fault = fault_of_name(str(getattr(self, field.attname) or ""))
+                if fault:
+                    faults.setdefault(field.name, []).append(ValidationError(fault))
+        if faults:
+            raise ValidationError(faults)
+
+
+class Tenant(PlainNames, models.Model):
     """A customer whose work, people and limits are kept apart from everybody else's."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -66,7 +87,7 @@ class TenantQuerySet(models.QuerySet[Any]):
         return self.filter(tenant_id=tenant.pk if isinstance(tenant, Tenant) else tenant)
 
 
-class TenantOwned(models.Model):
+class TenantOwned(PlainNames, models.Model):
     """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
 
     # Under which name `tenants.bounds` counts the rows of a tenant, and which of them; empty: it may have as many as it likes.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines import definition as shapes
 from pipelines.definition import DefinitionError, load
+from tenants.plain_names import fault_of_name
 from tests.unit.definitions.steps import ROLES, TEMPLATES, agent, faults_of, pipeline, read, steady
 
 CONTENT_BRIEF = """
@@ -120,11 +121,12 @@ letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 texts = st.text(letters, min_size=1, max_size=20).filter(str.strip)
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 seconds = st.floats(0.001, 86400) | st.integers(1, 86400)
+names = texts.filter(lambda text: fault_of_name(text) is None)
 leaves = numbers | texts | st.sampled_from((None, True))
 values: st.SearchStrategy[Any] = st.deferred(lambda: leaves | st.lists(values, max_size=2) | objects)
 objects: st.SearchStrategy[dict[str, Any]] = st.deferred(lambda: st.dictionaries(texts, values, max_size=2))
 COMMON = {
-    "name": texts, "description": st.text("ab \n"), "params": objects, "parallel": st.booleans(),
+    "name": names, "description": st.text("ab \n"), "params": objects, "parallel": st.booleans(),
     "when": texts, "for_each": texts, "on_upstream_failure": st.sampled_from(("fail", "skip", "continue")),
     "priority": st.integers(1, 20), "max_rounds": st.integers(1, 50), "dependency_timeout_seconds": seconds,
 }

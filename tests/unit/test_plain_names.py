@@ -1,0 +1,83 @@
+"""A name is one line that reads as it is stored, whatever door it comes through."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from agents.models import Agent
+from pipelines.definition.faults import Faults
+from pipelines.definition.reading import Reader
+from pipelines.definition.values import JsonCopier
+from tenants.api.strict import StrictSerializer, Text
+from tenants.models import Budget, Tenant
+from tenants.plain_names import fault_of_name
+
+#: By what they do to a reader.
+HOSTILE = {
+    "a new line": "Bees\nApproved by: Ann",
+    "a carriage return": "Bees\rNuts",
+    "a tab": "Bees\tNuts",
+    "a bell": "Bees\x07",
+    "an escape": "\x1b]0;stolen",
+    "delete": "Bees\x7f",
+    "next line": "Bees\x85Nuts",
+    "a line separator": "Bees\u2028Nuts",
+    "an override": "invoice\u202efdp.exe",
+    "an embedding": "\u202aBees",
+    "an isolate": "\u2066Bees\u2069",
+    "a space without width": "ad\u200bmin",
+    "a word joiner": "ad\u2060min",
+    "a byte order mark": "\ufeffadmin",
+    "a joiner between Latin letters": "ad\u200dmin",
+    "a joiner at the end": "\u0645\u200c",
+    "a non-joiner between Cyrillic letters": "\u0430\u200c\u0434",
+    "a direction mark behind Latin letters": "admin\u200e",
+}
+PLAIN = {
+    "Latin": "Caf\u00e9 \u2013 \u201cBees\u201d",
+    "Persian with a non-joiner": "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+    "Hindi with a joiner": "\u0915\u094d\u200d\u0937",
+    "a family of emoji": "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "a heart on fire": "\u2764\ufe0f\u200d\U0001f525",
+    "Hebrew with a mark before brackets": "\u05e9\u05dc\u05d5\u05dd\u200e (C++)",
+}
+
+
+class Named(StrictSerializer):
+    name = Text(max_length=200)
+    description = Text(max_length=5_000)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_name_that_does_not_read_as_it_is_stored_is_refused(kind: str) -> None:
+    name = f"x{HOSTILE[kind]}x" if kind != "a joiner at the end" else HOSTILE[kind]
+    body = Named(data={"name": name, "description": "Bees\nand\tnuts"})
+
+    assert not body.is_valid()
+    assert list(body.errors) == ["name"]
+    assert "one line of visible characters" in str(body.errors["name"][0])
+    faults = Faults()
+    reader = Reader({"name": name, "description": "Bees\nand\tnuts"}, "steps[1]", JsonCopier(faults))
+    assert (reader.name("name"), reader.text("description")) == (None, "Bees\nand\tnuts")
+    assert [fault.path for fault in faults.found] == ["steps[1].name"]
+    for row in (Budget(name=name), Agent(name=name), Tenant(name=name)):
+        with pytest.raises(ValidationError) as refused:
+            row.clean_fields()
+        assert "visible characters" in str(refused.value.message_dict["name"])
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_names_of_all_scripts_are_taken(kind: str) -> None:
+    assert fault_of_name(PLAIN[kind]) is None
+    assert Named(data={"name": PLAIN[kind], "description": "x"}).is_valid()
+
+
+def test_a_fault_names_the_character_and_does_not_repeat_it() -> None:
+    assert (
+        fault_of_name("a\u202eb")
+        == "must be one line of visible characters: it has an invisible character, U+202E"
+    )
+    assert (
+        fault_of_name("a\rb") == "must be one line of visible characters: it has a control character, U+000D"
+    )
