@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -58,6 +58,8 @@ def loads(
     """Parse a document that keeps all rules, or raise `StrictJSONError`. Of equal keys the last counts."""
     if len(raw) > max_bytes:
         raise StrictJSONError("", f"is larger than {max_bytes} bytes", TOO_LARGE)
+    if reject_duplicate_keys:
+        return _loads_exactly(raw, max_depth, max_nodes, _object_with_unique_keys)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -65,9 +67,7 @@ def loads(
     try:
         _walk(value, max_depth, max_nodes, exact=False)
     except _ReadExactly:
-        return _loads_exactly(raw, max_depth, max_nodes, reject_duplicate_keys)
-    if reject_duplicate_keys:
-        return _loads_exactly(raw, max_depth, max_nodes, reject_duplicate_keys)
+        return _loads_exactly(raw, max_depth, max_nodes, None)
     return value
 
 
@@ -79,18 +79,22 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES)
     _walk(value, max_depth, max_nodes, exact=True)
 
 
-def _loads_exactly(raw: bytes, max_depth: int, max_nodes: int, reject_duplicate_keys: bool) -> Any:
-    """Parse again with the slower parser, which shows integers and repeated keys as they were written."""
-    pairs = _object_with_unique_keys if reject_duplicate_keys else None
+def _loads_exactly(
+    raw: bytes, max_depth: int, max_nodes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None
+) -> Any:
+    """Parse with the slower parser, which shows integers as they were written, and repeated keys to `pairs`."""
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=pairs)
+        value = json.loads(raw.decode(), object_pairs_hook=pairs, parse_constant=_no_constant)
     except RecursionError as error:
-        # Only a value that a later duplicate key replaced can be this deep: the walk has seen all others.
         raise StrictJSONError("", f"is nested deeper than {max_depth} levels") from error
-    except ValueError as error:
-        raise StrictJSONError("", "is not valid JSON") from error
+    except ValueError as error:  # also bytes that are not UTF-8, and integers of thousands of digits
+        raise StrictJSONError("", f"is not valid JSON: {error}") from error
     _walk(value, max_depth, max_nodes, exact=True)
     return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
