@@ -1,21 +1,30 @@
-"""Lock-out: whoever guesses passwords or tokens has to wait, whether what they guess at exists or not.
+"""Whoever guesses passwords or tokens has to wait, whether what they guess at exists or not, and keeps nobody else waiting.
 
-Every attempt takes one unit from the bucket of its account and from that of its address before anything is looked up, so attempts at
-the same moment count as well; only a success gives them back. Buckets are in Redis and shared by all processes; without Redis each
-process has its own.
+Every attempt takes one unit from each bucket that is about it before anything is looked up, so attempts at the same moment count as
+well; only a success gives them back. Buckets are in Redis and shared by all processes; without Redis each process has its own.
+
+At the login wrong guesses from one address make that address wait, for the account first and then for all. Guesses at one account from
+ever new addresses slow down who is not known there, to one attempt every few seconds. A browser that has signed in to an account before
+brings a signed cookie: it has buckets of its own, so no guesses of others concern it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core import signing
 from django.db import DatabaseError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.crypto import constant_time_compare
 
 from tenants import audit
 from tenants.audit import recording
@@ -33,41 +42,122 @@ class Attempt:
 
     allowed: bool
     retry_after: int = 0
-    kind: str = ""
-    address: str = ""
-    account: str = ""
     take_id: str = ""
+    refills: tuple[Bucket, ...] = ()
+    gives_back: tuple[Bucket, ...] = ()
 
     def succeeded(self) -> None:
-        """The account's failures are forgotten. Those of the address are not, or guessing at others would be free for who has an account;
-        but this was none of them."""
-        fallback.refill(_of_account(self.kind, self.account))
-        fallback.give_back(_of_address(self.kind, self.address), self.take_id)
+        """The failures at what was opened are forgotten. Those of the address are not, or guessing at others would be free for who has an
+        account; but this was none of them."""
+        for bucket in self.refills:
+            fallback.refill(bucket)
+        for bucket in self.gives_back:
+            fallback.give_back(bucket, self.take_id)
 
 
 def attempt(kind: str, address: str, account: str) -> Attempt:
     """Count an attempt at a kind of door as a failure, until it is said to have been a success."""
+    of_account = _bucket(
+        f"{kind}:account:{_digest(account)}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT
+    )
+    of_address = _of_address(kind, address)
+    return _attempt((of_address, of_account), refills=(of_account,), gives_back=(of_address,))
+
+
+def sign_in_attempt(address: str, account: str, device: str = "") -> Attempt:
+    """The same at the login. `device`: what a browser is known by that has signed in to this account before."""
+    failures, name = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT, _digest(account)
+    if device:
+        own = _bucket(f"{LOGIN}:device:{_digest(device)}:{name}", failures)
+        return _attempt((own,), refills=(own,))
+    here = _bucket(f"{LOGIN}:account:{name}:{network_of(address)}", failures)
+    of_address, of_strangers = _of_address(LOGIN, address), _of_strangers(name)
+    # What is shared with others comes last: who is refused for what they have done themselves takes nothing from it.
+    return _attempt((of_address, here, of_strangers), refills=(here,), gives_back=(of_address, of_strangers))
+
+
+def _attempt(
+    buckets: tuple[Bucket, ...], *, refills: tuple[Bucket, ...], gives_back: tuple[Bucket, ...] = ()
+) -> Attempt:
     take_id = str(uuid7())
-    for bucket in (_of_address(kind, address), _of_account(kind, account)):
+    for bucket in buckets:
         said = fallback.take(bucket, take_id)
         if not said.allowed:
             return Attempt(False, max(1, math.ceil(said.retry_after)))
-    return Attempt(True, 0, kind, address, account, take_id)
+    return Attempt(True, 0, take_id, refills, gives_back)
+
+
+def network_of(address: str) -> str:
+    """Whom an address stands for: itself, or for IPv6 the 64 bits that a subscriber gets all addresses of."""
+    try:
+        read = ipaddress.ip_address(address)
+    except ValueError:
+        return "unknown"
+    if isinstance(read, ipaddress.IPv4Address):
+        return str(read)
+    return str(read.ipv4_mapped or ipaddress.ip_network((int(read) >> 64 << 64, 64)))
 
 
 def _of_address(kind: str, address: str) -> Bucket:
-    return _bucket(f"{kind}:address:{address or 'unknown'}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS)
+    return _bucket(f"{kind}:address:{network_of(address)}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS)
 
 
-def _of_account(kind: str, account: str) -> Bucket:
+def _of_strangers(name: str) -> Bucket:
+    """Guesses at one account from everywhere together."""
+    rate = 1.0 / settings.ORCHESTRATOR_LOGIN_STRANGERS_SECONDS
+    burst = float(settings.ORCHESTRATOR_LOGIN_FAILURES_OF_STRANGERS)
+    return Bucket(f"lockout:{LOGIN}:strangers:{name}", rate, burst, PATIENCE_SECONDS)
+
+
+def _digest(name: str) -> str:
     # Names are whatever somebody typed: of any length, and not to be read in Redis.
-    name = hashlib.sha256(account.strip().lower().encode("utf-8", "replace")).hexdigest()[:32]
-    return _bucket(f"{kind}:account:{name}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT)
+    return hashlib.sha256(name.strip().lower().encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def _bucket(name: str, failures: int) -> Bucket:
     rate = 1.0 / settings.ORCHESTRATOR_LOGIN_FORGIVEN_SECONDS
     return Bucket(f"lockout:{name}", rate, float(failures), PATIENCE_SECONDS)
+
+
+# Browsers that have signed in before. What the cookie says is signed, names the account, and ends with its password.
+
+DEVICE_COOKIE = "orchestrator_device"
+_SALT = "tenants.login_throttle.device"
+
+
+def known_device(request: HttpRequest, account: str) -> str:
+    """What the browser is known by at this account; "" where it has never signed in to it, too long ago, or with another password."""
+    told = request.COOKIES.get(DEVICE_COOKIE, "")
+    if not told or len(told) > 1_000:
+        return ""
+    try:
+        device, name, password = signing.loads(
+            told, salt=_SALT, max_age=settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS
+        )
+    except (signing.BadSignature, ValueError, TypeError):
+        return ""
+    if name != _digest(account):
+        return ""
+    user = get_user_model().objects.filter(username=account, is_active=True).first()
+    return str(device) if user is not None and constant_time_compare(password, _of_password(user)) else ""
+
+
+def remember_device(response: HttpResponse, user: Any, device: str) -> None:
+    """Let the browser be known from now on, by what it was known by before."""
+    response.set_cookie(
+        DEVICE_COOKIE,
+        signing.dumps(
+            [device or secrets.token_hex(16), _digest(user.get_username()), _of_password(user)], salt=_SALT
+        ),
+        max_age=int(settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS),
+        httponly=True,
+        secure=settings.SESSION_COOKIE_SECURE,
+        samesite="Lax",
+    )
+
+
+def _of_password(user: Any) -> str:
+    return str(user.get_session_auth_hash())[:16]
 
 
 # Signing in: the doors of the admin and of the console are watched, and so is what is tried at them.
@@ -99,7 +189,8 @@ class SigningInMiddleware:
 
     def _tried(self, request: HttpRequest) -> HttpResponse:
         name, address = request.POST.get("username", "")[:254], address_of(request)
-        said = attempt(LOGIN, address, name)
+        device = known_device(request, name)
+        said = sign_in_attempt(address, name, device)
         if not said.allowed:
             note_sign_in(
                 "login.locked",
@@ -111,6 +202,7 @@ class SigningInMiddleware:
         response = self.get_response(request)
         if response.status_code == 302 and request.user.is_authenticated:
             said.succeeded()
+            remember_device(response, request.user, device)
             note_sign_in("login.succeeded", audit.actor_of(request.user))
         else:
             note_sign_in("login.failed", recording.Actor("nobody", "", name), outcome="failed")
@@ -128,7 +220,7 @@ def note_sign_in(operation: str, actor: audit.Actor, outcome: str = "done", **de
 
 
 def too_many(request: HttpRequest, retry_after: int) -> HttpResponse:
-    context = {"minutes": -(-retry_after // 60), "address": request.path}
+    context = {"seconds": retry_after, "minutes": -(-retry_after // 60), "address": request.path}
     response = TemplateResponse(request, "console/locked_out.html", context, status=429)
     response["Retry-After"] = str(retry_after)
     response["Cache-Control"] = "no-store"

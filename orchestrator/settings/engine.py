@@ -232,11 +232,19 @@ ORCHESTRATOR_OWNED_PER_TENANT = {
 # Proxies of ours in front of the web processes. Too large: callers choose the address that lock-outs and the audit trail know them by.
 # Too small: all callers seem to come from the proxy, and one of them locks all out.
 ORCHESTRATOR_PROXY_HOPS = _env.int("ORCHESTRATOR_PROXY_HOPS", default=0)
-# Lock-out. Failures that an account, and an address, may have at once; one more is forgiven every so many seconds.
-# Too small: people who mistype wait. Too large: passwords are guessed faster.
+# Guessing. Failures that an address may have at once at one account (a token: from everywhere), and at all; one more is forgiven every so
+# many seconds. Too small: people who mistype wait. Too large: passwords are guessed faster.
 ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = _env.int("ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT", default=5)
 ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = _env.int("ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS", default=30)
 ORCHESTRATOR_LOGIN_FORGIVEN_SECONDS = _env.float("ORCHESTRATOR_LOGIN_FORGIVEN_SECONDS", default=180.0)
+# Failures that all addresses together may have at once at the login of one account. Beyond them whoever comes with a browser that has
+# never signed in to it gets one attempt every so many seconds. Too small: others' guesses slow people down in new browsers. Too large:
+# passwords are guessed faster from many addresses.
+ORCHESTRATOR_LOGIN_FAILURES_OF_STRANGERS = _env.int("ORCHESTRATOR_LOGIN_FAILURES_OF_STRANGERS", default=50)
+ORCHESTRATOR_LOGIN_STRANGERS_SECONDS = _env.float("ORCHESTRATOR_LOGIN_STRANGERS_SECONDS", default=10.0)
+# For how long a browser is known after it has signed in. Too small: known browsers wait with the strangers. Too large: a copied cookie
+# has guesses of its own (as few as an address has) for as long.
+ORCHESTRATOR_LOGIN_DEVICE_SECONDS = _env.float("ORCHESTRATOR_LOGIN_DEVICE_SECONDS", default=90 * 86_400.0)
 # For how long a superuser who broke the glass sees rows of tenants. Too small: the reason is stated again and again.
 ORCHESTRATOR_BREAK_GLASS_SECONDS = _env.float("ORCHESTRATOR_BREAK_GLASS_SECONDS", default=3600.0)
 # Days for which rows of a kind are kept once they are over; null: for ever. Tenants may say otherwise (see docs/retention.md). What is

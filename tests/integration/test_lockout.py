@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.http import HttpRequest
 from django.test import Client
 from rest_framework.test import APIClient
 
@@ -34,17 +35,67 @@ def attempt(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_after_five_failures_even_the_right_password_has_to_wait(door: str, ann: User) -> None:
-    for number in range(5):
-        assert attempt(door, address=f"198.51.100.{number}").status_code == 200
+def test_after_five_failures_from_an_address_even_the_right_password_has_to_wait_there(
+    door: str, ann: User
+) -> None:
+    for _ in range(5):
+        assert attempt(door).status_code == 200
 
-    refused = attempt(door, password=PASSWORD, address="203.0.113.1")
+    refused = attempt(door, password=PASSWORD)
 
     assert refused.status_code == 429
     assert 0 < int(refused["Retry-After"]) <= 180
     assert "sessionid" not in refused.cookies
     assert attempt(DOORS[0], password=PASSWORD).status_code == 429, "the doors share their count"
     assert attempt(door, name="ANN ", password=PASSWORD).status_code == 429
+    assert attempt(door, password=PASSWORD, address="203.0.113.1").status_code == 302, (
+        "nobody else is kept out"
+    )
+
+
+def test_guesses_from_ever_new_addresses_slow_strangers_down_and_concern_no_known_browser(ann: User) -> None:
+    known = Client()
+    assert known.post("/login/", {"username": "ann", "password": PASSWORD}).status_code == 302
+    known.post("/logout/")
+    statuses = [attempt(address=f"198.51.{number}.7").status_code for number in range(51)]
+
+    stranger = attempt(password=PASSWORD, address="203.0.113.1")
+    copied = Client()
+    copied.cookies["orchestrator_device"] = "x" + known.cookies["orchestrator_device"].value
+    forged = copied.post("/login/", {"username": "ann", "password": PASSWORD}, REMOTE_ADDR="203.0.113.2")
+    welcome = known.post("/login/", {"username": "ann", "password": PASSWORD}, REMOTE_ADDR="198.51.7.7")
+
+    assert statuses == [200] * 50 + [429]
+    assert stranger.status_code == forged.status_code == 429
+    assert 0 < int(stranger["Retry-After"]) <= 10, "seconds, and no lock"
+    assert "seconds" in stranger.content.decode()
+    assert welcome.status_code == 302
+
+
+def test_a_known_browser_has_few_guesses_of_its_own_and_is_known_to_one_account_with_one_password(
+    ann: User,
+) -> None:
+    known = Client()
+    known.post("/login/", {"username": "ann", "password": PASSWORD})
+    known.post("/logout/")
+
+    statuses = [known.post("/login/", {"username": "ann", "password": "wrong"}).status_code for _ in range(6)]
+
+    assert statuses == [200] * 5 + [429]
+    request = HttpRequest()
+    request.COOKIES["orchestrator_device"] = known.cookies["orchestrator_device"].value
+    assert login_throttle.known_device(request, "ann")
+    assert not login_throttle.known_device(request, "bob")
+    ann.set_password("another long password")
+    ann.save()
+    assert not login_throttle.known_device(request, "ann")
+
+
+def test_all_addresses_of_a_network_of_ipv6_are_one(ann: User) -> None:
+    statuses = [attempt(address=f"2001:db8:1:2::{number}").status_code for number in range(1, 7)]
+
+    assert statuses == [200] * 5 + [429]
+    assert attempt(password=PASSWORD, address="2001:db8:1:3::1").status_code == 302
 
 
 def test_a_success_forgives_the_account(ann: User) -> None:
@@ -91,12 +142,12 @@ def test_a_name_that_nobody_has_is_answered_in_the_same_way_and_time(ann: User, 
     assert median(took["bob"]) == pytest.approx(median(took["ann"]), rel=0.25)
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 1
     for name in took:
-        login_throttle.attempt("login", "", name)
+        login_throttle.sign_in_attempt("198.51.100.7", name)
         assert attempt(name=name).status_code == 429
 
 
 def test_attempts_at_the_same_moment_count_before_any_has_failed(database: None) -> None:
-    allowed = [login_throttle.attempt("login", "198.51.100.7", "ann").allowed for _ in range(20)]
+    allowed = [login_throttle.sign_in_attempt("198.51.100.7", "ann").allowed for _ in range(20)]
 
     assert allowed.count(True) == 5
 
