@@ -67,6 +67,10 @@ def config_context(tenant_id: UUID, role: str) -> str:
     return f"agent_config:{tenant_id}:{role}:auth"
 
 
+def person_context(user_id: int) -> str:
+    return f"user:{user_id}:second_factor"
+
+
 def agent_context(role: str) -> str:
     return f"agent:{role}:auth"
 

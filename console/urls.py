@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
 
-from console import views
+from console import second_factor, views
 from console.activities import views as activities
 from console.agents import views as agents
 from console.audit import views as audit
@@ -72,6 +72,7 @@ urlpatterns = [
         ),
         name="login",
     ),
+    path("second-factor/", contained_with_scripts(second_factor.page), name="second_factor"),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
     # Addresses that people know from elsewhere; with and without the slash.
     re_path(

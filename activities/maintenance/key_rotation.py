@@ -19,6 +19,7 @@ from agents import credentials, signing_secrets
 from agents.exceptions import ConfigurationError
 from agents.models import Agent, AgentConfig
 from tenants.context import system_scope
+from tenants.models import SecondFactor
 from tenants.models.events import WebhookEndpoint
 
 PAGE = 200
@@ -65,6 +66,12 @@ PLACES = (
         lambda: WebhookEndpoint.objects.filter(),
         "secret_sealed",
         lambda row: webhooks.context_of(row.tenant_id, row.pk),
+    ),
+    Place(
+        "second factors of people",
+        lambda: SecondFactor.objects.filter(),
+        "secret_sealed",
+        lambda row: credentials.person_context(row.pk),
     ),
 )
 

@@ -245,6 +245,9 @@ ORCHESTRATOR_LOGIN_STRANGERS_SECONDS = _env.float("ORCHESTRATOR_LOGIN_STRANGERS_
 # For how long a browser is known after it has signed in. Too small: known browsers wait with the strangers. Too large: a copied cookie
 # has guesses of its own (as few as an address has) for as long.
 ORCHESTRATOR_LOGIN_DEVICE_SECONDS = _env.float("ORCHESTRATOR_LOGIN_DEVICE_SECONDS", default=90 * 86_400.0)
+# Whether people with admin rights must have a second factor: "required" (what production takes if nothing is said) or "optional". Who
+# has set one up is asked for it in either case.
+ORCHESTRATOR_SECOND_FACTOR = _env("ORCHESTRATOR_SECOND_FACTOR", default="optional")
 # For how long a superuser who broke the glass sees rows of tenants. Too small: the reason is stated again and again.
 ORCHESTRATOR_BREAK_GLASS_SECONDS = _env.float("ORCHESTRATOR_BREAK_GLASS_SECONDS", default=3600.0)
 # Days for which rows of a kind are kept once they are over; null: for ever. Tenants may say otherwise (see docs/retention.md). What is

@@ -10,9 +10,11 @@ from django.http import HttpRequest
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import is_superuser
-from tenants.models import Membership
+from tenants.exceptions import TenantError
+from tenants.models import Membership, SecondFactor
 from tenants.models.saved_views import SavedView
 
 
@@ -56,6 +58,33 @@ class MembershipAdmin(PlatformAdmin):
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:
         return ", ".join(membership.human_roles) or NOTHING
+
+
+RESET = Action(
+    "reset_selected",
+    "Reset",
+    "Reset",
+    "The codes of the app and the recovery codes open nothing any more. Where a second factor is required, the person sets up a new one "
+    "at the next sign-in, for which the password is enough: make sure that it is they who ask.",
+    (TenantError,),
+    danger=True,
+    path="reset",
+    icon="lock_reset",
+    # By its id: the row is named in what is said afterwards.
+    do=lambda request, factor, notes: SecondFactor.objects.filter(pk=factor.pk).delete(),
+)
+
+
+@admin.register(SecondFactor)
+class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
+    """Who has one. Neither its secret nor its recovery codes are shown."""
+
+    list_display = ("user", "confirmed_at", "created_at")
+    list_select_related = ("user",)
+    search_fields = ("user__username", "user__email")
+    fields = ("user", "confirmed_at", "created_at")
+    readonly_fields = fields
+    row_actions = (RESET,)
 
 
 @admin.register(SavedView)

@@ -1,6 +1,14 @@
 """Tenants, who acts for them, and what belongs to them. Import from here; the files are an inner matter."""
 
-from tenants.models.access import ApiToken, Channel, ChannelStatus, IdempotentRequest, Membership, Role
+from tenants.models.access import (
+    ApiToken,
+    Channel,
+    ChannelStatus,
+    IdempotentRequest,
+    Membership,
+    Role,
+    SecondFactor,
+)
 from tenants.models.base import FOR_LISTS, Pause, PauseKind, Tenant, TenantOwned, TenantPart, TenantQuerySet
 from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
 
@@ -51,6 +59,7 @@ __all__ = (
     "RetentionTally",
     "Role",
     "SavedView",
+    "SecondFactor",
     "Tenant",
     "TenantOwned",
     "TenantPart",

@@ -42,6 +42,33 @@ class Membership(TenantOwned):
         return f"{self.user} as {self.role}"
 
 
+class SecondFactor(models.Model):
+    """What a person proves at the login besides the password: one-time codes of an app, by RFC 6238, and recovery codes.
+
+    It belongs to the person, so to no tenant. `console.second_factor` is the only writer.
+    """
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    secret_sealed = models.TextField(
+        editable=False, help_text="The secret of the codes, and the recovery codes that are left."
+    )
+    last_step = models.BigIntegerField(
+        default=-1, editable=False, help_text="The newest code that was taken. None is taken twice."
+    )
+    confirmed_at = models.DateTimeField(
+        null=True, editable=False, help_text="Since when it is asked for. Empty: the app was never tried."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name = "second factor"
+
+    def __str__(self) -> str:
+        return f"Second factor of {self.user}"
+
+
 class ApiToken(TenantOwned):
     """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is shown once."""
 

@@ -97,6 +97,7 @@ CONNECTS_SIGNALS = {
     "activities.apps": "calls it when Django is ready",
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
+    "console.apps": "Django's own signal: somebody signed in, whose session begins with whether a code is still to come",
     "tenants.bounds": "Django's own signal: how many of a kind a tenant may own is asked before a row is made",
     "tenants.tracing.exporting": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
 }
