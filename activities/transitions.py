@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -43,8 +45,16 @@ _COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {
 }
 
 
-def _verb(name: str) -> dict[str, Any]:
-    return {"verb": name, "sources": states.sources_of(name), "target": states.target_of(name)}
+@cache
+def _verb(name: str, prefix: str = "") -> Mapping[str, str]:
+    """Parameters of a move. The statuses that it starts from are written as PostgreSQL writes an array, so that nothing looks at each of
+    them at every execution."""
+    given = {
+        "verb": name,
+        "sources": f"{{{','.join(states.sources_of(name))}}}",
+        "target": states.target_of(name),
+    }
+    return MappingProxyType({f"{prefix}{key}": value for key, value in given.items()})
 
 
 def apply(
@@ -101,7 +111,7 @@ def _moved(
         "run": run_id,
     }
     return Statement(name="move", text=_MOVE.replace("{changes}", _assignments(changes))).run(
-        parameters | _verb(verb) | {f"to_{name}": _adapted(value) for name, value in changes.items()},
+        {**parameters, **_verb(verb), **{f"to_{name}": _adapted(value) for name, value in changes.items()}},
         using=APP,
     )
 
@@ -227,8 +237,8 @@ def claim(
             "agent_version": version,
             "day": day,
             "briefing": briefing,
-            **{f"claim_{name}": value for name, value in _verb("claim").items()},
-            **{f"start_{name}": value for name, value in _verb("start").items()},
+            **_verb("claim", "claim_"),
+            **_verb("start", "start_"),
         },
         using=APP,
     )
@@ -238,7 +248,7 @@ def claim(
 def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> None:
     """The input of a claimed activity was fetched; its agent is about to be called. Raises `RunSuperseded`."""
     parameters = {"tenant": tenant_id, "activity": activity_id, "run": run_id, "fence": fence}
-    if not _START.run(parameters | _verb("start"), using=APP):
+    if not _START.run({**parameters, **_verb("start")}, using=APP):
         raise RunSuperseded(run_id)
 
 
