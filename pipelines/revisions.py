@@ -1,4 +1,7 @@
-"""Rejection inside a pipeline: the step goes on with its revision, or the step that made what a gate refused goes back to work."""
+"""Rejection inside a pipeline: the step goes on with its revision, or the step that made what a gate refused goes back to work.
+
+The revision itself is made by `activities.human_tasks.approvals`, also for work outside of pipelines.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 While any worker or beat process lives, delays are promoted, lost workers found, forgotten work offered, Redis rebuilt, outputs copied.
 Everything may be done twice or by several at once; the lead saves work, and its epoch keeps out whoever was frozen in between.
+What there is to do, and how often, is the table in `system_jobs`; what is done when a worker dies is in `recovery`.
 """
 
 from __future__ import annotations
