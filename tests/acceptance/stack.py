@@ -24,6 +24,7 @@ import redis
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
+from tests import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_TIMES = {
@@ -55,10 +56,18 @@ class Stack:
     agents: str
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `manage.py`, by the process that stands ready for commands if there is one by now."""
+        ready = [sys.executable, "-S", "-E", preloaded.__file__, str(self.commands)]
+        alone = [sys.executable, str(ROOT / "manage.py")]
         return subprocess.run(
-            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            [*(ready if self.commands.exists() else alone), *arguments],
             env=self.environment, cwd=ROOT, capture_output=True, text=True, check=check, timeout=180,
         )  # fmt: skip
+
+    @property
+    def commands(self) -> Path:
+        """Where `tests.preloaded` listens."""
+        return self.home.path / "commands"
 
     def client(self, tenant: str, role: str = "admin") -> httpx2.Client:
         token = (
@@ -135,6 +144,8 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
             web, ready = f"http://127.0.0.1:{port}", home.path / "agents.url"
             stack = Stack(home, supervisor, environment, web, "")
             stack.manage("migrate", "-v0")
+            serving = f"from tests import preloaded; preloaded.serve({str(stack.commands)!r})"
+            supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             agents = (
                 sys.executable,
                 "-m",
@@ -161,6 +172,7 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
                 stack.start_beat(f"beat-{number}")
             supervisor.wait_until_ready(f"{web}/readyz", 60)
             eventually(ready.exists, 30)
+            eventually(stack.commands.exists, 30)
             stack.agents = ready.read_text()
             yield stack
     finally:
