@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django import forms
@@ -169,6 +169,13 @@ class ApiForm(forms.Form):
     """Base of these forms. An empty field is left out of the body, so it has the API's default. `status` is that of the refusal."""
 
     status = 400
+    #: By the name of a field, the values of another one that it is for, with spaces between them. Otherwise a style sheet hides it.
+    fits: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def fitting(self) -> list[tuple[forms.BoundField, str]]:
+        """The fields that are seen, each with what it is for."""
+        return [(field, self.fits.get(field.name, "")) for field in self.visible_fields()]
 
     def body(self) -> dict[str, Any]:
         """What is sent to the API."""

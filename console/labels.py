@@ -127,10 +127,10 @@ HELD_BY: Mapping[str, str] = {
 #: States of what is no step of a pipeline. Whatever is named nowhere is at rest.
 _TONES = {
     "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",
-             "woken", "answered"),
+             "woken", "answered", "all is well"),
     "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable",
-            "partially_failed", "overdue", "exhausted", "refused"),
-    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped"),
+            "partially_failed", "overdue", "exhausted", "refused", "failures"),
+    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped", "needs somebody"),
     "live": ("running", "accepted", "sending", "working", "expanding", "enqueued", "taken"),
 }  # fmt: skip
 _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}

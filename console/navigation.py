@@ -15,10 +15,16 @@ from django.views.generic import RedirectView
 PAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Work",
-        (("home", "Overview"), ("inbox", "Inbox"), ("activities", "Activities"), ("runs", "Runs")),
+        (
+            ("home", "Overview"),
+            ("inbox", "Inbox"),
+            ("activities", "Activities"),
+            ("pipelines", "Pipelines"),
+            ("runs", "Runs"),
+        ),
     ),
     (
-        "Machinery",
+        "Operation",
         (
             ("queues", "Queues"),
             ("dead_letters", "Dead letters"),
@@ -75,8 +81,8 @@ def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
 
 #: By the name of a page: the key that leads to it after a `g`.
 KEYS = {
-    "home": "o", "inbox": "i", "activities": "a", "runs": "r", "queues": "q", "dead_letters": "d", "schedules": "s", "agents": "g",
-    "usage": "u", "audit": "t", "settings": "e",
+    "home": "o", "inbox": "i", "activities": "a", "pipelines": "p", "runs": "r", "queues": "q", "dead_letters": "d", "schedules": "s",
+    "agents": "g", "usage": "u", "audit": "t", "settings": "e",
 }  # fmt: skip
 #: Pages that look for words, and as what.
 SEARCHES = {"inbox": "search", "activities": "q"}
@@ -90,6 +96,7 @@ STROKES = {
     "home": "M4 14a8 8 0 0 1 16 0M12 14l3.5-4M4 18.5h16",
     "inbox": "M4 13 6.5 5h11L20 13v6H4ZM4 13h5l1 2.5h4l1-2.5h5",
     "activities": "m4 6.5 1.3 1.3 2.5-2.6M4 13l1.3 1.3 2.5-2.6M11 6.5h9M11 13h9M11 19h9M5 19h1.5",
+    "pipelines": "M4 5h6v5H4ZM14 14h6v5h-6ZM4 14h6v5H4ZM7 10v4M10 16.5h4",
     "runs": "M3 12a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0"
     "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
     "queues": "M4 6h16M4 10.7h16M4 15.3h11M4 20h6",
@@ -137,6 +144,7 @@ _PAGES: dict[str, tuple[str, str]] = {
     "activities.deadletter": ("dead_letters_alike", "fingerprint"),
     "agents.agent": ("agent", "pk"),
     "agents.agentconfig": ("agent", "agent_id"),
+    "pipelines.pipeline": ("pipeline", "key"),
     "pipelines.pipelinerun": ("run", "pk"),
     "pipelines.steprun": ("run", "run_id"),
     "pipelines.schedule": ("schedule", "pk"),
@@ -171,10 +179,10 @@ def admin_page(row: Model) -> str:
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
 
 
-def may_enter(user: Any, row: Model) -> bool:
-    """Whether the person gets to a row's page in the admin: superusers do, and staff to what is a tenant's."""
+def may_enter(user: Any, row: Model, *, is_admin: bool = False) -> bool:
+    """Whether the person gets to a row's page in the admin: superusers do, and staff and its tenant's admins to what is a tenant's."""
     is_owned = getattr(row, "tenant_id", None) is not None
-    return bool(user.is_active and (user.is_superuser or (user.is_staff and is_owned)))
+    return bool(user.is_active and (user.is_superuser or ((user.is_staff or is_admin) and is_owned)))
 
 
 def _slug_of(row: Any) -> str:

@@ -12,6 +12,7 @@ from console.audit import views as audit
 from console.containment import contained_with_scripts
 from console.dead_letters import views as dead_letters
 from console.inbox.undo import undo
+from console.pipelines import views as pipelines
 from console.queues import views as queues
 from console.runs import views as runs
 from console.saved_views.views import every as saved_views
@@ -31,12 +32,18 @@ urlpatterns = [
     path("views/", saved_views, name="saved_views"),
     # Areas: each is a package with views of its own.
     path("activities/", activities.listed, name="activities"),
+    path("activities/new/", activities.new, name="activity_new"),
     path("activities/bulk/", activities.many, name="activities_bulk"),
     path("activities/bulk/<uuid:job_id>/", activities.job, name="activities_bulk_job"),
     path("activities/bulk/<uuid:job_id>/stop/", activities.stop_job, name="activities_bulk_stop"),
     path("activities/<uuid:activity_id>/", activities.one, name="activity"),
     path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", activities.whole_log, name="activity_log"),
     path("activities/<uuid:activity_id>/texts/", activities.both_texts, name="activity_texts"),
+    # The longer addresses first: keys are taken as they come, since nothing but the API holds them to letters and digits.
+    path("pipelines/", pipelines.every, name="pipelines"),
+    path("pipelines/<path:key>/start/", pipelines.started, name="pipeline_start"),
+    path("pipelines/<path:key>/copy/", pipelines.copied, name="pipeline_copy"),
+    path("pipelines/<path:key>/", pipelines.one, name="pipeline"),
     path("runs/", runs.listed, name="runs"),
     path("runs/<uuid:run_id>/", runs.one, name="run"),
     path("runs/<uuid:run_id>/replay/", runs.replayed, name="run_replay"),
@@ -52,7 +59,10 @@ urlpatterns = [
     path("dead-letters/<slug:fingerprint>/", dead_letters.alike, name="dead_letters_alike"),
     path("schedules/", schedules.every, name="schedules"),
     path("schedules/try/", schedules.trial, name="schedules_try"),
+    path("schedules/new/", schedules.new, name="schedules_new"),
+    path("schedules/words/", schedules.words, name="schedules_words"),
     path("schedules/<uuid:schedule_id>/", schedules.one, name="schedule"),
+    path("schedules/<uuid:schedule_id>/change/", schedules.changed, name="schedule_change"),
     path("agents/", agents.every, name="agents"),
     path("agents/<slug:role>/", agents.one, name="agent"),
     path("usage/", usage.usage, name="usage"),

@@ -26,6 +26,7 @@ from console.inbox.listing import gone, inbox, parts_wanted
 from console.inbox.query import View
 from console.inbox.snooze import choices, in_words, until
 from console.overview import overview
+from console.tenants import overview as tenants_overview
 from tenants import clock
 
 from .activity_chart import pulse_of
@@ -69,8 +70,14 @@ def home(request: HttpRequest) -> HttpResponse:
 @told_when_away
 @login_required(login_url="console:login")
 def tenants(request: HttpRequest) -> HttpResponse:
-    """Where a superuser chooses for whom to look. Others have no more to choose from than their menu says."""
-    return choose(request, "") if request.user.is_superuser else redirect("console:home")
+    """All tenants of a person beside each other. A superuser without any, or with ?others=yes, chooses for whom to look."""
+    _, own = acting(request, first=False)
+    if request.user.is_superuser and (not own or request.GET.get("others")):
+        return choose(request, "")
+    if len(own) < 2 and not request.user.is_superuser:
+        return redirect("console:home")
+    context = {"overview": tenants_overview(own), "tenants": own, "here": "tenants"}
+    return render(request, "console/tenants.html", context)
 
 
 @page("inbox")

@@ -1,8 +1,8 @@
 """Sight: which tenants a person sees in the admin, and which of them they may change.
 
-Members see the tenants that they are members of, and change those whose admins they are. Superusers besides see what belongs to the
-platform; other tenants' rows only through broken glass (`tenants.break_glass`). The database holds everybody to it, whatever a page
-asks for.
+Admins of a tenant see and change what is its; staff besides see the other tenants that they are members of. Superusers also see what
+belongs to the platform; other tenants' rows only through broken glass (`tenants.break_glass`). The database holds everybody to it,
+whatever a page asks for.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ NONE = Sight()
 
 def of(user: Any) -> Sight:
     """What the person sees now. Asked for every request, so a membership that ends, ends here at once."""
-    if not (user.is_active and (user.is_staff or user.is_superuser)):
+    if not user.is_active:
         return NONE
     own = members.memberships_of(user)
+    if not (user.is_staff or user.is_superuser):
+        own = [each for each in own if each.role == Role.ADMIN]
     glass = break_glass.broken_by(user)
     broken = {each.opened_for for each in glass if each.opened_for is not None}
     led = {each.tenant_id for each in own if user.is_superuser or each.role == Role.ADMIN}

@@ -69,7 +69,7 @@ class AdminMiddleware:
         seen = admin_scope.of(request.user)
         if seen.is_empty:
             raise PermissionDenied(
-                "Only superusers, and staff who are members of a tenant, may use the admin."
+                "Only superusers, admins of a tenant, and staff who are members of one may use the admin."
             )
         request.sight = seen  # type: ignore[attr-defined]
         with seen.scope():

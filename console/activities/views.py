@@ -19,6 +19,7 @@ from console.activities import bulk
 from console.activities.bulk import NotAsked
 from console.activities.detail import detail, log_of, tail_of, watched
 from console.activities.listing import listing
+from console.activities.new import NewActivityForm
 from console.activities.query_language import QueryFault
 from console.activities.texts import texts
 from console.flash_messages import refusal_of
@@ -38,6 +39,19 @@ def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
     found = listing(desk.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": _may_operate(desk)}
     return shown(request, desk, "console/activities/list.html", context, status=400 if found.fault else 200)
+
+
+@page("activities", (*LOOKING, *ACTING))
+def new(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """A form for a piece of work. A POST submits it."""
+    if not _may_operate(desk):
+        raise Http404
+    form = NewActivityForm(request.POST or None)
+    if request.method == "POST" and (reply := form.send(request, desk.who, "POST", "/activities/")):
+        address = reverse("console:activity", args=[reply.data["id"]])
+        return flash_messages.done(request, desk, address, "It was submitted.")
+    status = form.status if form.errors else 200
+    return shown(request, desk, "console/activities/new.html", {"form": form}, status)
 
 
 @page("activities", (*LOOKING, *ACTING))

@@ -22,15 +22,17 @@ from console.inbox.buttons import DECIDED, why_not_decide
 from console.inbox.held_answers import Held, held_by
 from console.inbox.items import OPEN
 from console.inbox.query import (
+    EVERYBODY,
+    MINE,
     SHOWN,
     View,
+    Wanted,
     asking_actor,
     counts_of,
     counts_of_alike,
     first_of_alike,
     narrowed,
     ordered,
-    roles_looked_for,
     runs_of,
     searched,
 )
@@ -65,6 +67,7 @@ class Inbox:
     total: int
     has_more: bool
     held: Sequence[Held]  # what the person has answered a moment ago
+    hidden: int  # items of all kinds that are asked of others
 
     def is_answered(self, item_id: UUID) -> bool:
         """Whether the person's answer to it is on its way."""
@@ -72,7 +75,17 @@ class Inbox:
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.view.kind or self.view.role or self.view.search or self.view.aside)
+        return bool(self.view.kind or self.view.role or self.view.search or self.view.aside or self.hidden)
+
+    @property
+    def is_for_me(self) -> bool:
+        """Whether it lists what is the person's to decide, which is how the inbox begins."""
+        return self.view.role in ("", MINE)
+
+    @property
+    def of_everybody(self) -> str:
+        """The address of the same view for everybody."""
+        return replace(self.view, role=EVERYBODY, page=1).address
 
     @property
     def before(self) -> str:
@@ -106,10 +119,13 @@ def inbox(principal: Principal, view: View) -> Inbox:
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
         held = held_by(principal)
-    mine = roles_looked_for(principal, view.role)
+    wanted, hidden = Wanted.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
     for (kind, role, is_aside), count in counts.items():
-        (aside if is_aside else kinds)[kind] += count if mine is None or role in mine else 0
+        if wanted.holds(kind, role):
+            (aside if is_aside else kinds)[kind] += count
+        elif not is_aside:
+            hidden += count
     listed = aside if view.aside else kinds
     return Inbox(
         view=view,
@@ -119,6 +135,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
         total=listed[view.kind] if view.kind else listed.total(),
         has_more=len(page) > PAGE,
         held=held,
+        hidden=0 if view.aside or view.kind else hidden,
     )
 
 

@@ -19,6 +19,7 @@ from activities.states import LinkKind
 from console.labels import KINDS, NAMED_BY_LINK
 from pipelines.models import PipelineRun
 from pipelines.subjects import subject_of
+from tenants.models import Role
 from tenants.principals import Principal
 
 from .snooze import is_snoozed
@@ -75,7 +76,8 @@ class View:
 # What people of a tenant are asked for: found, counted, narrowed and put in order.
 
 
-MINE = "mine"
+#: Views by human role that are no human role: what is the person's to decide, which is the default, and what is asked of anybody.
+MINE, EVERYBODY = "mine", "everybody"
 SHOWN = (
     "id", "tenant_id", "name", "status", "assignee_type", "link_kind", "is_approval_gate", "human_role", "priority", "created_at",
     "due_at", "version", "decision_rules", "parent_id", "parent__agent_role",
@@ -121,9 +123,7 @@ def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
 
 
 def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
-    roles = roles_looked_for(principal, view.role)
-    rows = rows.filter(aside=view.aside)
-    rows = rows if roles is None else rows.filter(human_role__in=roles)
+    rows = rows.filter(Wanted.by(principal, view.role).condition(), aside=view.aside)
     return rows.filter(kind=view.kind) if view.kind else rows
 
 
@@ -147,11 +147,38 @@ def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str,
     return {(row["alike"], row["human_role"]): row["count"] for row in counted}
 
 
-def roles_looked_for(principal: Principal, role: str) -> tuple[str, ...] | None:
-    """The human roles that are looked for; None for all. Who has no roles of their own is asked for everything."""
-    if role == MINE:
-        return principal.human_roles or None
-    return (role,) if role else None
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """For whom what is listed is. `roles` None: whatever human role is asked; of `failures` either all are listed, none, or those of the
+    roles, like all else."""
+
+    roles: tuple[str, ...] | None = None
+    failures: bool | None = None
+
+    @classmethod
+    def by(cls, principal: Principal, role: str) -> Wanted:
+        """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles, and
+        failures if they are an operator, since others can do nothing about these. Whoever has no human roles is asked for everything, and
+        whoever only looks sees everything.
+        """
+        if role not in ("", MINE):
+            return cls() if role == EVERYBODY else cls((role,))
+        if not principal.role.includes(Role.REVIEWER):
+            return cls()
+        return cls(principal.human_roles or None, principal.role.includes(Role.OPERATOR))
+
+    def condition(self) -> Q:
+        condition = Q() if self.roles is None else Q(human_role__in=self.roles)
+        failure = Q(kind=LinkKind.ESCALATION)
+        if self.failures and self.roles is not None:
+            return condition | failure
+        return condition & ~failure if self.failures is False else condition
+
+    def holds(self, kind: str, human_role: str) -> bool:
+        """The same, of one item."""
+        if self.failures is not None and kind == LinkKind.ESCALATION:
+            return self.failures
+        return self.roles is None or human_role in self.roles
 
 
 def ordered(rows: QuerySet[Any]) -> QuerySet[Any]:

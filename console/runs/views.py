@@ -34,7 +34,11 @@ from tenants.principals import Principal
 def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """Runs, newest first."""
     given = (request.GET.get(name, "") for name in ("status", "pipeline", "after"))
-    return shown(request, desk, "console/runs/list.html", {"listing": listing(desk.tenant_id, *given)})
+    context = {
+        "listing": listing(desk.tenant_id, *given),
+        "may_operate": desk.who.role.includes(Role.OPERATOR),
+    }
+    return shown(request, desk, "console/runs/list.html", context)
 
 
 @page("runs", (*LOOKING, *ACTING))

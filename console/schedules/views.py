@@ -14,13 +14,16 @@ from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField
 from console.page import ACTING, LOOKING, PageContext, page, shown
 from console.schedules import queries
+from console.schedules.forms import ScheduleForm, targets_of
 from pipelines.models import Schedule
 from pipelines.models.schedule import DEFAULT_TIMEZONE, Repeat
+from pipelines.timing.clock import zone_names
 from tenants.models import Role
 
 BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
 NOT_OFFERED = "This page does not offer that."
 TIMES = 10
+COMING = 5
 
 
 @page("schedules")
@@ -28,8 +31,13 @@ def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
     """The schedules, and what they will do in the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     found = queries.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
-    may_try = desk.who.role.includes(Role.OPERATOR)
-    return shown(request, desk, "console/schedules/every.html", {"listing": found, "may_try": may_try})
+    role = desk.who.role
+    context = {
+        "listing": found,
+        "may_try": role.includes(Role.OPERATOR),
+        "may_make": role.includes(Role.ADMIN),
+    }
+    return shown(request, desk, "console/schedules/every.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING))
@@ -68,6 +76,88 @@ def one(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> HttpRespo
         "refusal": refusal,
     }
     return shown(request, desk, "console/schedules/one.html", context, refusal.status if refusal else 200)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def new(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """A form for one more. A POST makes it, or says what it would do."""
+    _refuse_others(desk)
+    pipeline = request.GET.get("pipeline", "")[:63]
+    initial = {"timezone": zone_name(desk), "target": f"pipeline:{pipeline}"}
+    form = ScheduleForm(request.POST or None, targets=targets_of(desk.who), initial=initial)
+    if request.POST.get("deed") == "save" and (reply := form.send(request, desk.who, "POST", "/schedules/")):
+        address = reverse("console:schedule", args=[reply.data["id"]])
+        return flash_messages.done(request, desk, address, f"Made: {reply.data['name']}")
+    return _edited(request, desk, form)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def changed(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> HttpResponse:
+    """The form of one. A POST changes it, if it is still as the form showed it."""
+    _refuse_others(desk)
+    address = f"/schedules/{schedule_id}/"
+    present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
+    given = {"targets": targets_of(desk.who), "initial": {"timezone": zone_name(desk)}, "present": present}
+    form = ScheduleForm(request.POST or None, **given)
+    if request.POST.get("deed") == "save":
+        version = request.POST.get("version", "")
+        seen = int(version[:9]) if version.isdecimal() else None
+        if form.send(request, desk.who, "PATCH", address, version=seen):
+            return flash_messages.done(
+                request, desk, reverse("console:schedule", args=[schedule_id]), "Saved"
+            )
+    return _edited(request, desk, form, schedule_id)
+
+
+@page("schedules", ACTING)
+def words(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """What the form, as it is filled in, would come to: a part of its page."""
+    _refuse_others(desk)
+    form = ScheduleForm(request.POST, targets=targets_of(desk.who), initial={})
+    return shown(request, desk, "console/schedules/words.html", _foretold(request, desk, form))
+
+
+def zone_name(desk: PageContext) -> str:
+    """That of the tenant. Who looks at it from outside begins with UTC."""
+    return next((own.timezone for own in desk.tenants if own.pk == desk.tenant_id), "UTC")
+
+
+def _edited(
+    request: HttpRequest, desk: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
+) -> HttpResponse:
+    looks = request.POST.get("deed") == "look"
+    context = {
+        "form": form,
+        "schedule_id": schedule_id,
+        "zones": sorted(zone_names()),
+        **(_foretold(request, desk, form) if looks else {}),
+    }
+    return shown(request, desk, "console/schedules/edit.html", context, form.status if form.errors else 200)
+
+
+def _foretold(request: HttpRequest, desk: PageContext, form: ScheduleForm) -> dict[str, Any]:
+    """A forecast, or what is missing for one. A name is not."""
+    form.fields["name"].required = False
+    if not form.is_valid():
+        return {
+            "unclear": " ".join(
+                f"{_label(form, name)}: {' '.join(map(str, texts))}" for name, texts in form.errors.items()
+            )
+        }
+    address, count = "/schedules/preview/", {"count": COMING}
+    reply = internal_api.call_api(request, desk.who, "POST", address, form.body(), query=count)
+    if reply.ok:
+        return {"forecast": reply.data}
+    return {"unclear": flash_messages.refusal_of(reply).reason}
+
+
+def _label(form: ScheduleForm, name: str) -> str:
+    return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
+
+
+def _refuse_others(desk: PageContext) -> None:
+    if not desk.who.role.includes(Role.ADMIN):
+        raise Http404
 
 
 def _dry_run(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> Any:

@@ -18,7 +18,7 @@ from console.charts import bars as drawn_bars
 from console.internal_api import ONCE
 from console.labels import KINDS, from_now, in_words, named, tone_of, words_of
 from console.navigation import STROKES, address_of, groups
-from tenants.models import events
+from tenants.models import Role, events
 
 register = template.Library()
 NOTHING = "\u2013"
@@ -52,13 +52,18 @@ def event_kinds() -> str:
 def menu(context: template.Context) -> dict[str, Any]:
     """The navigation, with the tenant chooser and the ways out."""
     user, acting, here = context["request"].user, context.get("acting"), str(context.get("here") or "")
+    tenants = context.get("tenants") or []
+    names = {tenant.slug: tenant.name for tenant in tenants}
     return {
         "groups": groups(here),
         "acting": acting,
-        "tenants": context.get("tenants") or [],
+        "acting_name": (names.get(acting.tenant) or acting.tenant) if acting else "",
+        "tenants": tenants,
+        "on_tenants": here == "tenants",
         "user": user,
         "start": address_of(here),
         "for_all": user.is_superuser and here == "home",
+        "is_admin": bool(acting and acting.role.includes(Role.ADMIN)),
         "csrf_token": context.get("csrf_token"),
         "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
         "strokes": STROKES,

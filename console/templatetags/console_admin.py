@@ -10,6 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from console import navigation
+from tenants.models import Role
 
 register = template.Library()
 
@@ -20,9 +21,17 @@ def console_page(row: Any) -> str:
     return navigation.console_page(row if isinstance(row, Model) else None)
 
 
+@register.simple_tag
+def admin_address(row: Model) -> str:
+    """Where the admin shows a row."""
+    return navigation.admin_page(row)
+
+
 @register.simple_tag(takes_context=True)
 def in_admin(context: template.Context, row: Model) -> SafeString:
     """A link to the row's page in the admin, for those who get in there; nothing for others."""
-    if not navigation.may_enter(context["request"].user, row):
+    acting = context.get("acting")
+    is_admin = bool(acting and acting.role.includes(Role.ADMIN))
+    if not navigation.may_enter(context["request"].user, row, is_admin=is_admin):
         return SafeString("")
     return format_html('<a class="aside" href="{}">Open in the admin</a>', navigation.admin_page(row))

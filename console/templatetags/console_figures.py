@@ -78,4 +78,12 @@ def said(value: Any) -> str:
     )
 
 
+@register.filter
+def local_words(moment: str) -> str:
+    """A moment on the clocks of its zone, as people say it: Mon 3 May 2027, 09:30."""
+    found = datetime.fromisoformat(moment)
+    seconds = f":{found:%S}" if found.second else ""
+    return f"{found:%a} {found.day} {found:%b %Y, %H:%M}{seconds}"
+
+
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")

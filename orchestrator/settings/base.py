@@ -99,7 +99,7 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 
 INSTALLED_APPS = [
-    "unfold",
+    "orchestrator.apps.AdminConfig",  # the theme "unfold"
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

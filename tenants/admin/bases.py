@@ -1,6 +1,6 @@
 """What every admin of ours has in common.
 
-Staff see the tenants that they are members of, superusers besides what belongs to the platform. What the engine owns is shown and never
+Members see tenants as `tenants.admin_scope` says, superusers besides what belongs to the platform. What the engine owns is shown and never
 edited; what people do to it goes through the same functions as the API.
 """
 

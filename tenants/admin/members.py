@@ -52,8 +52,12 @@ class MembershipAdmin(PlatformAdmin):
         """Who may choose among all people of the platform sees who they are."""
         return is_superuser(request) and super().has_add_permission(request, obj)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Membership | None = None) -> tuple[str, ...]:
-        return () if is_superuser(request) else ("tenant", "user")
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Admins of a tenant arrange its members in the console, where a tenant keeps an admin."""
+        return is_superuser(request) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request) and super().has_delete_permission(request, obj)
 
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:

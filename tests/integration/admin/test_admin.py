@@ -33,18 +33,31 @@ def test_every_model_of_ours_is_in_the_admin() -> None:
     assert missing == []
 
 
-def test_only_superusers_and_staff_who_are_members_get_in(tenant: Tenant, client: Client) -> None:
-    staff = User.objects.create_user("staff", password="a long password", is_staff=True)
-    with tenant_scope(tenant.pk):
-        Membership.objects.create(tenant=tenant, user=staff, role="admin")
-    stranger = User.objects.create_user("stranger", password="a long password", is_staff=True)
-    member = User.objects.create_user("member", password="a long password")
+def test_superusers_admins_of_a_tenant_and_staff_who_are_members_get_in(
+    tenant: Tenant, client: Client
+) -> None:
+    def person(name: str, role: str = "", **given: Any) -> User:
+        user = User.objects.create_user(name, password="a long password", **given)
+        if role:
+            with tenant_scope(tenant.pk):
+                Membership.objects.create(tenant=tenant, user=user, role=role)
+        return user
+
+    people = (
+        (person("stranger", is_staff=True), 403),
+        (person("member", "operator"), 403),
+        (person("nobody"), 403),
+        (person("staff", "viewer", is_staff=True), 200),
+        (person("boss", "admin"), 200),
+    )
     assert client.get("/admin/").status_code == 302
 
-    for person, status in ((stranger, 403), (member, 403), (staff, 200)):
-        client.force_login(person)
-        assert client.get("/admin/").status_code == status
-        assert client.get(list_of(Activity)).status_code == status
+    for user, status in people:
+        client.force_login(user)
+        assert client.get("/admin/").status_code == status, user
+        assert client.get(list_of(Activity)).status_code == status, user
+        entered = Client().post("/admin/login/", {"username": user.username, "password": "a long password"})
+        assert entered.status_code == (302 if status == 200 or user.is_staff else 200), user
 
 
 def test_staff_with_every_permission_see_no_model(database: None) -> None:

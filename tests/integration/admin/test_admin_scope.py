@@ -357,3 +357,48 @@ def test_a_token_that_staff_make_changes_nothing_that_all_tenants_share(
     root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", asked)
     with system_scope():
         assert ApiToken.objects.filter(name="wide", platform=True).count() == 1
+
+
+def test_an_admin_of_a_tenant_who_is_no_staff_sees_that_tenant_alone(
+    theirs: list[Any], tenant: Tenant, other_tenant: Tenant
+) -> None:
+    """They are an operator of the other tenant: the console is for that."""
+    boss = _member(tenant, "boss", is_staff=False)
+    _member(other_tenant, "boss", role="operator")
+    browser = browser_of(boss)
+
+    assert "lion work" in words(browser.get(list_of(Activity)))
+    owned = [model for model in admin.site._registry if is_owned(model)]
+    assert [model for model in owned if not _shows_nothing(browser, model, {}, other_tenant)] == []
+    for model in (PeriodicTask, Agent, User):
+        assert browser.get(list_of(model)).status_code == 403
+    assert 'href="/admin/"' in browser.get(f"/?tenant={tenant.slug}").content.decode()
+    assert 'href="/admin/"' not in browser.get(f"/?tenant={other_tenant.slug}").content.decode()
+
+
+def test_what_an_admin_of_a_tenant_changes_stands_in_its_trail(theirs: list[Any], tenant: Tenant) -> None:
+    browser = browser_of(_member(tenant, "boss", is_staff=False))
+    with tenant_scope(tenant.pk):
+        channel = Channel.objects.get()
+
+    browser.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
+
+    with tenant_scope(tenant.pk):
+        entry = AuditEntry.objects.filter(operation="admin tenants.channel change").get()
+    assert (entry.actor_name, entry.changes["name"]) == ("boss", ["lion channel", "renamed"])
+
+
+def test_members_are_arranged_in_the_console_where_a_tenant_keeps_an_admin(
+    theirs: list[Any], tenant: Tenant
+) -> None:
+    boss = _member(tenant, "boss", is_staff=False)
+    browser = browser_of(boss)
+    with tenant_scope(tenant.pk):
+        own = Membership.objects.get(user=boss)
+
+    assert browser.get(page_of(own)).status_code == 200
+    assert browser.post(page_of(own), {"role": "viewer", "human_roles": ""}).status_code == 403
+    assert browser.post(f"{list_of(Membership)}{own.pk}/delete/", {"post": "yes"}).status_code == 403
+
+    with tenant_scope(tenant.pk):
+        assert Membership.objects.get(user=boss).role == "admin"

@@ -18,8 +18,8 @@ from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
-from tests.console_user import Person
-from tests.forms import forms_of
+from tests.console_user import Person, sent_by
+from tests.forms import Form, forms_of
 from tests.page_queries import MOST, statements
 from tests.questions import Questions
 
@@ -371,3 +371,88 @@ def test_texts_that_come_late_leave_the_title_of_the_page(asked: Questions, ann:
 
     assert loaded
     assert all("ignoreTitle:true" in each for each in loaded)
+
+
+# Work submitted by hand
+
+
+def new_form(who: Person) -> Form:
+    return forms_of(who.get(f"{LIST}new/"))["new"]
+
+
+def only(tenant: Tenant) -> Activity:
+    with tenant_scope(tenant.pk):
+        return Activity.objects.get()
+
+
+def test_an_operator_submits_work_for_an_agent(asked: Questions, ann: Person) -> None:
+    filled = {
+        "name": "Audit the shop", "who": "agent:qa", "description": "All of it.", "content": "The shop.", "params": '{"depth": 2}',
+        "priority": "urgent", "requires_approval": "on",
+    }  # fmt: skip
+
+    answer = new_form(ann).send(ann.browser, **filled)
+
+    made = only(asked.tenant)
+    assert "It was submitted." in words(ann.get(answer["Location"]))
+    assert (made.name, made.agent_role, made.human_role, made.description) == (
+        "Audit the shop",
+        "qa",
+        None,
+        "All of it.",
+    )
+    assert (made.params, made.priority, made.requires_approval) == ({"depth": 2}, 1, True)
+    assert made.input == {"content": "The shop."}
+    with tenant_scope(asked.tenant.pk):
+        assert made.events.order_by("seq")[0].actor == "user:ann"
+
+
+def test_an_operator_asks_people(asked: Questions, ann: Person) -> None:
+    filled = {
+        "name": "Publish?",
+        "who": "person",
+        "human_role": "editor",
+        "is_approval_gate": "on",
+        "params": "{left over",
+    }
+
+    new_form(ann).send(ann.browser, **filled)
+
+    made = only(asked.tenant)
+    assert (made.human_role, made.agent_role, made.is_approval_gate, made.params) == (
+        "editor",
+        None,
+        True,
+        {},
+    )
+
+
+def test_faults_of_new_work_stand_at_its_fields(asked: Questions, ann: Person) -> None:
+    def faults(**filled: str) -> set[str]:
+        answer = new_form(ann).send(ann.browser, **filled)
+        assert answer.status_code == 400, words(answer)
+        return set(answer.context["form"].errors)
+
+    assert faults(name="", who="agent:qa") == {"name"}
+    assert faults(name="x", who="agent:nobody") == {"who"}
+    assert faults(name="x", who="person") == {"human_role"}
+    assert faults(name="x", who="agent:qa", params="{broken") == {"params"}
+    with tenant_scope(asked.tenant.pk):
+        assert not Activity.objects.exists()
+
+
+def test_a_button_that_is_pressed_twice_submits_one(asked: Questions, ann: Person) -> None:
+    form = new_form(ann)
+    form.send(ann.browser, name="Audit", who="agent:qa")
+
+    form.send(ann.browser, name="Audit", who="agent:qa")
+
+    assert only(asked.tenant).name == "Audit"
+
+
+def test_who_only_looks_submits_nothing(asked: Questions, ann: Person, person: Callable[..., Person]) -> None:
+    vic = person("vic", role="viewer")
+
+    assert "New activity" not in words(vic.get(LIST))
+    assert vic.browser.get(f"{LIST}new/").status_code == 404
+    assert sent_by(vic, new_form(ann), name="Mine").status_code == 404

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 from activities.models import Activity, DeadLetter
 from agents.exceptions import PermanentAgentError
+from pipelines import submission, versions
 from pipelines.models import Firing
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
@@ -38,6 +39,21 @@ def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
     failed(engine, tenant, "qa", error=PermanentAgentError(text, code="broken"))
     schedule = make_schedule(tenant, text, description=text, params={text: text})
     budget = capped(tenant, name=text)
+    params = {text: text, "topic": text}
+    versions.save(
+        tenant.pk,
+        {
+            "key": "flow",
+            "name": text,
+            "description": text,
+            "params": params,
+            "steps": [{"id": "a", "name": text, "agent_role": "qa", "description": text}],
+        },
+        actor=f"token:{text}",
+    )
+    submission.start_run(
+        tenant.pk, "flow", submission.NewRun(name=text, params=params), actor=f"token:{text}"
+    )
     with tenant_scope(tenant.pk):
         letter = DeadLetter.objects.get()
         Firing.objects.create(
@@ -53,7 +69,8 @@ def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
     return [
         "/queues/", "/queues/dev/", "/dead-letters/", f"/dead-letters/{letter.fingerprint}/", "/schedules/", f"/schedules/{schedule.pk}/",
         f"/schedules/try/?schedule={schedule.pk}", "/usage/", "/audit/", "/settings/budgets/", f"/settings/budgets/{budget.pk}/",
-        "/settings/channels/", "/settings/webhooks/", f"/settings/webhooks/{webhook.pk}/",
+        "/settings/channels/", "/settings/webhooks/", f"/settings/webhooks/{webhook.pk}/", "/pipelines/", "/pipelines/flow/",
+        "/pipelines/flow/start/", "/pipelines/flow/copy/", "/schedules/new/?pipeline=flow", f"/schedules/{schedule.pk}/change/", "/runs/",
     ]  # fmt: skip
 
 

@@ -216,9 +216,43 @@ def test_a_view_is_an_address(tenant: Tenant, person: Callable[..., Person]) -> 
 
     assert names(eva.get(f"{INBOX}?role=mine")) == ["Read the text", "Call"]
     assert names(eva.get(f"{INBOX}?role=legal")) == ["Read the bees&#x27; contract"]
-    assert names(eva.get(f"{INBOX}?search=bees+read")) == ["Read the text", "Read the bees&#x27; contract"]
+    both = f"{INBOX}?search=bees+read&role=everybody"
+    assert names(eva.get(both)) == ["Read the text", "Read the bees&#x27; contract"]
     assert names(eva.get(f"{INBOX}?search=100%25")) == []
     assert "Nothing in this view. Show everything" in words(eva.get(f"{INBOX}?search=wasps"))
+
+
+def test_it_begins_with_what_the_person_may_and_should_decide(
+    asked: Questions, person: Callable[..., Person]
+) -> None:
+    asked.task("Read the text", human_role="editor")
+    asked.task("Sign it", human_role="legal")
+    failure = asked.escalation().name
+    everything = ["Read the text", "Sign it", failure]
+
+    def begins(name: str, **membership: Any) -> list[str]:
+        who = person(name, **membership)
+        assert sorted(names(who.get(f"{INBOX}?role=everybody"))) == sorted(everything)
+        page = who.get()
+        listed = sorted(names(page))
+        assert listed == sorted(names(who.get(f"{INBOX}?role=mine")))
+        assert page.context["inbox"].total == len(listed)
+        hidden = len(everything) - len(listed)
+        assert page.context["inbox"].hidden == hidden
+        assert (f"{hidden} more" in words(page)) == bool(hidden and listed)
+        return listed
+
+    assert begins("eva", role="reviewer", human_roles=["editor"]) == ["Read the text"]
+    assert begins("rob", role="reviewer") == ["Read the text", "Sign it"], (
+        "of failures operators can do something"
+    )
+    assert begins("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text"]
+    assert begins("ann", role="admin") == sorted(everything)
+    assert begins("vic", role="viewer") == sorted(everything), "whoever decides nothing looks at all of it"
+    assert begins("sam", role="reviewer", human_roles=["sales"]) == []
+    assert "Nothing is yours to decide. 3 are for others. Show everything" in words(
+        person("tom", role="reviewer", human_roles=["x"]).get()
+    )
 
 
 def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:

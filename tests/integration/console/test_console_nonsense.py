@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 from django.utils.http import urlencode
 
 from tenants.models import Tenant
 from tests.console_user import Person
 from tests.engine import Engine
-from tests.scheduling import make_schedule
+from tests.scheduling import make_pipeline, make_schedule
 
 #: What the pages read from their addresses.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -21,6 +22,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "/dead-letters/?": ("state", "role"),
     "/schedules/?": ("search", "shown"),
     "/schedules/try/?": ("schedule",),
+    "/schedules/new/?": ("pipeline",),
+    "/pipelines/?": ("search",),
+    "/pipelines/flow/?": ("version",),
     "/usage/?": ("role", "pipeline"),
     "/usage/?from=2026-01-01&": ("to",),
     "/usage/export/days/?": ("from",),
@@ -42,6 +46,7 @@ def addresses() -> Iterator[str]:
 def test_no_address_breaks_a_page(engine: Engine, tenant: Tenant, person: Callable[..., Person]) -> None:
     engine.submit(tenant)
     make_schedule(tenant)
+    make_pipeline(tenant, "flow")
     boss = person("boss", role="admin")
 
     broken = {address: boss.browser.get(address).status_code for address in addresses()}
@@ -52,3 +57,10 @@ def test_no_address_breaks_a_page(engine: Engine, tenant: Tenant, person: Callab
 def test_no_name_of_a_tenant_breaks_a_page(root: Person) -> None:
     for text in NONSENSE:
         assert root.browser.get(f"/queues/?{urlencode({'tenant': text})}").status_code in (200, 404)
+
+
+def test_no_name_of_a_pipeline_breaks_a_page(tenant: Tenant, person: Callable[..., Person]) -> None:
+    boss = person("boss", role="admin")
+    for text in (*NONSENSE, "a/b", "../x", "start", "%"):
+        for page in ("", "start/", "copy/"):
+            assert boss.browser.get(f"/pipelines/{quote(text)}/{page}").status_code == 404, text

@@ -9,13 +9,13 @@ import pytest
 
 from console.schedules import queries
 from pipelines.models import Schedule
-from tenants.context import tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
 from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
-from tests.forms import forms_of
-from tests.scheduling import HOUR, NOON, again, executions, fire, make_schedule, tickers
+from tests.forms import Form, forms_of
+from tests.scheduling import HOUR, NOON, again, executions, fire, make_pipeline, make_schedule, tickers
 
 SCHEDULES = "/schedules/"
 
@@ -215,3 +215,182 @@ def test_a_day_counts_from_now_on(tenant: Tenant) -> None:
     assert [mark.times for day in weeks[0].days[:2] for mark in day.marks] == []
     assert weeks[0].days[2].marks[0].times == 2
     assert weeks[0].days[3].marks[0].times == int(timedelta(days=1) / HOUR)
+
+
+# Schedules made and changed by admins
+
+
+@pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    return person("boss", role="admin")
+
+
+def one_named(tenant: Tenant, name: str) -> Schedule:
+    with tenant_scope(tenant.pk):
+        found: Schedule = Schedule.objects.select_related("pipeline").get(name=name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("filled", "cron", "interval_ms"),
+    [
+        ({"when": "hourly", "minute": "15"}, "15 * * * *", None),
+        ({"when": "daily", "at": "07:05"}, "5 7 * * *", None),
+        ({"when": "workdays", "at": "18:00"}, "0 18 * * 1-5", None),
+        ({"when": "weekly", "weekday": "0", "at": "09:30"}, "30 9 * * 0", None),
+        ({"when": "monthly", "day": "31", "at": "00:00"}, "0 0 31 * *", None),
+        ({"when": "cron", "cron": "*/10 8-18 * * 1,3"}, "*/10 8-18 * * 1,3", None),
+        ({"when": "every", "minutes": "90"}, "", 5_400_000),
+        ({"when": "every", "minutes": "1.5"}, "", 90_000),
+    ],
+    ids=["hourly", "daily", "workdays", "weekly", "monthly", "cron", "minutes", "a part of a minute"],
+)
+def test_an_admin_makes_a_schedule_in_words_and_finds_the_same_words_in_its_form(
+    filled: dict[str, str], cron: str, interval_ms: int | None, engine: Engine, tenant: Tenant, boss: Person
+) -> None:
+    form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+
+    answer = form.send(
+        boss.browser, ("deed", "save"), name="Mine", target="agent:qa", params='{"a": 1}', **filled
+    )
+
+    assert answer.status_code == 302, words(answer)
+    made = one_named(tenant, "Mine")
+    assert (made.cron, made.interval_ms, made.agent_role, made.params) == (cron, interval_ms, "qa", {"a": 1})
+    assert (made.created_by, made.enabled) == ("user:boss", True)
+    change = forms_of(boss.get(f"{SCHEDULES}{made.pk}/change/"))["edit"]
+    assert {name: change.fields[name] for name in filled} == {name: [value] for name, value in filled.items()}
+    change.send(boss.browser, ("deed", "save"), description="Changed.")
+    after = one_named(tenant, "Mine")
+    assert (after.cron, after.interval_ms, after.description) == (cron, interval_ms, "Changed.")
+
+
+def test_a_new_schedule_begins_with_the_zone_of_the_tenant_and_the_pipeline_it_was_asked_for(
+    engine: Engine, tenant: Tenant, boss: Person
+) -> None:
+    make_pipeline(tenant, "flow")
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(timezone="Asia/Tokyo")
+
+    form = forms_of(boss.get(f"{SCHEDULES}new/?pipeline=flow"))["edit"]
+
+    assert (form.fields["timezone"], form.fields["target"]) == (["Asia/Tokyo"], ["pipeline:flow"])
+    form.send(boss.browser, ("deed", "save"), name="Once", when="once", moment="2031-05-01T09:30")
+    made = one_named(tenant, "Once")
+    assert (made.repeat, made.start_at) == ("once", datetime(2031, 5, 1, 0, 30, tzinfo=UTC))
+    assert made.pipeline is not None
+    assert made.pipeline.key == "flow"
+
+
+def test_what_happened_once_can_be_made_to_repeat_and_the_other_way_round(
+    tenant: Tenant, boss: Person
+) -> None:
+    once = make_schedule(tenant, "Once", repeat="once", start_at=datetime(2031, 5, 1, tzinfo=UTC))
+    address = f"{SCHEDULES}{once.pk}/change/"
+
+    forms_of(boss.get(address))["edit"].send(boss.browser, ("deed", "save"), when="daily", at="08:00")
+    repeats = one_named(tenant, "Once")
+    forms_of(boss.get(address))["edit"].send(
+        boss.browser, ("deed", "save"), when="once", moment="2032-01-01T00:00"
+    )
+
+    assert (repeats.repeat, repeats.cron, repeats.start_at) == ("repeating", "0 8 * * *", None)
+    after = one_named(tenant, "Once")
+    assert (after.repeat, after.cron, after.start_at) == ("once", "", datetime(2032, 1, 1, tzinfo=UTC))
+
+
+def test_faults_stand_at_the_fields_that_are_seen(tenant: Tenant, boss: Person) -> None:
+    def faults(**filled: str) -> set[str]:
+        form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+        answer = form.send(boss.browser, ("deed", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
+        assert answer.status_code == 400, words(answer)
+        return set(answer.context["form"].errors)
+
+    assert faults(when="cron", cron="61 * * * *") == {"cron"}
+    assert faults(when="cron", cron="") == {"cron"}
+    assert faults(when="monthly", day="32") == {"day"}
+    assert faults(when="once", moment="soon") == {"moment"}
+    assert faults(when="daily", at="", timezone="Mars/Olympus") == {"at", "timezone"}
+    assert faults(when="daily", name="", params="{") == {"name", "params"}
+    assert faults(when="daily", target="agent:nobody") == {"target"}
+    with tenant_scope(tenant.pk):
+        assert not Schedule.objects.exists()
+
+
+def test_what_stands_in_a_field_that_does_not_fit_is_no_fault(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+
+    form.send(
+        boss.browser,
+        ("deed", "save"),
+        name="Mine",
+        target="agent:qa",
+        when="daily",
+        minute="99",
+        minutes="x",
+        day="0",
+    )
+
+    assert one_named(tenant, "Mine").cron == "0 9 * * *"
+
+
+def test_a_name_that_is_taken_is_told_at_the_name(tenant: Tenant, boss: Person) -> None:
+    make_schedule(tenant, "Mine")
+
+    form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+    answer = form.send(boss.browser, ("deed", "save"), name="Mine", target="agent:qa")
+
+    assert answer.status_code == 409
+    assert "Mine" in str(answer.context["form"].errors)
+
+
+def test_words_and_times_are_told_while_the_form_is_filled_in_and_nothing_is_written(
+    tenant: Tenant, boss: Person
+) -> None:
+    form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+    typed = {
+        **form.fields,
+        "target": "agent:qa",
+        "when": "workdays",
+        "at": "09:00",
+        "timezone": "Europe/Berlin",
+    }
+
+    told = words(sent_by(boss, Form(f"{SCHEDULES}words/", "post", typed)))
+
+    assert "At 09:00, Monday through Friday (Europe/Berlin)" in told
+    assert told.count(", 09:00") == 5
+    unclear = words(
+        sent_by(boss, Form(f"{SCHEDULES}words/", "post", {**typed, "when": "cron", "cron": "61 * * * *"}))
+    )
+    assert "Not clear yet: cron" in unclear
+    looked = form.send(boss.browser, ("deed", "look"), target="agent:qa", when="hourly")
+    assert "Every hour" in words(looked), "for those without scripts"
+    with tenant_scope(tenant.pk):
+        assert not Schedule.objects.exists()
+
+
+def test_of_two_who_change_a_schedule_the_second_is_told(
+    hourly: Schedule, tenant: Tenant, boss: Person, person: Callable[..., Person]
+) -> None:
+    other = person("other", role="admin")
+    address = f"{SCHEDULES}{hourly.pk}/change/"
+    form = forms_of(boss.get(address))["edit"]
+    forms_of(other.get(address))["edit"].send(other.browser, ("deed", "save"), description="Theirs.")
+
+    answer = form.send(boss.browser, ("deed", "save"), description="Ours.")
+
+    assert answer.status_code == 412
+    assert one_named(tenant, hourly.name).description == "Theirs."
+
+
+def test_only_admins_make_and_change_schedules(
+    hourly: Schedule, tenant: Tenant, ann: Person, boss: Person
+) -> None:
+    form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
+
+    assert "New schedule" not in words(ann.get(SCHEDULES))
+    assert sent_by(ann, form, deed="save", name="Mine", target="agent:qa").status_code == 404
+    assert ann.browser.get(f"{SCHEDULES}{hourly.pk}/change/").status_code == 404
+    with tenant_scope(tenant.pk):
+        assert Schedule.objects.count() == 1

@@ -1,0 +1,338 @@
+"""The pages of pipelines: what each does, runs with a form for their parameters, copies, versions brought back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agents import configuration
+from agents.models import Agent
+from pipelines import submission, versions
+from pipelines.models import Pipeline, PipelineRun
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Tenant
+from tests.browsing import words
+from tests.engine import Engine
+from tests.forms import Form, forms_of
+from tests.page_queries import MOST
+from tests.questions import ARTICLE
+from tests.registry import registered
+from tests.console_user import Person, refused, sent_by
+
+PIPELINES = "/pipelines/"
+SCHEMA = {
+    "type": "object",
+    "required": ["topic"],
+    "properties": {
+        "topic": {"type": "string", "title": "What it is about", "minLength": 3},
+        "tone": {"enum": ["dry", "warm", 7]},
+        "words": {"type": "integer", "description": "How long it is to be."},
+        "sources": {"type": "array", "items": {"type": "string"}},
+        "quick": {"type": "boolean"},
+    },
+}
+
+
+@pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    return person("boss", role="admin")
+
+
+@pytest.fixture
+def article(engine: Engine, tenant: Tenant) -> Pipeline:
+    """A pipeline of three steps."""
+    engine.serve(tenant)
+    found: Pipeline = versions.save(
+        tenant.pk, {**ARTICLE, "params": {"tone": "warm"}}, actor="user:ann"
+    ).pipeline
+    return found
+
+
+@pytest.fixture
+def scribe(database: None) -> Iterator[None]:
+    """An agent that says what it takes."""
+    with registered("scribe", input_schema=SCHEMA):
+        yield
+
+
+@pytest.fixture
+def asking(scribe: None, engine: Engine, tenant: Tenant) -> Pipeline:
+    """A pipeline of that agent, whose second step says its own topic."""
+    engine.serve(tenant)
+    steps = [
+        {"id": "write", "agent_role": "scribe"},
+        {"id": "check", "agent_role": "scribe", "params": {"topic": "the article"}},
+    ]
+    given = {
+        "key": "letter",
+        "name": "Letter",
+        "params": {"tone": "warm", "house": "Northern"},
+        "steps": steps,
+    }
+    found: Pipeline = versions.save(tenant.pk, given, actor="test").pipeline
+    return found
+
+
+def start_form(who: Person, key: str = "letter") -> Form:
+    return forms_of(who.get(f"{PIPELINES}{key}/start/"))["start"]
+
+
+def named(who: Person, key: str = "letter") -> dict[str, str]:
+    """By the name of a parameter, the name of its field."""
+    page = who.get(f"{PIPELINES}{key}/start/")
+    return {each.name: field for field, each in page.context["form"].parameters.items()}
+
+
+def newest_run(tenant: Tenant) -> PipelineRun:
+    with tenant_scope(tenant.pk):
+        found: PipelineRun = PipelineRun.objects.select_related("version__pipeline").order_by("-started_at")[
+            0
+        ]
+    return found
+
+
+def test_the_list_leads_to_each_pipeline_and_says_how_its_last_run_went(
+    article: Pipeline, engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    assert "none lately" in words(ann.get(PIPELINES))
+    submission.start_run(tenant.pk, "article", submission.NewRun(), actor="test")
+
+    page = ann.get(PIPELINES)
+
+    assert "Article" in words(page)
+    assert "ago running" in words(page)
+    assert "/pipelines/article/start/" in page.content.decode()
+    assert "No pipeline is like that." in words(ann.get(f"{PIPELINES}?search=nothing"))
+    assert "New pipeline" not in words(page), "operators make none"
+
+
+def test_a_pipeline_is_shown_with_its_picture_steps_versions_runs_and_schedules(
+    article: Pipeline, tenant: Tenant, boss: Person
+) -> None:
+    submission.start_run(tenant.pk, "article", submission.NewRun(params={"title": "Bees"}), actor="test")
+    versions.save(tenant.pk, {**ARTICLE, "description": "Written by two."}, actor="token:planner")
+
+    page = boss.get(f"{PIPELINES}article/")
+
+    text = words(page)
+    assert 'class="pipeline-picture"' in page.content.decode()
+    assert "a person approves its output" in text
+    assert "Bees" in text
+    assert "planner (token)" in text
+    assert f"/admin/pipelines/pipeline/{article.pk}/change/" in page.content.decode()
+    assert "You look at version 1; the newest is 2." in words(boss.get(f"{PIPELINES}article/?version=1"))
+    assert boss.browser.get(f"{PIPELINES}article/?version=9").status_code == 404
+    assert boss.browser.get(f"{PIPELINES}nothing/").status_code == 404
+
+
+def test_the_form_of_a_run_has_a_field_for_each_parameter_as_its_agents_want_it(
+    asking: Pipeline, ann: Person
+) -> None:
+    form = ann.get(f"{PIPELINES}letter/start/").context["form"]
+
+    shown = {form.parameters[name].name: form.fields[name] for name in form.parameters}
+    assert next(iter(shown)) == "topic", "what must be given comes first"
+    assert {name: field.required for name, field in shown.items()} == {
+        "topic": True, "tone": False, "words": False, "sources": False, "quick": False, "house": False,
+    }  # fmt: skip
+    assert shown["topic"].label == "What it is about"
+    assert shown["words"].help_text == "How long it is to be."
+    assert [words for _, words in shown["tone"].choices] == ["\u2013", "dry", "warm", "7"]
+    assert (shown["tone"].initial, shown["house"].initial) == ("warm", "Northern")
+
+
+def test_a_run_begins_with_what_was_filled_in_and_the_defaults_of_the_pipeline(
+    asking: Pipeline, tenant: Tenant, ann: Person
+) -> None:
+    names = named(ann)
+    filled = {
+        names["topic"]: "Bees in the city",
+        names["tone"]: "2",
+        names["words"]: "300",
+        names["sources"]: '["a", "b"]',
+        names["quick"]: "1",
+        "more": '{"client": "Acme"}',
+        "content": "Write about them.",
+        "priority": "urgent",
+    }
+
+    answer = start_form(ann).send(ann.browser, **filled)
+
+    run = newest_run(tenant)
+    assert answer["Location"].startswith(f"/runs/{run.pk}/")
+    assert "The run has begun." in words(ann.get(answer["Location"]))
+    assert run.params == {
+        "topic": "Bees in the city", "tone": 7, "words": 300, "sources": ["a", "b"], "quick": False, "client": "Acme",
+        "house": "Northern",
+    }  # fmt: skip
+    assert (run.input, run.priority, run.created_by) == ({"content": "Write about them."}, 1, "user:ann")
+
+
+def test_what_the_agent_refuses_stands_at_its_field_and_what_was_typed_stays(
+    asking: Pipeline, tenant: Tenant, ann: Person
+) -> None:
+    names = named(ann)
+
+    answer = start_form(ann).send(ann.browser, **{names["topic"]: "ab", names["words"]: "300"})
+
+    assert answer.status_code == 400
+    form = answer.context["form"]
+    assert form.errors.keys() == {names["topic"]}
+    assert "too short" in str(form.errors)
+    assert 'value="300"' in answer.content.decode()
+    broken = start_form(ann).send(ann.browser, **{names["topic"]: "Bees", names["sources"]: "[1,"})
+    assert broken.context["form"].errors.keys() == {names["sources"]}
+    with tenant_scope(tenant.pk):
+        assert not PipelineRun.objects.exists()
+
+
+def test_a_button_that_is_pressed_twice_starts_one_run(asking: Pipeline, tenant: Tenant, ann: Person) -> None:
+    form, topic = start_form(ann), named(ann)["topic"]
+    form.send(ann.browser, **{topic: "Bees"})
+
+    form.send(ann.browser, **{topic: "Bees"})
+
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.count() == 1
+
+
+def test_a_form_of_an_older_version_starts_nothing_and_says_so(
+    asking: Pipeline, tenant: Tenant, ann: Person
+) -> None:
+    form, topic = start_form(ann), named(ann)["topic"]
+    versions.save(
+        tenant.pk,
+        {"key": "letter", "name": "Letter", "steps": [{"id": "a", "agent_role": "scribe"}]},
+        actor="test",
+    )
+
+    answer = form.send(ann.browser, **{topic: "Bees"})
+
+    assert answer.status_code == 409
+    assert "The pipeline has changed since you looked" in words(answer)
+    assert 'value="Bees"' in answer.content.decode()
+    with tenant_scope(tenant.pk):
+        assert not PipelineRun.objects.exists()
+
+
+def test_an_admin_copies_a_pipeline(article: Pipeline, tenant: Tenant, boss: Person, ann: Person) -> None:
+    form = forms_of(boss.get(f"{PIPELINES}article/copy/"))["copy"]
+    assert form.fields["key"] == ["article-copy"]
+
+    taken = form.send(boss.browser, key="article")
+    assert taken.status_code == 409
+    answer = form.send(boss.browser, key="report", name="Report")
+
+    assert "Made: Report" in words(boss.get(answer["Location"]))
+    with tenant_scope(tenant.pk):
+        copy = Pipeline.objects.get(key="report")
+        (own,), (theirs,) = (
+            list(each.versions.values_list("definition", flat=True)) for each in (article, copy)
+        )
+    assert {**own, "key": "report", "name": "Report"} == theirs
+    assert ann.browser.get(f"{PIPELINES}article/copy/").status_code == 404
+    assert sent_by(ann, form, key="stolen").status_code == 404
+
+
+def test_an_admin_brings_a_version_back_unless_somebody_was_faster(
+    article: Pipeline, tenant: Tenant, boss: Person, ann: Person
+) -> None:
+    versions.save(tenant.pk, {**ARTICLE, "description": "Second."}, actor="test")
+    form = forms_of(boss.get(f"{PIPELINES}article/"))["restore"]
+    assert forms_of(ann.get(f"{PIPELINES}article/"))["restore"].buttons == []
+    assert "needs the role admin" in refused(sent_by(ann, form, deed="restore:1"), 403)
+
+    answer = form.send(boss.browser, ("deed", "restore:1"))
+
+    assert "Version 1 is the newest again" in words(boss.get(answer["Location"]))
+    with tenant_scope(tenant.pk):
+        assert Pipeline.objects.get(key="article").latest == 3
+        assert Pipeline.objects.get(key="article").description == ""
+    assert form.send(boss.browser, ("deed", "restore:1")).status_code == 412, (
+        "the page shows another newest one"
+    )
+
+
+def test_an_operator_pauses_and_resumes(
+    article: Pipeline, ann: Person, person: Callable[..., Person]
+) -> None:
+    page = forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "pause"))
+    assert "paused" in words(ann.get(page["Location"]))
+    assert "paused" in words(ann.get(PIPELINES))
+    vic = person("vic", role="viewer")
+    assert forms_of(vic.get(f"{PIPELINES}article/"))["deeds"].buttons == []
+    assert vic.browser.get(f"{PIPELINES}article/start/").status_code == 404
+
+    forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "resume"))
+
+    assert "paused" not in words(ann.get(PIPELINES))
+
+
+def test_pipelines_of_others_are_not_there(
+    article: Pipeline, other_tenant: Tenant, person: Callable[..., Person]
+) -> None:
+    otto = person("otto", other_tenant, role="admin")
+
+    assert "There are no pipelines yet." in words(otto.get(PIPELINES))
+    for page in ("", "start/", "copy/"):
+        assert otto.browser.get(f"{PIPELINES}article/{page}").status_code == 404
+
+
+def test_the_pages_cost_the_same_however_many_there_are(
+    article: Pipeline, tenant: Tenant, boss: Person, asked_queries: Callable[..., list[str]]
+) -> None:
+    for number in range(12):
+        versions.save(tenant.pk, {**ARTICLE, "key": f"article-{number}"}, actor="test")
+        versions.save(tenant.pk, ARTICLE, actor="test")
+        submission.start_run(tenant.pk, "article", submission.NewRun(), actor="test")
+
+    for address in (
+        PIPELINES,
+        f"{PIPELINES}article/",
+        f"{PIPELINES}article/start/",
+        f"{PIPELINES}article/copy/",
+    ):
+        asked = asked_queries(boss, address)
+        assert len(asked) <= MOST - 1, (address, asked)
+
+
+@pytest.mark.parametrize(
+    ("schema", "typed", "value"),
+    [
+        ({"type": ["integer", "null"]}, "7", 7),
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": ["string", "integer"]}, '"x"', "x"),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"enum": [None, "b"]}, "1", "b"),
+        ({"type": 7, "title": 3, "description": []}, "12", 12),
+        ("nothing of a schema", "true", True),
+    ],
+    ids=[
+        "an integer or nothing",
+        "a number",
+        "of two kinds",
+        "an object",
+        "a choice",
+        "a spoilt schema",
+        "no schema",
+    ],
+)
+def test_whatever_a_schema_says_there_is_a_field_for_it(
+    schema: Any, typed: str, value: Any, scribe: None, engine: Engine, tenant: Tenant, ann: Person
+) -> None:
+    with system_scope():
+        Agent.objects.filter(role="scribe").update(input_schema={"properties": {"x": schema}})
+    configuration.forget()
+    engine.serve(tenant)
+    versions.save(
+        tenant.pk,
+        {"key": "letter", "name": "L", "steps": [{"id": "a", "agent_role": "scribe"}]},
+        actor="test",
+    )
+
+    start_form(ann).send(ann.browser, **{named(ann)["x"]: typed})
+
+    assert json.loads(json.dumps(newest_run(tenant).params)) == {"x": value}
