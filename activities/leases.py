@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from uuid import UUID
 
@@ -103,6 +105,7 @@ class Lease:
         WorkerProcess.objects.create(
             pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=started_at(os.getpid()),
             roles=self.roles, concurrency=self.concurrency, closed=self.closed, load=self.load, active=self.active,
+            version=program_version(),
         )  # fmt: skip
 
     def close(self, reason: str, *, role: str = ALL) -> bool:
@@ -234,6 +237,15 @@ def started_at(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except FileNotFoundError:
         return int(psutil.Process(pid).create_time() * 100)
+
+
+@cache
+def program_version() -> str:
+    """Of what is installed here; "unknown" where nothing is."""
+    try:
+        return version("orchestrator")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def is_gone(worker: WorkerProcess) -> bool:

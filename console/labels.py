@@ -129,8 +129,9 @@ _TONES = {
     "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",
              "woken", "answered", "all is well"),
     "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable",
-            "partially_failed", "overdue", "exhausted", "refused", "failures"),
-    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped", "needs somebody"),
+            "partially_failed", "overdue", "exhausted", "refused", "failures", "silent"),
+    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped", "needs somebody",
+            "shutting down", "takes nothing new"),
     "live": ("running", "accepted", "sending", "working", "expanding", "enqueued", "taken"),
 }  # fmt: skip
 _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}

@@ -27,6 +27,7 @@ PAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Operation",
         (
             ("queues", "Queues"),
+            ("workers", "Workers"),
             ("dead_letters", "Dead letters"),
             ("schedules", "Schedules"),
             ("agents", "Agents"),
@@ -81,8 +82,8 @@ def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
 
 #: By the name of a page: the key that leads to it after a `g`.
 KEYS = {
-    "home": "o", "inbox": "i", "activities": "a", "pipelines": "p", "runs": "r", "queues": "q", "dead_letters": "d", "schedules": "s",
-    "agents": "g", "usage": "u", "audit": "t", "settings": "e",
+    "home": "o", "inbox": "i", "activities": "a", "pipelines": "p", "runs": "r", "queues": "q", "workers": "w", "dead_letters": "d",
+    "schedules": "s", "agents": "g", "usage": "u", "audit": "t", "settings": "e",
 }  # fmt: skip
 #: Pages that look for words, and as what.
 SEARCHES = {"inbox": "search", "activities": "q"}
@@ -100,6 +101,7 @@ STROKES = {
     "runs": "M3 12a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0"
     "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
     "queues": "M4 6h16M4 10.7h16M4 15.3h11M4 20h6",
+    "workers": "M7 7h10v10H7ZM10 7V4M14 7V4M10 20v-3M14 20v-3M7 10H4M7 14H4M20 10h-3M20 14h-3M10.5 10.5h3v3h-3Z",
     "dead_letters": "M6 20v-9a6 6 0 0 1 12 0v9M4 20h16M9.5 11h5M12 8.5v6",
     "schedules": "M5 6h14v14H5ZM5 10.5h14M9 3.5v4M15 3.5v4",
     "agents": "M6 9h12v10H6ZM12 9V5M9.5 13v1.5M14.5 13v1.5M3.5 13v3M20.5 13v3",
@@ -144,6 +146,7 @@ _PAGES: dict[str, tuple[str, str]] = {
     "activities.deadletter": ("dead_letters_alike", "fingerprint"),
     "agents.agent": ("agent", "pk"),
     "agents.agentconfig": ("agent", "agent_id"),
+    "activities.workerprocess": ("workers", ""),
     "pipelines.pipeline": ("pipeline", "key"),
     "pipelines.pipelinerun": ("run", "pk"),
     "pipelines.steprun": ("run", "run_id"),

@@ -21,6 +21,7 @@ from console.settings import members, programs
 from console.settings import views as settings
 from console.stream import stream
 from console.usage import views as usage
+from console.workers import views as workers
 
 from .navigation import Signpost
 
@@ -55,6 +56,7 @@ urlpatterns = [
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
     path("queues/", queues.every, name="queues"),
     path("queues/<slug:role>/", queues.one, name="queue"),
+    path("workers/", workers.every, name="workers"),
     path("dead-letters/", dead_letters.every, name="dead_letters"),
     path("dead-letters/<slug:fingerprint>/", dead_letters.alike, name="dead_letters_alike"),
     path("schedules/", schedules.every, name="schedules"),

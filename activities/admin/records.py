@@ -178,7 +178,8 @@ class WorkerProcessAdmin(RecordAdmin):
     )  # fmt: skip
     search_fields = ("host",)
     fields = (
-        "id", "name", "host", "pid", "boot", "state", "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "doors",
+        "id", "name", "host", "pid", "boot", "version", "state",
+        "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "doors",
         "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
     )  # fmt: skip
     readonly_fields = fields

@@ -95,6 +95,7 @@ class WorkerSerializer(ResponseSerializer):
     name = serializers.CharField(help_text="host:pid:id")
     host = serializers.CharField()
     pid = serializers.IntegerField()
+    version = serializers.CharField(help_text="Of the program that it runs.")
     roles = serializers.ListField(child=serializers.CharField())
     concurrency = serializers.IntegerField()
     active = serializers.IntegerField(help_text="Runs under way at the last beat, of all tenants.")

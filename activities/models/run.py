@@ -96,6 +96,9 @@ class WorkerProcess(models.Model):
     pid_started = models.BigIntegerField(
         help_text="Kernel start time of the pid, so that a reused pid is not mistaken."
     )
+    version = models.CharField(
+        max_length=40, blank=True, default="", db_default="", help_text="Of the program that it runs."
+    )
     roles = ArrayField(models.CharField(max_length=63), help_text="Agent roles whose queues it consumes.")
     concurrency = models.PositiveIntegerField()
     counter = models.BigIntegerField(default=0)

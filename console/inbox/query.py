@@ -13,6 +13,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now, RowNumber
 from django.http import Http404, QueryDict
 
+from activities.decision_rules import GENERAL_ROLE
 from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import LinkKind
@@ -157,15 +158,16 @@ class Wanted:
 
     @classmethod
     def by(cls, principal: Principal, role: str) -> Wanted:
-        """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles, and
-        failures if they are an operator, since others can do nothing about these. Whoever has no human roles is asked for everything, and
-        whoever only looks sees everything.
+        """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles or of
+        reviewers in general, and failures if they are an operator, since others can do nothing about these. Whoever has no human roles is
+        asked for everything, and whoever only looks sees everything.
         """
         if role not in ("", MINE):
             return cls() if role == EVERYBODY else cls((role,))
         if not principal.role.includes(Role.REVIEWER):
             return cls()
-        return cls(principal.human_roles or None, principal.role.includes(Role.OPERATOR))
+        own = (*principal.human_roles, GENERAL_ROLE) if principal.human_roles else None
+        return cls(own, principal.role.includes(Role.OPERATOR))
 
     def condition(self) -> Q:
         condition = Q() if self.roles is None else Q(human_role__in=self.roles)

@@ -60,6 +60,12 @@ def meter(share: float, words: str, tone: str = "") -> SafeString:
     return drawn_meter(share, words, tone)
 
 
+@register.simple_tag
+def percent(share: float) -> str:
+    """A share in whole per cent."""
+    return f"{share:.0%}"
+
+
 @register.filter
 def said(value: Any) -> str:
     """A member of the API as people read it."""

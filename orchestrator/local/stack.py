@@ -77,6 +77,7 @@ class LocalStack:
             "PORT": str(self.port),
             "FLOWER_BASIC_AUTH": flower_login,
             "PYTHONUNBUFFERED": "1",
+            "CELERY_WORKER_SEND_TASK_EVENTS": "1",  # so that Flower shows tasks from the first one on
             "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
         }
 

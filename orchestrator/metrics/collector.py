@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from activities.job_records import Upkeep
+from activities.leases import program_version
 from activities.maintenance.counters import ATTEMPTS, DURATIONS, Reading
 from activities.queue_stats import Granted, QueueStats
 from console.probes import Answer
@@ -26,7 +26,7 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         standing: QueueStats | None = self.answers["standing"].value
-        yield family("build_info", [((_version(), platform.python_version()), 1)])
+        yield family("build_info", [((program_version(), platform.python_version()), 1)])
         yield single("database_up", int(standing is not None))
         if standing is not None:
             yield from _of_queues(standing)
@@ -141,10 +141,3 @@ _OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "invariants": _of_invariants,
     "upkeep": _of_upkeep,
 }
-
-
-def _version() -> str:
-    try:
-        return version("orchestrator")
-    except PackageNotFoundError:
-        return "unknown"

@@ -14,9 +14,8 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_POOL = (
     "threads"  # agents are waited for; work that burns processor time belongs in more processes
 )
-CELERY_WORKER_SEND_TASK_EVENTS = (
-    False  # Flower switches them on when it runs; each costs a publish per message
-)
+# Each costs a publish per message. Where they are off Flower switches them on a while after it has begun; `make up` has them on at once.
+CELERY_WORKER_SEND_TASK_EVENTS = os.environ.get("CELERY_WORKER_SEND_TASK_EVENTS") == "1"
 CELERY_TASK_SEND_SENT_EVENT = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20.0
 CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True

@@ -227,8 +227,9 @@ def test_it_begins_with_what_the_person_may_and_should_decide(
 ) -> None:
     asked.task("Read the text", human_role="editor")
     asked.task("Sign it", human_role="legal")
+    asked.task("Say yes", human_role="reviewer")
     failure = asked.escalation().name
-    everything = ["Read the text", "Sign it", failure]
+    everything = ["Read the text", "Say yes", "Sign it", failure]
 
     def begins(name: str, **membership: Any) -> list[str]:
         who = person(name, **membership)
@@ -242,17 +243,24 @@ def test_it_begins_with_what_the_person_may_and_should_decide(
         assert (f"{hidden} more" in words(page)) == bool(hidden and listed)
         return listed
 
-    assert begins("eva", role="reviewer", human_roles=["editor"]) == ["Read the text"]
-    assert begins("rob", role="reviewer") == ["Read the text", "Sign it"], (
-        "of failures operators can do something"
+    assert begins("eva", role="reviewer", human_roles=["editor"]) == ["Read the text", "Say yes"]
+    assert begins("rob", role="reviewer") == ["Read the text", "Say yes", "Sign it"], (
+        "failures are no reviewer's"
     )
-    assert begins("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text"]
+    assert begins("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text", "Say yes"]
     assert begins("ann", role="admin") == sorted(everything)
     assert begins("vic", role="viewer") == sorted(everything), "whoever decides nothing looks at all of it"
-    assert begins("sam", role="reviewer", human_roles=["sales"]) == []
-    assert "Nothing is yours to decide. 3 are for others. Show everything" in words(
-        person("tom", role="reviewer", human_roles=["x"]).get()
-    )
+    assert begins("sam", role="reviewer", human_roles=["sales"]) == ["Say yes"]
+
+
+def test_whoever_has_nothing_to_decide_is_told_how_much_there_is_for_others(
+    asked: Questions, person: Callable[..., Person]
+) -> None:
+    asked.task("Sign it", human_role="legal")
+
+    said = words(person("tom", role="reviewer", human_roles=["sales"]).get())
+
+    assert "Nothing is yours to decide. 1 is for others. Show everything" in said
 
 
 def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:

@@ -15,12 +15,12 @@ from pipelines.models import Pipeline, PipelineRun
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
+from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
 from tests.forms import Form, forms_of
 from tests.page_queries import MOST
 from tests.questions import ARTICLE
 from tests.registry import registered
-from tests.console_user import Person, refused, sent_by
 
 PIPELINES = "/pipelines/"
 SCHEMA = {

@@ -13,10 +13,10 @@ import pytest
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant, UsageEntry
 from tests.browsing import words
+from tests.console_user import Person
 from tests.engine import Engine
 from tests.page_queries import MOST
 from tests.questions import Questions
-from tests.console_user import Person
 
 TENANTS = "/tenants/"
 

@@ -1,0 +1,110 @@
+"""Worker processes as people look at them: those that are there, and those that were lost a while ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+
+from activities import selectors
+from activities.leases import ALL, DRAINING
+from activities.models import ActivityRun, WorkerProcess
+from tenants import clock
+from tenants.context import tenant_scope
+
+MOST_LISTED = 200
+MOST_ROLES = 4  # that a row names
+LOST_WITHIN = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One process. `runs` are those of the tenant."""
+
+    worker: WorkerProcess
+    runs: Sequence[ActivityRun]
+    silent_seconds: float  # since its last beat
+
+    @property
+    def state(self) -> str:
+        """The worst that there is to say about it, in a word."""
+        if self.worker.ended_at:
+            return "lost"
+        if self.silent_seconds > settings.ORCHESTRATOR_LOST_AFTER_SECONDS:
+            return "silent"
+        if ALL in self.worker.closed:
+            return DRAINING if self.worker.closed[ALL] == DRAINING else "takes nothing new"
+        return "running"
+
+    @property
+    def named_roles(self) -> str:
+        roles = self.worker.roles
+        more = len(roles) - MOST_ROLES
+        named = ", ".join(roles[:MOST_ROLES])
+        return f"{named} and {more} more" if more > 0 else named or "the system's own work"
+
+    @property
+    def closed(self) -> Sequence[tuple[str, str]]:
+        """Roles of which it takes nothing new, and why."""
+        return sorted((role, why) for role, why in self.worker.closed.items() if role != ALL)
+
+    @property
+    def busy(self) -> float:
+        """The share of its seats that is in use."""
+        return min(1.0, self.worker.active / self.worker.concurrency) if self.worker.concurrency else 0.0
+
+    @property
+    def load(self) -> Sequence[tuple[str, float]]:
+        """Shares of what its host has, or its container may use."""
+        load = self.worker.load or {}
+        return [
+            (words, float(load[name]))
+            for name, words in (("cpu", "processor"), ("memory", "memory"))
+            if name in load
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The list, those that are gone or silent first."""
+
+    rows: Sequence[Row]
+    has_more: bool
+
+    @property
+    def live(self) -> Sequence[Row]:
+        return [row for row in self.rows if row.worker.ended_at is None]
+
+    @property
+    def seats(self) -> int:
+        return sum(row.worker.concurrency for row in self.live if row.worker.roles)
+
+    @property
+    def active(self) -> int:
+        return sum(row.worker.active for row in self.live)
+
+    @property
+    def versions(self) -> Sequence[str]:
+        """More than one while an upgrade is under way."""
+        return sorted({row.worker.version for row in self.live if row.worker.version})
+
+
+def workers(tenant_id: UUID) -> Workers:
+    """All live processes by host, and those that were lost within the hour."""
+    now = clock.now()
+    with tenant_scope(tenant_id):
+        lost = Q(end_reason="lost", ended_at__gt=now - LOST_WITHIN)
+        rows = WorkerProcess.objects.filter(Q(ended_at=None) | lost)
+        found = list(rows.order_by("host", "started_at", "pk")[: MOST_LISTED + 1])
+        runs = selectors.runs_of_workers(tenant_id, found)
+    shown = [
+        Row(worker, runs.get(worker.pk, ()), max(0.0, (now - worker.beat_at).total_seconds()))
+        for worker in found[:MOST_LISTED]
+    ]
+    return Workers(
+        sorted(shown, key=lambda row: row.state not in ("lost", "silent")), len(found) > MOST_LISTED
+    )
