@@ -12,7 +12,7 @@ from django.http import Http404
 from django.utils.safestring import SafeString, mark_safe
 
 from pipelines import diagram, selectors, versions
-from pipelines.admin.writing import as_yaml
+from pipelines.admin.pipeline import as_yaml
 from pipelines.definition import DefinitionError
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
 from pipelines.subjects import subject_of

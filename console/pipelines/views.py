@@ -14,7 +14,7 @@ from console import flash_messages
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, call_api
 from console.page import ACTING, LOOKING, PageContext, page, shown
-from pipelines.models.template import KEY_PATTERN
+from pipelines.models.pipeline import KEY_PATTERN
 from tenants.context import tenant_scope
 from tenants.models import Role
 

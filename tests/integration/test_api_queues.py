@@ -188,8 +188,8 @@ def test_live_workers_are_listed_with_what_they_serve(api: Any, engine: Engine, 
 
     assert (worker["roles"], worker["concurrency"]) == (["qa", "dev", "seo"], 10)
     assert worker.keys() == {
-        "id", "name", "host", "pid", "version", "roles", "concurrency", "active", "utilisation", "runs", "taken", "load", "draining", "closed",
-        "started_at", "beat_at", "beat_age_seconds",
+        "id", "name", "host", "pid", "version", "roles", "concurrency", "active", "utilisation", "runs", "taken", "load", "draining",
+        "closed", "started_at", "beat_at", "beat_age_seconds",
     }  # fmt: skip
     assert worker["name"] == f"{worker['host']}:{worker['pid']}:{worker['id']}"
     assert (worker["runs"], worker["load"], worker["draining"], worker["closed"]) == ([], None, False, {})
