@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 #: At most so many for any page of the console. (One of them asks which questions hold a piece of work.)
 MOST = 13
-_AROUND = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET LOCAL")
+_AROUND = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET LOCAL", "SELECT SET_CONFIG")
 
 
 def statements(look: Callable[[], Any]) -> list[str]:
