@@ -63,6 +63,7 @@ def reassign_by_agent(
     In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree.
     """
     activity = suspension.live(run)
+    subtasks.refuse_unlisted(activity, agent_role)
     _refuse_another_hand(activity, agent_role)
     subtasks.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
     actor = f"run:{run.run_id}"

@@ -35,6 +35,10 @@ _SUBMIT, _COUNT_REPEATED = (
 )
 
 
+#: In `agent_options`: the role of the agent whose words the task is. It goes along when the work is handed on or revised.
+ASKED_BY = "asked_by"
+
+
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """Common table expressions that a submission is one statement with: what they leave in `begun` (step, round) is created, as an activity

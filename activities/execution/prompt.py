@@ -45,14 +45,15 @@ def build(
     params: Mapping[str, Any] | None = None,
     context: Sequence[ContextFile] = (),
     given: Mapping[str, Any] | None = None,
+    asked_by: str = "",
 ) -> str:
-    """Render the prompt.
+    """Render the prompt. `asked_by`: the role of the agent that wrote the task, whose words stand in blocks; empty for people and programs.
 
     `given` is the output of the step before, `{content, data}`; of several steps, such by their names in `steps`. `wakes` are those of the
     run, oldest first and at least one: the reason and the payload, in which `rejected_output` and `subtask_output` are outputs as well.
     """
     facts = {
-        "name": _line(name), "description": description.strip(), "instructions": instructions.strip(),
+        "name": _line(name), "description": description.strip(), "asked_by": asked_by, "instructions": instructions.strip(),
         "params": as_json(params) if params else "", "context": [(_line(file.name), file.content) for file in context],
         "outputs": _outputs(given), "wakes": [_shown(wake) for wake in wakes],
     }  # fmt: skip

@@ -16,6 +16,7 @@ from uuid import UUID
 from activities import outputs, run_tokens
 from activities.outputs import StoredOutput
 from activities.run_tokens import RunToken
+from activities.submission import ASKED_BY
 from agents import skills
 from agents.configuration import RoleSettings
 from agents.contracts import AgentRequest
@@ -115,6 +116,7 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
         name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
         params=activity.params, context=() if to_model else known.context,
         given=material.input, wakes=[_told(wake, material) for wake in wakes],
+        asked_by=str((activity.agent_options or {}).get(ASKED_BY) or ""),
     )  # fmt: skip
     sign = run_tokens.issuing(token)
     # Few functions read what they are called with as a text, or report; everybody else does, and before anything else is done.

@@ -6,7 +6,7 @@ result on itself. Quotas bound what a tree of subtasks can grow to, whatever its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +14,11 @@ from django.conf import settings
 
 from activities import activity_tree, suspension
 from activities.activity_tree import Origin
-from activities.exceptions import QuotaExceeded
+from activities.exceptions import QuotaExceeded, ToolRefused
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import LinkKind
-from activities.submission import child_of, submit
+from activities.submission import ASKED_BY, child_of, submit
 
 TOOL = "create_subtask"
 
@@ -27,12 +27,13 @@ def create(
     run: RunToken, *, name: str, description: str, agent_role: str | None = None, human_role: str | None = None,
     params: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, blocking: bool = True,
 ) -> UUID:  # fmt: skip
-    """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`.
+    """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`, `ToolRefused`.
 
     `options` may have `model` and `max_turns`.
     In the caller's `tenant_scope`, which holds the lock of the root of the tree: two members of a tree count one after the other.
     """
     parent = suspension.live(run)
+    refuse_unlisted(parent, agent_role)
     tree = activity_tree.tree_of(run.tenant_id, run.activity_id)
     _refuse_too_much(tree)
     refuse_full_tree(tree)
@@ -46,7 +47,7 @@ def create(
         params=dict(params or {}),
         priority=parent.priority,
         metadata={"blocking": blocking},
-        agent_options=dict(options or {}),
+        agent_options={**(options or {}), ASKED_BY: parent.agent_role},
     )
     (submitted,) = submit([subtask], actor=f"run:{run.run_id}")
     if blocking:
@@ -60,6 +61,17 @@ def _refuse_too_much(tree: Any) -> None:
         raise QuotaExceeded("depth", f"Subtasks may be nested {deepest} deep, not deeper.")
     if tree.subtasks >= most:
         raise QuotaExceeded("subtasks", f"An activity may create {most} subtasks, not more.")
+
+
+def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
+    """Raise `ToolRefused` unless the agent at work on `asking` may hand work to the role. People may always be asked."""
+    allowed: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
+    roles = allowed.get(str(asking.agent_role), allowed.get("*"))
+    if agent_role is None or roles is None or agent_role in roles or "*" in roles:
+        return
+    raise ToolRefused(
+        f"{asking.agent_role} may not hand work to {agent_role}. Do it yourself, or ask a person."
+    )
 
 
 def refuse_full_tree(tree: Any) -> None:

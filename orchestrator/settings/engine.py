@@ -178,6 +178,10 @@ ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY = 3
 ORCHESTRATOR_SUBTASK_DEPTH = 3
 ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
+# Which roles an agent may hand work to, by subtask or reassignment: {"writer": ["editor-bot", "fact-checker"], "*": []}. "*" as a key is
+# every role that is not named, in a list every role. Who is not named may hand work to all. Too few: agents are refused (403) and do
+# without. Too many: a hijacked agent can have its words worked on by any role.
+ORCHESTRATOR_HANDS_WORK_TO = _env.json("ORCHESTRATOR_HANDS_WORK_TO", default={})
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
 ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 50
 ORCHESTRATOR_TOOL_RATE = 1.0

@@ -71,6 +71,21 @@ def test_the_lifecycle_tells_which_verbs_nobody_uses_yet() -> None:
     assert (told[1] if told else "") == ", ".join(f"`{verb}`" for verb in unused)
 
 
+def test_every_demand_of_security_says_whether_it_holds_and_what_tries_it() -> None:
+    """Each of the 35 once, with files that there are; one that does not hold, or in part alone, says what is missing."""
+    rows = re.findall(
+        r"^\| (S\d\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", _text("docs/security.md"), re.MULTILINE
+    )
+
+    assert [number for number, *_ in rows] == [f"S{number:02}" for number in range(1, 36)]
+    for number, _, holds, tried in rows:
+        files = re.findall(r"`(tests/[^`]+)`", tried)
+        assert files, number
+        assert [name for name in files if not (tree.ROOT / name).exists()] == [], number
+        assert holds in ("yes", "in part", "no"), number
+        assert holds == "yes" or ";" in tried or ":" in tried, f"{number} does not say what is missing"
+
+
 @pytest.mark.parametrize(
     "kind", [states.Status, states.WakeReason, states.LinkKind, states.RunStatus, states.WakeState]
 )

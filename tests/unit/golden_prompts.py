@@ -105,6 +105,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "wakes": [{"reason": "new_task"}],
     },
+    "new_task_from_another_agent": {**ALL, "asked_by": "seo", "wakes": [{"reason": "new_task"}]},
     "scheduled": {**ALL, "wakes": [{"reason": "scheduled"}]},
     "rejection": {**ALL, "wakes": [REJECTION]},
     "rejection_whose_output_is_gone": {**TASK, "wakes": [{**REJECTION, "rejected_output": None}]},

@@ -68,6 +68,20 @@ def test_outside_its_blocks_a_prompt_says_the_same_whatever_is_in_them(text: str
 
 
 @settings(max_examples=100, deadline=None)
+@given(text=OUTSIDE)
+def test_a_task_from_another_agent_says_the_same_outside_its_blocks_whatever_it_is(text: str) -> None:
+    def asked(words: str) -> str:
+        return prompt.build(
+            name=words, description=words, params={"a": 1}, asked_by="seo", wakes=[{"reason": "new_task"}]
+        )
+
+    plain, hostile = asked("x"), asked(text)
+
+    assert "The agent seo wants" in hostile
+    assert skeleton(hostile, marker_of(hostile)) == skeleton(plain, marker_of(plain))
+
+
+@settings(max_examples=100, deadline=None)
 @given(text=OUTSIDE, reason=st.sampled_from(REASONS))
 def test_the_marker_stands_nowhere_but_in_openings_and_endings(text: str, reason: str) -> None:
     hostile = built(text, reason)
