@@ -147,10 +147,12 @@ class Scheduler:
                 self._changed.notify()
 
     def _run_jobs(self) -> None:
-        """A runner: takes what is ready, oldest first, until there has been nothing for a while."""
+        """A runner: takes what is ready until there has been nothing for a while."""
         bounds = Bounds()
-        while (taken := self._take()) is not None:
+        budget: float | None = None
+        while (taken := self._take(budget)) is not None:
             round_, course = taken
+            budget = course.job.budget
             try:
                 if self.leader.leads() and self.leader.epoch == round_.term.epoch:
                     self._carry_out(round_, course, bounds)
@@ -161,14 +163,18 @@ class Scheduler:
                     self._busy.discard(course.job.name)
         connections.close_all()
 
-    def _take(self) -> tuple[Round, Course] | None:
+    def _take(self, budget: float | None) -> tuple[Round, Course] | None:
+        """The oldest with this budget, of which PostgreSQL knows, else the oldest. What that makes wait gets a runner of its own."""
         with self._changed:
             # Two runners may be told of one job; who comes too late goes on waiting.
             self._changed.wait_for(lambda: self._ready or self.stopped.is_set(), RUNNER_IDLE_SECONDS)
             if not self._ready or self.stopped.is_set():
                 self._runners -= 1
                 return None
-            round_, course = self._ready.popleft()
+            like = (place for place, (_, course) in enumerate(self._ready) if course.job.budget == budget)
+            place = next(like, 0)
+            round_, course = self._ready[place]
+            del self._ready[place]
             self._busy.add(course.job.name)
             return round_, course
 

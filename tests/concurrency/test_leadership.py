@@ -24,7 +24,7 @@ from activities.mailboxes import consumer
 from activities.mailboxes.producer import NewItem, post
 from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
 from activities.maintenance.leader import confirm
-from activities.maintenance.scheduler import Course, Round
+from activities.maintenance.scheduler import Bounds, Course, Round
 from activities.maintenance.system_jobs import SystemJob, Term
 from activities.models import ActivityRun, LeaderLease, MailboxBatch, MailboxItem, WorkerProcess
 from agents.contracts import Accepted, AgentResult, Completed, Output
@@ -588,6 +588,31 @@ def test_jobs_that_hang_hold_up_no_other(
                 assert done.acquire(timeout=5)
         finally:
             free.set()
+
+
+def test_a_runner_does_what_has_one_budget_together_so_that_postgresql_is_told_of_it_once(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    jobs = [
+        SystemJob(name, maintenance.TICK, "tests", budget, lambda term, name=name: done.append(name))
+        for name, budget in [("a", 5.0), ("b", 30.0), ("c", 5.0), ("d", 30.0), ("e", 5.0)]
+    ]
+    monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
+    scheduler, told = leading(), []
+    round_ = scheduler._round(0.0)
+    scheduler._ready.extend((round_, round_.courses[each.name]) for each in jobs)
+
+    def note(self: Bounds, budget: float) -> None:
+        told.append(budget)
+        if len(told) == len(jobs):
+            scheduler.stopped.set()
+
+    monkeypatch.setattr(Bounds, "put", note)
+    elsewhere(scheduler._run_jobs)
+
+    assert done == ["a", "c", "e", "b", "d"]
+    assert told == [5.0, 5.0, 5.0, 30.0, 30.0]
 
 
 def test_a_job_that_fails_is_tried_again_and_the_others_go_on(
