@@ -263,6 +263,7 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
             body=body,
             deadline_seconds=settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS,
             max_bytes=MOST_BYTES,
+            purpose=outbound.WEBHOOKS,
         )
     except AgentError as error:
         taken = error.error_code in _ANSWERED

@@ -217,7 +217,7 @@ class WebhookViewSet(VersionedResource):
 
 def _refuse_address(url: str) -> None:
     try:
-        outbound.check_url(url)
+        outbound.check_url(url, purpose=outbound.WEBHOOKS)
     except OutboundRefused as refusal:
         raise InvalidRequest([("url", str(refusal))]) from refusal
 

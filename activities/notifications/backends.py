@@ -261,6 +261,7 @@ def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) 
             body=body,
             deadline_seconds=SECONDS,
             max_bytes=MOST_BYTES,
+            purpose=outbound.NOTIFICATIONS,
         )
     except AgentError as error:
         if error.error_code in _ANSWERED:

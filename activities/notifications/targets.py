@@ -36,7 +36,7 @@ def check(kind: str, address: str) -> None:
         _check_mail(address)
         return
     try:
-        outbound.check_url(address)
+        outbound.check_url(address, purpose=outbound.NOTIFICATIONS)
     except OutboundRefused as error:
         raise InvalidTarget(str(error)) from error
 

@@ -9,10 +9,14 @@ from agents.outbound.client import (
     plain_errors,
     send,
 )
+from agents.outbound.policy import DATA_SOURCES, NOTIFICATIONS, WEBHOOKS
 from agents.outbound.urls import read as read_url
 from agents.outbound.vendors import client_for_vendor
 
 __all__ = [
+    "DATA_SOURCES",
+    "NOTIFICATIONS",
+    "WEBHOOKS",
     "OutboundResponse",
     "call_budget",
     "check_url",

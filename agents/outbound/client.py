@@ -34,8 +34,9 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
 _lock = Lock()
-_shared: GuardedTransport | None = None
-_shared_policy: policy.Policy | None = None
+_shared: dict[
+    policy.Policy, GuardedTransport
+] = {}  # a connection is used again under the rules alone that it was judged by
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class OutboundResponse:
     truncated: bool = False
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, *, purpose: str = policy.AGENTS) -> None:
     """Refuse a URL that could not be called, for use when it is saved. Calls check again: names change."""
-    rules, target = policy.current(), urls.read(url)
+    rules, target = policy.current(purpose), urls.read(url)
     rules.judge(target)
     if rules.exempts(target.host, target.port):
         return
@@ -70,8 +71,11 @@ def send(
     max_bytes: int,
     cancelled: Callable[[], bool] | None = None,
     limits: HttpLimits | None = None,
+    purpose: str = policy.AGENTS,
 ) -> OutboundResponse:
     """Make one call and return its answer, whatever its status; a redirect is an answer like any other.
+
+    `purpose` says which of the operators' exemptions hold for it.
 
     `limits`, where the caller knows them, hold for all calls of the process from now on.
 
@@ -91,43 +95,41 @@ def send(
         _known_if_sent(call),
         plain_errors(url, deadline_seconds),
     ):
-        response = guarded_transport().handle_request(request)
+        response = guarded_transport(purpose).handle_request(request)
         try:
             return _answer(response, call, max_bytes)
         finally:
             response.close()
 
 
-def guarded_transport() -> GuardedTransport:
-    """The process's shared transport, for libraries with clients of their own. Use it in a `call_budget`."""
-    global _shared, _shared_policy
-    rules = policy.current()
-    if _shared is not None and _shared_policy is rules:
-        return _shared
+def guarded_transport(purpose: str = policy.AGENTS) -> GuardedTransport:
+    """The process's shared transport for a purpose, for libraries with clients of their own. Use it in a `call_budget`."""
+    rules = policy.current(purpose)
+    if (found := _shared.get(rules)) is not None:
+        return found
     with _lock:
-        if _shared is None or _shared_policy is not rules:
-            outdated, _shared, _shared_policy = _shared, GuardedTransport(rules, gate.shared.limits), rules
-            if outdated is not None:
-                outdated.close()  # its connections were judged by other rules
-        return _shared
+        in_force = {policy.current(each) for each in policy.PURPOSES}
+        for outdated in [each for each in _shared if each not in in_force]:
+            _shared.pop(outdated).close()  # its connections were judged by other rules
+        if rules not in _shared:
+            _shared[rules] = GuardedTransport(rules, gate.shared.limits)
+        return _shared[rules]
 
 
 def close_connections() -> None:
     """Close all connections of this process, for its orderly end. The next call opens new ones."""
-    global _shared, _shared_policy
     with _lock:
-        outdated, _shared, _shared_policy = _shared, None, None
-        if outdated is not None:
-            outdated.close()
+        while _shared:
+            _shared.popitem()[1].close()
 
 
 def _forget_connections() -> None:
     # After a fork the sockets belong to the parent: two processes on one connection would mix up answers.
-    global _lock, _shared, _shared_policy
-    inherited, _lock, _shared, _shared_policy = _shared, Lock(), None, None
+    global _lock, _shared
+    inherited, _lock, _shared = _shared, Lock(), {}
     gate.forget()
-    if inherited is not None:
-        inherited.abandon()
+    for each in inherited.values():
+        each.abandon()
 
 
 os.register_at_fork(after_in_child=_forget_connections)
@@ -137,8 +139,8 @@ def _obey(limits: HttpLimits) -> None:
     with _lock:
         if gate.shared.limits != limits:
             gate.shared.obey(limits)
-            if _shared is not None:
-                _shared.obey(limits)
+            for each in _shared.values():
+                each.obey(limits)
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """The operators' settings for outbound calls, and the judgement of a URL by them.
 
 `ORCHESTRATOR_EGRESS_ALLOW` names exact `host:port` places that are exempt from the rules, for agents inside
-the own network. `ORCHESTRATOR_EGRESS_DENY` names addresses and networks of this installation, for those that
-are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT` opens every port of loopback but
-those of our own servers; unset, as everywhere else, it opens none. `ORCHESTRATOR_EGRESS_CA_FILE` names further
-certificate authorities to trust. Settings are read at each call.
+the own network. One that is written `agents=host:port` is exempt for that purpose alone, and an address that a
+tenant enters for another one does not get there. `ORCHESTRATOR_EGRESS_DENY` names addresses and networks of
+this installation, for those that are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT`
+opens every port of loopback but those of our own servers; unset, as everywhere else, it opens none.
+`ORCHESTRATOR_EGRESS_CA_FILE` names further certificate authorities to trust. Settings are read at each call.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from agents.outbound import addresses, urls
 
 #: Those of the web. Databases, mail servers and remote shells listen elsewhere.
 PORTS = frozenset({80, 443, 8080, 8443})
+
+#: What calls are made for. Model providers are agents.
+AGENTS, WEBHOOKS, DATA_SOURCES, NOTIFICATIONS = PURPOSES = (
+    "agents",
+    "webhooks",
+    "data-sources",
+    "notifications",
+)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _METADATA_NAMES = frozenset(
@@ -64,18 +73,32 @@ class Policy:
         return self.loopback_except is not None and host in _LOOPBACK and port not in self.loopback_except
 
 
-def current() -> Policy:
-    """The policy of the settings in force; the same object as long as they do not change."""
+def current(purpose: str = AGENTS) -> Policy:
+    """The policy of the settings in force; the same object as long as they do not change, for all purposes that are allowed the same."""
     ca_file = getattr(settings, "ORCHESTRATOR_EGRESS_CA_FILE", None)
     return _policy_of(
-        tuple(getattr(settings, "ORCHESTRATOR_EGRESS_ALLOW", ())),
+        _places_for(purpose, tuple(getattr(settings, "ORCHESTRATOR_EGRESS_ALLOW", ()))),
         tuple(map(str, getattr(settings, "ORCHESTRATOR_EGRESS_DENY", ()))),
         str(ca_file) if ca_file else None,
         getattr(settings, "ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT", None),
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
+def _places_for(purpose: str, entries: tuple[str, ...]) -> tuple[str, ...]:
+    places = []
+    for entry in entries:
+        named, bound, place = entry.rpartition("=")
+        if bound and named.strip() not in PURPOSES:
+            raise ImproperlyConfigured(
+                f"ORCHESTRATOR_EGRESS_ALLOW has an entry for {named!r}, which is none of {', '.join(PURPOSES)}."
+            )
+        if not bound or named.strip() == purpose:
+            places.append(place.strip())
+    return tuple(places)
+
+
+@lru_cache(maxsize=32)
 def _policy_of(
     allow: tuple[str, ...], deny: tuple[str, ...], ca_file: str | None, loopback_except: frozenset[int] | None
 ) -> Policy:

@@ -66,7 +66,8 @@ ORCHESTRATOR_QUEUE_TARGET_SECONDS = _env.float("ORCHESTRATOR_QUEUE_TARGET_SECOND
 # A tenant's backlog per role: submissions beyond it are answered 429.
 ORCHESTRATOR_MAX_BACKLOG = _env.int("ORCHESTRATOR_MAX_BACKLOG", default=200_000)
 
-# Outbound calls to agents. Entries are "host:port"; they are the only way around the address rules.
+# Outbound calls. Entries are "host:port", for all purposes, or "agents=host:port" (webhooks, data-sources, notifications) for one alone;
+# they are the only way around the address rules. Too wide: an address that a tenant enters reaches what was meant for agents.
 ORCHESTRATOR_EGRESS_ALLOW = tuple(_env.list("AGENT_EGRESS_ALLOW", default=[]))
 ORCHESTRATOR_EGRESS_DENY: tuple[str, ...] = ()
 ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES = 1_000_000

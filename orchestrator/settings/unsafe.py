@@ -169,7 +169,7 @@ def _egress(environment: Environment) -> Iterator[str]:
     ]
     own = {place: name for name in _LOGINS for place in _places_of(environment.get(name, ""))}
     for entry in places:
-        host, _, port = entry.lower().rpartition(":")
+        host, _, port = entry.lower().rpartition("=")[2].strip().rpartition(":")
         host = host.strip("[]").rstrip(".")
         if name := own.get((host, port)):
             yield f"AGENT_EGRESS_ALLOW: {entry} is the server of {name}, which no agent, webhook or data source is to reach"

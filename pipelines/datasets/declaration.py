@@ -131,7 +131,7 @@ def fault_of_location(source: str, location: str) -> str | None:
     if source != Source.API or not location:
         return None
     try:
-        outbound.check_url(location)
+        outbound.check_url(location, purpose=outbound.DATA_SOURCES)
     except OutboundRefused as error:
         return str(error)
     return None

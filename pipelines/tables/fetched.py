@@ -85,6 +85,7 @@ def _from_address(dataset: Dataset) -> Numbered:
             headers={"Accept": "application/json"},
             deadline_seconds=settings.ORCHESTRATOR_DATA_SOURCE_SECONDS,
             max_bytes=most,
+            purpose=outbound.DATA_SOURCES,
         )
     except AgentError as error:
         raise SourceUnavailable(f"api:{dataset.name}: {error}") from error
