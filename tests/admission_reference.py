@@ -55,6 +55,7 @@ class Slot:
     waiter: Waiter
     charged: float
     pool: str
+    start: tuple[str, int] | None  # as it counts, if it does
     started: int = 0
 
 
@@ -84,7 +85,7 @@ class Reference:
     durations: dict[tuple[str, str], float] = field(default_factory=dict)
     passed: Counter[tuple[str, int]] = field(default_factory=Counter)
     buckets: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # tokens, and when
-    starts: dict[str, tuple[str, int]] = field(default_factory=dict)  # by activity: scope, and when
+    starts: list[tuple[str, int]] = field(default_factory=list)  # scope and when, once for each grant
 
     def domain(self, role: str) -> str:
         return "*" if "global" in self.caps else self.pools.get(role, role)
@@ -117,7 +118,7 @@ class Reference:
         seats = pool is not None and f"seat:{pool}" in self.caps and self.has_room(f"seat:{pool}")
         tokens = self.tokens(waiter.tenant, waiter.role)
         scope = f"starts:{waiter.role}"
-        within = sum(of == scope and self.now - at < 60_000 for of, at in self.starts.values())
+        within = sum(of == scope and self.now - at < 60_000 for of, at in self.starts)
         in_time = (tokens is None or tokens + 0.000001 >= 1) and within < self.caps.get(scope, 1_000_000)
         return seats and in_time and all(map(self.has_room, waiter.scopes()))
 
@@ -157,7 +158,8 @@ class Reference:
             return
         if not slot.started:
             self.put_tokens(slot.waiter.tenant, slot.waiter.role, +1)
-            self.starts.pop(id, None)
+            if slot.start:
+                self.starts.remove(slot.start)
         waiter, was_held_back = slot.waiter, self.held_back(slot.waiter.tenant, slot.waiter.role)
         del self.slots[id]
         actual = (self.now - slot.started) / 1000 if slot.started else 0
@@ -253,11 +255,11 @@ class Reference:
         if self.tokens(waiter.tenant, waiter.role) is not None:
             self.raise_time(waiter)
         self.put_tokens(waiter.tenant, waiter.role, -1)
-        if f"starts:{waiter.role}" in self.caps:
-            self.starts[waiter.id] = (f"starts:{waiter.role}", self.now)
+        start = (scope, self.now) if (scope := f"starts:{waiter.role}") in self.caps else None
+        self.starts += [start] if start else []
         expected = self.durations.get((waiter.tenant, waiter.role), 0.1)
         self.charge(waiter.tenant, waiter.role, expected)
-        self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role])
+        self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role], start)
         return self.waiting.pop(waiter.id)
 
     # Work on files.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _FACTS = {"db.system.name": "redis", "db.operation.name": "EVALSHA"}
 FOLDER = Path(__file__).parent / "lua"
+#: A function of the library, from the line that begins it to its `end` at the margin.
+_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+_WORD, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
 
 
 class Closed(Exception):
@@ -31,13 +36,29 @@ def _source(name: str) -> str:
         (FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("files", "library", name)
     )
     # Wherever a script returns, what it has changed is written before its answer is given.
-    body = ("local function run()", script, "end", "local answer = run()", "write_back()", "return answer")
-    return "\n".join((f'local LAYOUT = "{keys.LAYOUT}"', files, library, *body))
+    body = "\n".join(
+        ("local function run()", script, "end", "local answer = run()", "write_back()", "return answer")
+    )
+    shared = f'local LAYOUT = "{keys.LAYOUT}"\n{files}\n{library}'
+    return f"{_what_is_used(shared, body)}\n{body}"
+
+
+def _what_is_used(library: str, script: str) -> str:
+    """The library without the functions that the script cannot come to: Redis makes each of them anew in every call."""
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
+    used: set[str] = set()
+    unread = [script, _FUNCTION.sub("", library)]
+    while unread:
+        words = set(_WORD.findall(_COMMENT.sub("", unread.pop())))
+        found = (words & functions.keys()) - used
+        used |= found
+        unread += [functions[name] for name in found]
+    return _FUNCTION.sub(lambda found: found[0] if found[1] in used else "", library)
 
 
 @cache
 def _sha(name: str) -> str:
-    return redis.commands.core.Script(client(), _source(name)).sha  # computed here, needs no server
+    return hashlib.sha1(_source(name).encode(), usedforsecurity=False).hexdigest()
 
 
 def run(name: str, *arguments: str | bytes | int) -> Any:

@@ -52,30 +52,19 @@ for _, item in ipairs(request.offer) do
 end
 reindex()
 
-local startable, to_start = {}, request.start
+to_start = request.start
 for _, role in ipairs(request.start_roles) do
     startable[role] = true
 end
 
-local grants = {}
-local function give(granted)
-    local started = 0
-    if to_start > 0 and startable[granted.role] then
-        to_start, started = to_start - 1, 1
-        start_slot(granted.id, read_slot(granted.id))
-    end
-    grants[#grants + 1] = { granted.id, granted.tenant, granted.role, granted.grant, started }
-end
-for _, granted in ipairs(grant_express(request.limit)) do
-    give(granted)
-end
+local grants = grant_express(request.limit)
 look_around()
 while #grants < request.limit do
     local granted = grant_next(request.ageing_ms, request.share)
     if not granted then
         break
     end
-    give(granted)
+    grants[#grants + 1] = granted
 end
 local ask = ask_again_in()
 if #grants == 0 and not ask then

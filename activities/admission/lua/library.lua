@@ -22,12 +22,13 @@ local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local memo, whole, unwritten = {}, {}, {} -- what this run knows of hashes, which of them in full, and what it has still to write there
 local ahead = {} -- tenants and roles whose figures it has read
-local places, dirty = {}, {} -- what it knows of places:<tenant>, and which places it changed
+-- What it knows of places:<tenant>, which places it changed, and which have only another virtual time now.
+local places, dirty, retimed = {}, {}, {}
 
 local function use(name)
     generation = name
     root = POINTER .. ":" .. name .. ":"
-    memo, whole, unwritten, ahead, places, dirty = {}, {}, {}, {}, {}, {}
+    memo, whole, unwritten, ahead, places, dirty, retimed = {}, {}, {}, {}, {}, {}, {}
 end
 
 local function open()
@@ -195,9 +196,16 @@ local function places_of(tenant)
     return known
 end
 
+local places_read = {}
+
 local function place_parts(place)
-    local p = split(place, "|", 2)
-    return p[1], tonumber(p[2])
+    local p = places_read[place]
+    if not p then
+        p = split(place, "|", 2)
+        p[2] = tonumber(p[2])
+        places_read[place] = p
+    end
+    return p[1], p[2]
 end
 
 local function changed(tenant, role, band)
@@ -321,7 +329,7 @@ end
 
 local MINUTE = 60000
 local LATE_MS = 25 -- A token that is asked for so much late is not lost: the bucket holds so much more than its capacity.
-local windows = {}
+local windows = {} -- starts within the last minute, by scope
 
 -- Tokens that are there, how many a start needs, and the bucket; nil when there is no rate.
 local function tokens_of(tenant, role)
@@ -356,21 +364,20 @@ end
 
 local function starts_in(scope)
     if not windows[scope] then
-        redis.call("ZREMRANGEBYSCORE", key(scope), "-inf", now - MINUTE)
-        windows[scope] = redis.call("ZCARD", key(scope))
+        windows[scope] = redis.call("ZCOUNT", key(scope), "(" .. string.format("%d", now - MINUTE), "+inf")
     end
     return windows[scope]
 end
 
 -- When the window has room for one more start; nil when it has.
 local function window_due(scope, limit)
-    local surplus = starts_in(scope) - limit
-    if surplus < 0 then
+    if starts_in(scope) < limit then
         return nil
     elseif limit == 0 then
         return now + MINUTE
     end
-    return tonumber(redis.call("ZRANGE", key(scope), surplus, surplus, "WITHSCORES")[2]) + MINUTE + 1
+    -- Counted from the newest one: some that are older than a minute may still be there.
+    return tonumber(redis.call("ZRANGE", key(scope), -limit, -limit, "WITHSCORES")[2]) + MINUTE + 1
 end
 
 local function hold_field(tenant, role, band)
@@ -419,6 +426,7 @@ local function take_start(tenant, role, grant)
     local scope = window_of(tenant, role)
     if scope then
         windows[scope] = starts_in(scope) + 1
+        redis.call("ZREMRANGEBYSCORE", key(scope), "-inf", now - MINUTE)
         redis.call("ZADD", key(scope), now, grant)
         redis.call("PEXPIRE", key(scope), MINUTE)
     end
@@ -538,10 +546,9 @@ local function charge(role, tenant, seconds)
         local value = virtual_time(domain, tenant, band) + added
         set_field("times:" .. domain, tenant .. "|" .. band, string.format("%.6f", value))
     end
-    for place in pairs(places_of(tenant)) do
-        local other, band = place_parts(place)
-        if domain_of(other) == domain then
-            changed(tenant, other, band)
+    for place, member in pairs(places_of(tenant)) do
+        if member ~= "" and domain_of((place_parts(place))) == domain then
+            retimed[tenant .. "|" .. place] = { tenant, place }
         end
     end
 end
@@ -628,7 +635,14 @@ local function reindex()
             end
         end
     end
-    dirty = {}
+    for name, place in pairs(retimed) do
+        local member = not dirty[name] and places_of(place[1])[place[2]]
+        if member and member ~= "" then
+            local role, band = place_parts(place[2])
+            redis.call("ZADD", ready_of(role, band), virtual_time(domain_of(role), place[1], band), member)
+        end
+    end
+    dirty, retimed = {}, {}
 end
 
 -- File scopes -----------------------------------------------------------------------------------------------------
@@ -1009,6 +1023,22 @@ local rows, heads, choices -- roles with waiters by domain and band; first candi
 
 local function look_around()
     rows, heads, choices = {}, {}, {}
+    local roles, caps, used = {}, { "global" }, { "global" }
+    for place, waiting in pairs(all_of("waiting")) do
+        if waiting then
+            roles[#roles + 1] = (place_parts(place))
+        end
+    end
+    read_fields("pools", roles)
+    for _, role in ipairs(roles) do
+        local scope, pool = "role:" .. role, pool_of(role)
+        caps[#caps + 1], caps[#caps + 2], used[#used + 1] = scope, "starts:" .. role, scope
+        if pool then
+            caps[#caps + 1], used[#used + 1] = "seat:" .. pool, "seat:" .. pool
+        end
+    end
+    read_fields("caps", caps)
+    read_fields("used", used)
     for place, waiting in pairs(all_of("waiting")) do
         if waiting then
             local role, band = place_parts(place)
@@ -1156,13 +1186,18 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
+local to_start, startable = 0, {} -- so many grants of these roles are started at once, for whoever asks
+
 local function take(id, role, tenant, first)
-    local waiter, pool = dequeue(id, first), pool_of(role)
+    local waiter, pool, started = dequeue(id, first), pool_of(role), 0
     local grant = generation .. "-" .. redis.call("INCR", key("grants"))
-    hold(id, waiter, pool, grant, 0)
+    if to_start > 0 and startable[role] then
+        to_start, started = to_start - 1, 1
+    end
+    hold(id, waiter, pool, grant, started * now)
     take_start(tenant, role, grant)
     reindex()
-    return { id = id, tenant = tenant, role = role, grant = grant }
+    return { id, tenant, role, grant, started }
 end
 
 -- What a person has let go past the pauses of its tenant goes before everything else, as soon as everything but the pauses has room for it.
