@@ -57,6 +57,7 @@ def for_admins(what: str) -> Callable[[View], View]:
 View = Callable[..., HttpResponse]
 LOOKING = ("GET", "HEAD")
 ACTING = ("POST",)
+PAGE_WIDTH = 980.0  # pixels that a page has for a picture on a usual screen
 
 
 @dataclass(frozen=True, slots=True)

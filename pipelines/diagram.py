@@ -32,9 +32,10 @@ def draw(
     dark: bool = False,
     counts: Counts | None = None,
     styled: bool = True,
+    widest: float | None = None,
 ) -> str:
     """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark, and what is not `styled` is for
-    pages whose own style sheet has the `RULES`.
+    pages whose own style sheet has the `RULES`. What is wider than `widest` pixels is drawn smaller, as far as it can still be read.
 
     A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
     and says how many are missing.
@@ -43,12 +44,17 @@ def draw(
     width = max(cell.right for cell in cells) + MARGIN
     height = max(cell.y + cell.height / 2 for cell in cells) + MARGIN
     size = f'width="{width:.0f}" height="{height:.0f}"'
+    scale = 1.0 if widest is None else max(SMALLEST, min(1.0, widest / width))
+    shown = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture{" dark" * dark}" role="group"'
-        f' aria-label="{safe(title)}" {size} viewBox="0 0 {width:.0f} {height:.0f}">'
+        f' aria-label="{safe(title)}" {shown} viewBox="0 0 {width:.0f} {height:.0f}">'
         f"<title>{safe(title)}</title>{f'<style>{STYLE}</style>' * styled}"
         f'<rect class="canvas" {size} rx="12"/>{"".join(drawn_edges(cells))}{"".join(map(drawn_node, cells))}</svg>'
     )
+
+
+SMALLEST = 0.7  # of its size: letters of 13 pixels are 9 then
 
 
 # Where the cells of a picture are: their layers, then the order within each, then exact heights.

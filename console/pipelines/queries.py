@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.http import Http404
 from django.utils.safestring import SafeString, mark_safe
 
+from console.page import PAGE_WIDTH
 from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.definition import DefinitionError
@@ -162,5 +163,5 @@ def _drawn(version: PipelineVersion, title: str) -> SafeString:
         definition = versions.compiled(version.pk).definition
     except DefinitionError:
         return SafeString("")  # An old version that the present program cannot read; its steps are listed.
-    svg = diagram.draw(definition, None, title=title, styled=False)
+    svg = diagram.draw(definition, None, title=title, styled=False, widest=PAGE_WIDTH)
     return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link

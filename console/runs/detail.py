@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString, mark_safe
 from activities.models import Activity
 from activities.states import RUNNING
 from console.labels import tone_of
+from console.page import PAGE_WIDTH
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
@@ -165,6 +166,7 @@ def _drawn(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
         title=f"{definition.name}: {run.status}",
         counts=_counts(steps),
         styled=False,
+        widest=PAGE_WIDTH,
     )
     return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link
 

@@ -16,6 +16,8 @@ from console.inbox.items import Refused
 from console.internal_api import Reply
 from console.page import ACTING, LOOKING, PageContext, for_admins, page, shown
 from console.settings.collections import COLLECTIONS, Collection
+from console.usage.queries import BudgetLine, budgets_of
+from tenants.context import tenant_scope
 
 from .collections import tabs
 
@@ -46,6 +48,7 @@ def collection(request: HttpRequest, desk: PageContext, key: str) -> HttpRespons
         "rows": _rows(what, found["results"]),
         "form": form,
         "secret": secret,
+        "budgets": _budgets(desk) if key == "budgets" else (),
     }
     status = form.status if form.errors else 201 if secret else 200
     return shown(request, desk, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
@@ -108,6 +111,12 @@ def _act(
     if not reply.ok:
         raise flash_messages.refusal_of(reply)
     return reply, words, here
+
+
+def _budgets(desk: PageContext) -> list[BudgetLine]:
+    """As the page of usage shows them: how much of each is used."""
+    with tenant_scope(desk.tenant_id):
+        return budgets_of(desk.tenant_id)
 
 
 def _known(key: str) -> Collection:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.definition import PipelineDefinition, parse
-from pipelines.diagram import DARK, LIGHT, LOOKS, MOST_LINKS, STYLE, TONES, StepPicture, draw
+from pipelines.diagram import DARK, LIGHT, LOOKS, MOST_LINKS, SMALLEST, STYLE, TONES, StepPicture, draw
 
 steady = settings(deadline=None, derandomize=True, max_examples=80)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -376,3 +376,20 @@ def test_a_step_whose_condition_was_not_met_is_told_from_one_that_was_skipped() 
     assert "Condition not met" in unmet
     assert "Condition not met" not in skipped
     assert LOOKS["condition_unmet"][1] != LOOKS["skipped"][1], "by its glyph as well"
+
+
+def test_what_is_wider_than_its_page_is_drawn_smaller_as_far_as_it_can_be_read() -> None:
+    whole = pipeline(
+        agent("step-0"), *(agent(f"step-{number}", f"step-{number - 1}") for number in range(1, 6))
+    )
+
+    def width(widest: float | None) -> float:
+        found = re.search(r'<svg [^>]*? width="(\d+)"', draw(whole, None, title="t", widest=widest))
+        assert found
+        return float(found[1])
+
+    natural = width(None)
+    assert natural > 1000
+    assert width(natural + 1) == natural
+    assert abs(width(natural * 0.9) - natural * 0.9) <= 1
+    assert abs(width(10) - natural * SMALLEST) <= 1

@@ -23,6 +23,7 @@ from tests.console_user import Person, refused, sent_by
 from tests.engine import at_once
 from tests.forms import forms_of
 from tests.receivers import HttpReceiver, http_receiver
+from tests.spending import capped
 
 SETTINGS = "/settings/"
 PARTS = ["", "tokens/", "budgets/", "channels/", "notification-channels/", "webhooks/"]
@@ -377,3 +378,20 @@ def test_what_is_not_there_is_not_found(boss: Person) -> None:
     assert boss.browser.get(f"{SETTINGS}secrets/").status_code == 404
     missing = "0198c0de-0000-7000-8000-000000000000"
     assert boss.browser.get(f"{SETTINGS}budgets/{missing}/").status_code == 404
+
+
+def test_budgets_are_listed_with_how_much_of_them_is_used(tenant: Tenant, boss: Person) -> None:
+    half, over = capped(tenant, "10", name="Half"), capped(tenant, "10", name="Over")
+    with tenant_scope(tenant.pk):
+        Budget.objects.filter(pk=half.pk).update(spent=5)
+        Budget.objects.filter(pk=over.pk).update(spent=12)
+
+    page = boss.get(f"{SETTINGS}budgets/")
+
+    text = words(page)
+    assert "50%" in text
+    assert "120%" in text
+    assert f'href="/settings/budgets/{over.pk}/?tenant=acme"' in page.content.decode()
+    assert '<details class="deed" id="making">' in page.content.decode(), (
+        "the form is folded where there are some"
+    )
