@@ -87,6 +87,13 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 
 @register.filter
+def since(moment: datetime) -> SafeString:
+    """How far a moment is from now, in words: `4 min ago`, `in 2 h`, `now`; pointing at it shows when."""
+    words = from_now((datetime.now(UTC) - moment).total_seconds())
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
+
+
+@register.filter
 def exactly(moment: datetime | None) -> str:
     """A moment to the second, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
