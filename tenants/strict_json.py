@@ -84,17 +84,13 @@ def _loads_exactly(
 ) -> Any:
     """Parse with the slower parser, which shows integers as they were written, and repeated keys to `pairs`."""
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=pairs, parse_constant=_no_constant)
+        value = json.loads(raw.decode(), object_pairs_hook=pairs)
     except RecursionError as error:
         raise StrictJSONError("", f"is nested deeper than {max_depth} levels") from error
     except ValueError as error:  # also bytes that are not UTF-8, and integers of thousands of digits
         raise StrictJSONError("", f"is not valid JSON: {error}") from error
     _walk(value, max_depth, max_nodes, exact=True)
     return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def test_a_known_browser_has_few_guesses_of_its_own_and_is_known_to_one_account_
     request = HttpRequest()
     request.COOKIES["orchestrator_device"] = known.cookies["orchestrator_device"].value
     assert login_throttle.known_device(request, "ann")
+    User.objects.create(username="bob", password=ann.password)
     assert not login_throttle.known_device(request, "bob")
     ann.set_password("another long password")
     ann.save()

@@ -80,6 +80,7 @@ def test_no_bytes_raise_anything_but_the_one_error(raw: bytes) -> None:
 )
 def test_what_is_not_json_is_invalid(raw: bytes) -> None:
     assert refusal(raw).code == "invalid_json"
+    assert refusal(raw, reject_duplicate_keys=True).code == "invalid_json"
 
 
 def test_a_document_of_the_largest_size_is_read_and_one_byte_more_is_too_large() -> None:
@@ -94,6 +95,7 @@ def test_what_is_nested_too_deep_is_refused_without_recursion(depth: int) -> Non
     error = refusal(nested(depth))
 
     assert error.code == "invalid_json"
+    assert refusal(nested(depth), reject_duplicate_keys=True).code == "invalid_json"
 
 
 def test_the_deepest_allowed_nesting_is_read() -> None:
