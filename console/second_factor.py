@@ -82,7 +82,7 @@ def _is_asked(request: HttpRequest, person: Any) -> bool:
     if not person.is_authenticated:
         return False
     mark = request.session.get(MARK)
-    if _is_required() and (mark is None or (mark == FREE and (person.is_staff or person.is_superuser))):
+    if _is_required() and (mark is None or (mark == FREE and has_admin_rights(person))):
         # A session from before, or rights that came later.
         mark = request.session[MARK] = ASKED if _is_due(person) else FREE
     return bool(mark == ASKED)

@@ -169,13 +169,18 @@ def test_where_it_is_optional_only_those_are_asked_who_have_set_it_up(root: User
     assert signed_in(root).get("/admin/").status_code == 302
 
 
-def test_rights_and_sessions_from_before_are_asked_as_well(tenant: Tenant, settings: Any) -> None:
+@pytest.mark.parametrize("of", ["staff", "a tenant"])
+def test_rights_and_sessions_from_before_are_asked_as_well(of: str, tenant: Tenant, settings: Any) -> None:
     user = member(tenant, "viewer")
     before = signed_in(user)
     settings.ORCHESTRATOR_SECOND_FACTOR = "required"
     assert before.get("/inbox/").status_code == 200
 
-    User.objects.filter(pk=user.pk).update(is_staff=True)
+    if of == "staff":
+        User.objects.filter(pk=user.pk).update(is_staff=True)
+    else:
+        with system_scope():
+            Membership.objects.filter(user_id=user.pk).update(role="admin")
 
     assert before.get("/inbox/").status_code == 302
     assert before.get("/admin/").status_code == 302
