@@ -15,7 +15,7 @@ from activities.exceptions import LeaseLost
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import Taken, Wish
 from activities.mailboxes.producer import NewItem
-from activities.models import MailboxItem
+from activities.models import MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import at_once
@@ -213,6 +213,27 @@ def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
 
     assert taken_at(tenant, NOW + timedelta(seconds=100)) is None
     assert taken_at(tenant, NOW + timedelta(seconds=110)) is not None
+
+
+def test_a_heartbeat_for_a_batch_that_has_ended_is_refused_and_brings_nothing_back(tenant: Tenant) -> None:
+    post_directly(tenant, "one")
+    first = taken_at(tenant, NOW, lease=60)
+    second = taken_at(tenant, NOW + timedelta(seconds=60), lease=60)
+    assert first is not None
+    assert second is not None
+
+    with tenant_scope(tenant.pk):
+        with pytest.raises(LeaseLost):
+            consumer.extend_batch(
+                tenant.pk,
+                "session-1",
+                first.batch.pk,
+                lease=timedelta(seconds=600),
+                now=NOW + timedelta(seconds=61),
+            )
+        ended = MailboxBatch.objects.get(pk=first.batch.pk)
+
+    assert (ended.state, ended.leased_until) == ("expired", first.batch.leased_until)
 
 
 def test_a_failed_batch_is_tried_again_after_a_delay_that_doubles(tenant: Tenant) -> None:
