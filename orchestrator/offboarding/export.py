@@ -68,7 +68,8 @@ def _take_snapshot(tenant_id: UUID) -> None:
     with connections[APP].cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-    set_tenant(tenant_id)
+        set_tenant(tenant_id)
+        cursor.execute("SELECT 1")  # The first look takes the snapshot; settings take none.
 
 
 def _rows(tenant_id: UUID, table: str, columns: list[str]) -> Iterator[bytes]:

@@ -226,6 +226,7 @@ def test_a_retry_by_an_operator_tells_what_had_failed(engine: Engine, acme: Tena
     engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
 
     cancellation.retry(acme.pk, activities_of(acme)[0].pk, actor="user:test")
+    engine.make_due(acme)  # when what is said in the same window has been collected
     engine.drain()
 
     assert told(engine.agent.calls[-1]) == ["one"]

@@ -47,8 +47,8 @@ def test_engine_and_model_agree_after_every_step(
         setattr(settings, name, value)
     monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
     monkeypatch.setattr(results, "HOLD_MOST_SECONDS", LONG)
-    monkeypatch.setitem(adapters._PLACES, "anthropic", adapters._PLACES["inline"])
-    adapters.get.cache_clear()
+    inline, find = adapters.get("inline"), adapters.get
+    monkeypatch.setattr(adapters, "get", lambda name: inline if name == "anthropic" else find(name))
 
     run_state_machine_as_test(
         lambda: Anything(lambda: _begin(make_tenant), _end, LIMITS), settings=_settings()
