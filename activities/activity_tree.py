@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 
 from activities.models import Activity, ApprovalLink
 from activities.models.decision import LinkState
-from activities.states import LinkKind, Status
+from activities.states import STATUSES, WAITING, LinkKind, Status
 from tenants.context import APP
 from tenants.sql import Statement
 
@@ -186,14 +186,6 @@ def tree_of(tenant_id: UUID, activity_id: UUID) -> Any:
 
 OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
-#: Which kind of child ends which status. Whatever is asked in approvals that it is linked to holds it as well.
-ENDED_BY: dict[str, LinkKind] = {
-    Status.AWAITING_APPROVAL: LinkKind.GATE,
-    Status.AWAITING_REVIEW: LinkKind.REVIEW,
-    Status.BLOCKED: LinkKind.RESOLUTION,
-    Status.AWAITING_SUBTASK: LinkKind.SUBTASK,
-}
-
 
 def holds_up(tenant_id: UUID, origin: Origin) -> bool:
     """Whether the line that began so is what its parent waits for.
@@ -220,14 +212,14 @@ def held(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
 
 def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUID, list[Activity]]:
     """What each waiting one of these waits for, by the id of the one that waits: what its agent asked for, then approvals, oldest first."""
-    waiting = {activity.pk: activity.status for activity in activities if activity.status in ENDED_BY}
+    waiting = {activity.pk: activity.status for activity in activities if activity.status in WAITING}
     if not waiting:
         return {}
     asked = Activity.objects.for_tenant(tenant_id).filter(parent_id__in=waiting, link_kind__in=COUNTERPARTS)
     newest = {(child.parent_id, child.link_kind): child for child in asked.order_by("created_at", "pk")}
     found: dict[UUID, list[Activity]] = defaultdict(list)
     for activity_id, status in waiting.items():
-        child = newest.get((activity_id, ENDED_BY[status]))
+        child = newest.get((activity_id, STATUSES[status].ended_by))
         standing_in = newest_of_line(tenant_id, child) if child is not None else None
         # A review that has been answered is not what is waited for now.
         if standing_in and not (status == Status.AWAITING_REVIEW and standing_in.status in ENDED):

@@ -29,7 +29,7 @@ from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
 from activities.models.dead_letter import BurialReason
-from activities.states import Status, WakeReason, WakeState
+from activities.states import MAY_RUN, WILL_RUN, Status, WakeReason, WakeState
 from tenants import clock, request_context, wide_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
@@ -44,19 +44,6 @@ _RECORD, _LAST_REASONS, _FRUITLESS = (
     Statement.load(_FOLDER, name) for name in ("record_wakes", "last_reasons", "fruitless_wakes")
 )
 
-#: In which status an activity waits for which wakes.
-WAITS_IN = {
-    WakeReason.UNBLOCKED: Status.BLOCKED,
-    WakeReason.SUBTASK_COMPLETED: Status.AWAITING_SUBTASK,
-    WakeReason.REVIEW_APPROVED: Status.AWAITING_REVIEW,
-    WakeReason.REVIEW_FEEDBACK: Status.AWAITING_REVIEW,
-}
-#: From these an agent's activity comes to a run, or to one more, that hears what people have answered.
-WILL_RUN = frozenset(
-    {Status.CREATED, Status.ASSIGNED, Status.IN_PROGRESS, Status.BLOCKED, Status.AWAITING_SUBTASK, Status.AWAITING_REVIEW}
-)  # fmt: skip
-#: From these it does when an operator tries it again.
-MAY_RUN = frozenset({Status.FAILED, Status.NEEDS_REVIEW})
 #: The cause of a wake that is news for later: it holds up nothing else.
 LATER = "later"
 
@@ -193,7 +180,7 @@ def wake_all(
     waiting = [
         activity
         for activity in activities
-        if activity.status == WAITS_IN[reason] and not _woke_itself(activity, run_id)
+        if activity.status == reason.ends and not _woke_itself(activity, run_id)
     ]
     if not waiting:
         return set()

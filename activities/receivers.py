@@ -62,11 +62,7 @@ def _answer_parent(ended: Any) -> None:
         return  # Its revision will answer.
     parent = activity_tree.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
     reason = _REASONS[LinkKind(origin.kind)] or reviews.reason_of(ended)
-    if (
-        parent is None
-        or parent.status != outbox.WAITS_IN[reason]
-        or not activity_tree.holds_up(ended.tenant_id, origin)
-    ):
+    if parent is None or parent.status != reason.ends or not activity_tree.holds_up(ended.tenant_id, origin):
         return
     actor = getattr(ended, "decided_by", None) or "engine"
     if origin.kind == LinkKind.REVIEW:

@@ -5,7 +5,7 @@ A verb names what happens; its sources are the statuses it may happen in. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +27,66 @@ class Status(StrEnum):
     FAILED = "failed"  # Escalated to needs_review, or tried again or reassigned by an operator.
     NEEDS_REVIEW = "needs_review"  # An operator tries again, reassigns or cancels.
     CANCELLED = "cancelled"  # Final.
+
+
+class LinkKind(StrEnum):
+    """What an activity is to its parent."""
+
+    GATE = "gate"
+    APPROVAL = "approval"
+    SUBTASK = "subtask"
+    RESOLUTION = "resolution"
+    REVIEW = "review"
+    ESCALATION = "escalation"
+    REVISION_OF = "revision_of"
+    REASSIGNED_FROM = "reassigned_from"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSpec:
+    """What people are told about a status, on every page, in every picture and in the API."""
+
+    words: str
+    tone: str  # "bad", "ask", "live", "idle", "good" or "off", in the order in which a person should see them
+    glyph: str  # of pipelines.status_styles.GLYPHS
+    sentence: str = (
+        ""  # what it waits for, or how it has ended; without one, that depends on more than the status
+    )
+    lane: str = ""  # who has it meanwhile: "waits", "agent" or "people"; of a final one nobody
+    stretch: str = ""  # what the time in it was spent with
+    ended_by: LinkKind | None = None  # the kind of child that it waits for
+
+
+STATUSES: Mapping[str, StatusSpec] = {
+    Status.CREATED: StatusSpec("Queued", "idle", "dots", "", "waits", "Waits for its turn"),
+    Status.ASSIGNED: StatusSpec("Starting", "live", "dots", "", "agent", "Its agent is started"),
+    Status.IN_PROGRESS: StatusSpec("Running", "live", "play", "", "agent", "Its agent works"),
+    Status.AWAITING_APPROVAL: StatusSpec(
+        "Needs approval", "ask", "pause", "Somebody decides about the result.",
+        "people", "Waits for an approval", LinkKind.GATE,
+    ),
+    Status.AWAITING_SUBTASK: StatusSpec(
+        "Awaits a subtask", "ask", "dots", "The subtask must end first.", "waits", "Waits for a subtask", LinkKind.SUBTASK,
+    ),
+    Status.AWAITING_REVIEW: StatusSpec(
+        "Needs a review", "ask", "pause", "Somebody reviews the work.", "people", "Waits for a review", LinkKind.REVIEW,
+    ),
+    Status.BLOCKED: StatusSpec(
+        "Blocked", "ask", "bar", "Somebody removes the blocker.", "people", "Blocked", LinkKind.RESOLUTION,
+    ),
+    Status.DONE: StatusSpec("Done", "good", "check", "It is done."),
+    Status.APPROVED: StatusSpec("Approved", "good", "check", "It was approved."),
+    Status.REJECTED: StatusSpec("Rejected", "bad", "back", "It was rejected; a revision took its place."),
+    Status.REASSIGNED: StatusSpec("Reassigned", "off", "skip", "It was reassigned; another activity took its place."),
+    Status.FAILED: StatusSpec(
+        "Failed", "bad", "cross", "It has failed. An operator may try it again.", "people", "Failed",
+    ),
+    Status.NEEDS_REVIEW: StatusSpec(
+        "Needs an operator", "bad", "bang", "It has failed for good: an operator tries it again or cancels it.",
+        "people", "Needs an operator",
+    ),
+    Status.CANCELLED: StatusSpec("Cancelled", "off", "slash", "It was cancelled."),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +174,10 @@ WAITING = _values([_S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW
 EXPIRING = _values([_S.CREATED]) | WAITING - _values([_S.AWAITING_APPROVAL])
 #: Counts as existing for a dedup key.
 LIVE = _values(Status) - SETTLED
+#: From these an agent's activity comes to a run, or to one more, that hears what people have answered.
+WILL_RUN = LIVE - _values([_S.AWAITING_APPROVAL])
+#: From these it does when an operator tries it again.
+MAY_RUN = SETTLED - FINAL
 
 #: What people may do to work in these statuses without changing the status. It is an event of its history all the same, from the status
 #: to itself, and raises the version.
@@ -134,7 +198,7 @@ class RunStatus(StrEnum):
 
 
 class WakeReason(StrEnum):
-    """Why an agent is started. The prompt differs by reason."""
+    """Why an agent is started. Its section of the prompt is `templates/prompts/<reason>.md`."""
 
     NEW_TASK = "new_task"
     REJECTION = "rejection"
@@ -145,24 +209,24 @@ class WakeReason(StrEnum):
     REVIEW_FEEDBACK = "review_feedback"
     MESSAGE = "message"
 
+    @property
+    def ends(self) -> Status | None:
+        """The status in which an activity waits for it; None for what does not answer anything."""
+        return _ENDED_WAITS.get(self)
+
+
+_ENDED_WAITS = {
+    WakeReason.UNBLOCKED: Status.BLOCKED,
+    WakeReason.SUBTASK_COMPLETED: Status.AWAITING_SUBTASK,
+    WakeReason.REVIEW_APPROVED: Status.AWAITING_REVIEW,
+    WakeReason.REVIEW_FEEDBACK: Status.AWAITING_REVIEW,
+}
+
 
 class WakeState(StrEnum):
     PENDING = "pending"  # The next run takes it.
     TAKEN = "taken"  # A run carries it. A failed or lost run gives it back.
     CONSUMED = "consumed"  # Its run's result was accepted, or the activity ended otherwise.
-
-
-class LinkKind(StrEnum):
-    """What an activity is to its parent."""
-
-    GATE = "gate"
-    APPROVAL = "approval"
-    SUBTASK = "subtask"
-    RESOLUTION = "resolution"
-    REVIEW = "review"
-    ESCALATION = "escalation"
-    REVISION_OF = "revision_of"
-    REASSIGNED_FROM = "reassigned_from"
 
 
 #: Named bands of the one priority scale, 1..20, lower first.

@@ -19,7 +19,7 @@ from activities.exceptions import ActivityNotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.provider_batches import items
-from activities.states import LinkKind, RunStatus, Status, WakeState
+from activities.states import SETTLED, STATUSES, WAITING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import clock, pausing
@@ -34,21 +34,6 @@ from .outbox import LATER
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
 
-#: What must happen before an activity goes on that is in a status which something else must end.
-_ON_OTHERS = {
-    Status.AWAITING_APPROVAL: "Somebody decides about the result.",
-    Status.AWAITING_REVIEW: "Somebody reviews the work.",
-    Status.BLOCKED: "Somebody removes the blocker.",
-    Status.AWAITING_SUBTASK: "The subtask must end first.",
-}
-_OVER = {
-    Status.DONE: "It is done.",
-    Status.APPROVED: "It was approved.",
-    Status.REJECTED: "It was rejected; a revision took its place.",
-    Status.REASSIGNED: "It was reassigned; another activity took its place.",
-    Status.CANCELLED: "It was cancelled.",
-    Status.FAILED: "It has failed. An operator may try it again.",
-}
 #: Codes of a run's error that say that a provider could not take the work, and that it used up no attempt.
 _HELD_BACK = {
     "provider_limit": ("provider_limit", "{holder} takes no more for now; the next try is at {at}."),
@@ -157,13 +142,11 @@ def _known(
 ) -> Waiting | None:
     """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
     status = Status(activity.status)
-    if status in _OVER:
-        return Waiting(None, _OVER[status])
     if status == Status.NEEDS_REVIEW:
-        return Waiting(
-            "human", "It has failed for good: an operator tries it again or cancels it.", holder="operator"
-        )
-    if status in _ON_OTHERS:
+        return Waiting("human", STATUSES[status].sentence, holder="operator")
+    if status in SETTLED:
+        return Waiting(None, STATUSES[status].sentence)
+    if status in WAITING:
         return on_counterparts(activity, awaited.get(activity.pk, ()))
     if activity.assignee_type == "human":
         detail = "It waits to be taken up." if status == Status.CREATED else "Somebody is at work on it."
@@ -229,7 +212,7 @@ def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
     status = Status(activity.status)
     asked = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
     own = next((item for item in awaited if item.link_kind != LinkKind.APPROVAL), None)
-    code, detail, holders = "human", _ON_OTHERS[status], []
+    code, detail, holders = "human", STATUSES[status].sentence, []
     if own is not None and own.assignee_type == "agent":
         code, holders = "dependency", [f"{own.name} ({own.status})"]
     elif own is not None and status == Status.AWAITING_SUBTASK:

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import re
 
+from activities.states import STATUSES
+
 TONES = ("bad", "ask", "live", "idle", "good", "off")  # what a person should see first comes first
-LOOKS = {  # status: tone, glyph, words
+LOOKS = {  # status of a step or of its activity: tone, glyph, words
     "pending": ("idle", "", "Waiting"),
-    "created": ("idle", "dots", "Queued"),
-    "assigned": ("live", "dots", "Starting"),
     "active": ("live", "play", "Running"),
-    "in_progress": ("live", "play", "Running"),
-    "awaiting_approval": ("ask", "pause", "Needs approval"),
-    "awaiting_review": ("ask", "pause", "Needs a review"),
-    "awaiting_subtask": ("ask", "dots", "Awaits a subtask"),
-    "blocked": ("ask", "bar", "Blocked"),
-    "done": ("good", "check", "Done"),
-    "approved": ("good", "check", "Approved"),
-    "rejected": ("bad", "back", "Rejected"),
-    "failed": ("bad", "cross", "Failed"),
-    "needs_review": ("bad", "bang", "Needs an operator"),
     "skipped": ("off", "skip", "Skipped"),
     "condition_unmet": ("off", "fork", "Condition not met"),
-    "cancelled": ("off", "slash", "Cancelled"),
-    "reassigned": ("off", "skip", "Reassigned"),
+    **{status.value: (spec.tone, spec.glyph, spec.words) for status, spec in STATUSES.items()},
 }
 GLYPHS = {  # strokes around (0, 0)
     "rhombus": "M-12 0 0-12 12 0 0 12Z",

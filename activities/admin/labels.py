@@ -6,22 +6,11 @@ from activities.models.alert import DeliveryState, Severity
 from activities.models.batch import BatchState, ItemState
 from activities.models.dead_letter import DeadLetterState
 from activities.models.decision import LinkState
-from activities.states import RunStatus, Status, WakeState
+from activities.states import STATUSES, RunStatus, WakeState
 from tenants.models.events import WebhookDeliveryState
 
-STATUS = {
-    Status.ASSIGNED.value: "info",
-    Status.IN_PROGRESS.value: "info",
-    Status.AWAITING_APPROVAL.value: "warning",
-    Status.AWAITING_SUBTASK.value: "warning",
-    Status.AWAITING_REVIEW.value: "warning",
-    Status.BLOCKED.value: "warning",
-    Status.DONE.value: "success",
-    Status.APPROVED.value: "success",
-    Status.REJECTED.value: "danger",
-    Status.FAILED.value: "danger",
-    Status.NEEDS_REVIEW.value: "danger",
-}
+_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
+STATUS = {status.value: _OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
 RUN = {
     RunStatus.RUNNING.value: "info",
     RunStatus.COMPLETED.value: "success",

@@ -20,7 +20,7 @@ from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.human_tasks import reviews
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
-from activities.states import BANDS, LinkKind, Status
+from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status
 from activities.submission import NewActivity, submit
 from tenants.identifiers import uuid7
 
@@ -170,9 +170,9 @@ def _why_not_told(activity: Activity) -> str:
     """What keeps an activity from hearing of a decision by itself; empty when nothing does."""
     if activity.assignee_type != "agent":
         return "It is for a person, and nothing starts by itself."
-    if activity.status in outbox.WILL_RUN:
+    if activity.status in WILL_RUN:
         return ""
-    if activity.status in outbox.MAY_RUN:
+    if activity.status in MAY_RUN:
         return "It has failed. If it is tried again, it starts with the answer."
     if activity.status == Status.AWAITING_APPROVAL:
         return "Its agent was done, and the result waited for an approval of its own."

@@ -26,6 +26,7 @@ from activities.alerts import LONGEST_TITLE, raise_alert
 from activities.maintenance import invariants
 from activities.models import Activity, Condition
 from activities.models.alert import AlertKind, Severity
+from activities.states import LIVE
 from agents.governor import overview
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
@@ -160,17 +161,8 @@ QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
 
 def _tenants_at_work() -> list[UUID]:
     """The tenants that have unfinished work, for which upkeep matters now."""
-    unfinished = (
-        "created",
-        "assigned",
-        "in_progress",
-        "awaiting_approval",
-        "awaiting_subtask",
-        "awaiting_review",
-        "blocked",
-    )
     with system_scope():
-        rows = Activity.objects.filter(status__in=unfinished).order_by()
+        rows = Activity.objects.filter(status__in=LIVE).order_by()
         return list(rows.values_list("tenant_id", flat=True).distinct())
 
 

@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from activities.selectors import Moment
-from activities.states import SETTLED, Status
+from activities.states import SETTLED, STATUSES, Status
 from console.labels import did, in_words, named
 
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
@@ -108,19 +108,8 @@ def _label(passed: float, at: datetime, step: float) -> str:
 # Made of the history alone, so it says the same as the timeline of the API.
 
 
-#: Who has it in a status: lane, tone, and what it does there.
-_LANES: dict[str, tuple[str, str, str]] = {
-    Status.CREATED: ("waits", "idle", "Waits for its turn"),
-    Status.ASSIGNED: ("agent", "live", "Its agent is started"),
-    Status.IN_PROGRESS: ("agent", "live", "Its agent works"),
-    Status.AWAITING_APPROVAL: ("people", "ask", "Waits for an approval"),
-    Status.AWAITING_REVIEW: ("people", "ask", "Waits for a review"),
-    Status.BLOCKED: ("people", "bad", "Blocked"),
-    Status.AWAITING_SUBTASK: ("waits", "ask", "Waits for a subtask"),
-    Status.FAILED: ("people", "bad", "Failed"),
-    Status.NEEDS_REVIEW: ("people", "bad", "Needs an operator"),
-}
-_OF_PEOPLE = {
+#: Who has it in a status, its tone, and what it does there, of work that people do.
+_OF_PEOPLE: dict[str, tuple[str, str, str]] = {
     Status.CREATED: ("people", "ask", "Waits for a person"),
     Status.IN_PROGRESS: ("people", "live", "A person works"),
 }
@@ -164,8 +153,10 @@ def segments(
 
 
 def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
-    known = (_OF_PEOPLE if by_person else {}).get(Status(status)) or _LANES.get(status)
-    return known or ("waits", "off", status.replace("_", " "))
+    if by_person and status in _OF_PEOPLE:
+        return _OF_PEOPLE[status]
+    spec = STATUSES[status]
+    return spec.lane, spec.tone, spec.stretch
 
 
 def _joined(found: list[Segment], made: Segment) -> list[Segment]:

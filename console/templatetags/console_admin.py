@@ -10,9 +10,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from console import navigation
+from console.labels import tone_of
 from tenants.models import Role
 
 register = template.Library()
+register.filter("tone", tone_of)
 
 
 @register.simple_tag

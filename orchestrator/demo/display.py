@@ -10,24 +10,12 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.table import Table
 
+from console.labels import tone_of
 from orchestrator.demo.asking import Campaign
 from orchestrator.demo.scheduling import Weekly
 from orchestrator.demo.story import Agency, work_of
 
-_STYLES = {
-    "done": "green",
-    "approved": "green",
-    "completed": "green",
-    "rejected": "yellow",
-    "awaiting_approval": "magenta",
-    "awaiting_review": "magenta",
-    "awaiting_subtask": "magenta",
-    "blocked": "magenta",
-    "in_progress": "cyan",
-    "assigned": "cyan",
-    "failed": "red",
-    "needs_review": "red",
-}
+_COLOURS = {"good": "green", "ask": "magenta", "live": "cyan", "bad": "red"}
 _LONGEST = 1_200  # Characters of one output on the screen; the whole of it is at the address printed below.
 
 
@@ -41,7 +29,7 @@ def table(agencies: list[Agency]) -> Table:
             status = activity["status"]
             rows.add_row(
                 agency.name, activity["step"], str(activity["round"]), activity["agent_role"],
-                f"[{_STYLES.get(status, 'white')}]{status}[/]", _seconds(activity),
+                _coloured(status), _seconds(activity),
             )  # fmt: skip
     return rows
 
@@ -58,6 +46,10 @@ def usage_table(report: dict[str, Any]) -> Table:
     return rows
 
 
+def _coloured(status: str) -> str:
+    return f"[{_COLOURS.get(tone_of(status), 'white')}]{status}[/]"
+
+
 def campaign_table(campaign: Campaign) -> Table:
     """Every activity of the second act, with why the agent was started last."""
     rows = Table(title="Social calendar: agents that ask", title_justify="left", expand=False)
@@ -67,7 +59,7 @@ def campaign_table(campaign: Campaign) -> Table:
         status = activity["status"]
         rows.add_row(
             activity["name"], activity["agent_role"], activity["wake_reason"] or "",
-            f"[{_STYLES.get(status, 'white')}]{status}[/]",
+            _coloured(status),
         )  # fmt: skip
     return rows
 
@@ -96,9 +88,7 @@ def jobs_table(weekly: Weekly) -> Table:
     for activity in weekly.jobs:
         status, text = activity["status"], str(activity["params"].get("text", ""))
         begins = (activity["not_before"] or activity["created_at"])[11:21]
-        rows.add_row(
-            text.partition("\n")[0].lstrip("# ")[:48], begins, f"[{_STYLES.get(status, 'white')}]{status}[/]"
-        )
+        rows.add_row(text.partition("\n")[0].lstrip("# ")[:48], begins, _coloured(status))
     return rows
 
 
