@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 from psycopg.types.json import Jsonb
 
-from activities.exceptions import ActivityError
+from activities.exceptions import NotFound
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Severity
 from agents import references
@@ -134,21 +134,14 @@ def _dumps(facts: Any) -> bytes:
 # Acknowledging: somebody has seen an alert. The first to say so is the one who is named.
 
 
-class AlertNotFound(ActivityError):
-    """No such alert in this tenant."""
-
-    code = "not_found"
-    status = 404
-
-
 def acknowledge(tenant_id: UUID, alert_id: UUID, *, actor: str) -> Alert:
-    """Idempotent. Raises `AlertNotFound`."""
+    """Idempotent. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         own = Alert.objects.for_tenant(tenant_id).filter(pk=alert_id)
         own.filter(acknowledged_at=None).update(acknowledged_at=Now(), acknowledged_by=actor)
         found: Alert | None = own.first()
     if found is None:
-        raise AlertNotFound(f"There is no alert {alert_id}.")
+        raise NotFound("alert", alert_id)
     return found
 
 

@@ -20,7 +20,7 @@ from django.db.models.functions import Coalesce, Now
 
 from activities.admission import Exchange
 from activities.dead_letters import operations
-from activities.exceptions import ActivityError, ActivityNotFound, TransitionRefused
+from activities.exceptions import ActivityError, NotFound, TransitionRefused
 from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.models.decision import LinkState
@@ -58,13 +58,6 @@ class TooMany(ActivityError):
 
     code = "too_many_items"
     status = 409
-
-
-class BulkJobNotFound(ActivityError):
-    """No such bulk job in this tenant."""
-
-    code = "not_found"
-    status = 404
 
 
 class BulkEnded(ActivityError):
@@ -121,9 +114,9 @@ def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
 
 
 def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:
-    """Raise `BulkJobNotFound` unless the tenant has such a job."""
+    """Raise `NotFound` unless the tenant has such a job."""
     if not BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).exists():
-        raise BulkJobNotFound(f"There is no bulk job {job_id}.")
+        raise NotFound("bulk job", job_id)
 
 
 # Working: portions of bulk jobs, one transaction each, until nothing waits or the time is up.
@@ -251,7 +244,7 @@ def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
             if job.action not in _ALONE:
                 return _TOGETHER[job.action](job, [activity_id])[activity_id]
             _ALONE[job.action](job, activity_id)
-    except (TransitionRefused, ActivityNotFound) as refusal:
+    except (TransitionRefused, NotFound) as refusal:
         return _skipped(str(refusal), refusal.code)
     except ActivityError as error:
         return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})

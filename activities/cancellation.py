@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from activities.admission import Exchange
 from activities.admission.exchange import Release
-from activities.exceptions import ActivityNotFound, TransitionRefused
+from activities.exceptions import NotFound, TransitionRefused
 from activities.human_tasks import approval_links
 from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
@@ -29,7 +29,7 @@ EXPIRED = "expired"
 
 
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
-    """Cancelling what people were asked withdraws the question. Raises `TransitionRefused` when it has ended, `ActivityNotFound`."""
+    """Cancelling what people were asked withdraws the question. Raises `TransitionRefused` when it has ended, `NotFound`."""
     with tenant_scope(tenant_id):
         _cancel(_locked(tenant_id, activity_id), actor, reason)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
@@ -38,7 +38,7 @@ def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") 
 def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
     """Cancel an activity that may not start any more, with the questions that it waits for: no answer could let it go on.
 
-    False when by now it runs, has ended, or has got more time. Raises `TransitionRefused` for a gate, `ActivityNotFound`.
+    False when by now it runs, has ended, or has got more time. Raises `TransitionRefused` for a gate, `NotFound`.
     """
     with tenant_scope(tenant_id):
         activity = _locked(tenant_id, activity_id)
@@ -63,7 +63,7 @@ def _cancel(activity: Activity, actor: str, reason: str) -> None:
 def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:
     asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
     if asked is None:
-        raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise NotFound("activity", activity_id)
     if asked.link_kind == LinkKind.APPROVAL:
         return approval_links.lock_concerned(tenant_id, asked)[activity_id]
     # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
@@ -117,7 +117,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     """Start a failed activity anew, for the reasons that it ran for last, with all its attempts.
 
-    Raises `TransitionRefused`, `ActivityNotFound`.
+    Raises `TransitionRefused`, `NotFound`.
     """
     with tenant_scope(tenant_id):
         _refuse_twin(activity_tree.lock_with_dependents(tenant_id, activity_id))

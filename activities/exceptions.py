@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
+from tenants.exceptions import NoneOfKind, OneOfKind
+
 
 class ActivityError(Exception):
     """The activity cannot do what was asked."""
@@ -14,11 +16,12 @@ class ActivityError(Exception):
     status: ClassVar[int] = 409
 
 
-class ActivityNotFound(ActivityError):
-    """No such activity in this tenant."""
+class NotFound(NoneOfKind, ActivityError):
+    """The tenant has nothing of this kind and key."""
 
-    code = "not_found"
-    status = 404
+
+class AlreadyExists(OneOfKind, ActivityError):
+    """The tenant has something of this kind and name already."""
 
 
 class TransitionRefused(ActivityError):
@@ -154,10 +157,6 @@ class MailboxError(ActivityError):
     code = "mailbox_error"
 
 
-class MailboxNotFound(ActivityNotFound):
-    """No such mailbox, or batch of it, in this tenant."""
-
-
 class OtherConsumer(MailboxError):
     """A mailbox is consumed in one way: by the agent that it names, or by whoever takes from it."""
 
@@ -181,7 +180,3 @@ class LeaseLost(MailboxError):
     """The batch is not its consumer's any more: its lease ran out and its items went back, or it ended otherwise."""
 
     code = "lease_lost"
-
-
-class SubagentNotFound(ActivityNotFound):
-    """No such subagent in this tenant."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from activities.exceptions import ActivityNotFound, QuotaExceeded, ToolRefused, TransitionRefused
+from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
 from activities.human_tasks import subtasks
 from activities.models import Activity, Wake
 from activities.run_tokens import RunToken
@@ -31,12 +31,12 @@ _NEVER = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION
 def reassign(
     tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> Activity:  # fmt: skip
-    """An operator hands the work on; the successor. Raises `TransitionRefused` from where that cannot be, `ActivityNotFound`."""
+    """An operator hands the work on; the successor. Raises `TransitionRefused` from where that cannot be, `NotFound`."""
     with tenant_scope(tenant_id):
         # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
         activity = activity_tree.lock_with_dependents(tenant_id, activity_id)
         if activity is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         _refuse_question(activity, agent_role)
         heir = _hand_on(activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor)
         cancellation.release_everything(tenant_id, activity_id, actor=actor)

@@ -14,7 +14,7 @@ from uuid import UUID
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
-from activities.exceptions import ActivityNotFound, StillHeld, SubmissionInvalid, TransitionRefused
+from activities.exceptions import NotFound, StillHeld, SubmissionInvalid, TransitionRefused
 from activities.models import Activity, ActivityEvent, ActivityRun, Deadline, Wake
 from activities.models.decision import DeadlineKind
 from activities.states import Status, WakeState
@@ -35,12 +35,12 @@ HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"}
 def reschedule(tenant_id: UUID, activity_id: UUID, wanted: Mapping[str, Any], *, actor: str) -> Activity:
     """Set what is `wanted` of `priority`, `not_before`, `due_at` and `expires_at`; None clears a date.
 
-    Raises `ActivityNotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each fault by its path.
+    Raises `NotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each fault by its path.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         if activity.status not in states.REMARKS[VERB]:
             doing = "runs" if activity.status in states.RUNNING else "is over"
             raise TransitionRefused(
@@ -97,13 +97,13 @@ def reschedule_locked(
 def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> Activity:
     """Have an agent's work that waits run next, once: past the pauses of its tenant, its date and the delay of its next attempt.
 
-    It still waits for questions, budgets, limits, and for what a provider has asked for. Raises `ActivityNotFound`, `StillHeld` for what
+    It still waits for questions, budgets, limits, and for what a provider has asked for. Raises `NotFound`, `StillHeld` for what
     people must answer first, `TransitionRefused` for a person's work and for what runs or is over.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         if activity.assignee_type == "human":
             raise TransitionRefused(
                 activity_id, "run_now", activity.status, "People begin when they want to."

@@ -49,9 +49,7 @@ class StatusSpec:
     words: str
     tone: str  # "bad", "ask", "live", "idle", "good" or "off", in the order in which a person should see them
     glyph: str  # of pipelines.status_styles.GLYPHS
-    sentence: str = (
-        ""  # what it waits for, or how it has ended; without one, that depends on more than the status
-    )
+    sentence: str = ""  # what it waits for, or how it has ended; empty where that takes more than the status
     lane: str = ""  # who has it meanwhile: "waits", "agent" or "people"; of a final one nobody
     stretch: str = ""  # what the time in it was spent with
     ended_by: LinkKind | None = None  # the kind of child that it waits for

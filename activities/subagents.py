@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db.models import Min, Sum
 
-from activities.exceptions import SubagentNotFound, SubmissionInvalid
+from activities.exceptions import NotFound, SubmissionInvalid
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem, open_mailbox, stored_priority
 from activities.models import Activity, ActivityRun, Mailbox, Subagent
@@ -251,11 +251,11 @@ def status_of(status: str) -> str:
 
 
 def one(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
-    """Raises `SubagentNotFound`. In the caller's `tenant_scope`, as all of this module."""
+    """Raises `NotFound`. In the caller's `tenant_scope`, as all of this module."""
     rows = Subagent.objects.for_tenant(tenant_id).select_related("activity", "conversation")
     found = rows.filter(pk=subagent_id).first()
     if found is None:
-        raise SubagentNotFound(f"There is no subagent {subagent_id}.")
+        raise NotFound("subagent", subagent_id)
     return states_of(tenant_id, [found])[0]
 
 
@@ -270,7 +270,7 @@ def states_of(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[SubagentSt
 
 
 def cancel(tenant_id: UUID, subagent_id: UUID, *, actor: str, reason: str = "") -> SubagentState:
-    """What waits never starts; an agent at work is told to stop. One that has ended stays as it is. Raises `SubagentNotFound`."""
+    """What waits never starts; an agent at work is told to stop. One that has ended stays as it is. Raises `NotFound`."""
     found = one(tenant_id, subagent_id)
     if found.status not in ENDED:
         cancellation.cancel(tenant_id, found.activity.pk, actor=actor, reason=reason)

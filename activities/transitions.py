@@ -20,7 +20,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from activities import states
-from activities.exceptions import ActivityNotFound, RunSuperseded, TransitionRefused
+from activities.exceptions import NotFound, RunSuperseded, TransitionRefused
 from activities.models import Activity
 from activities.signals import activity_settled
 from tenants import wide_json
@@ -69,14 +69,14 @@ def apply(
     """Do `verb`, setting `changes` (columns of Activity) along with it.
 
     Must run inside `tenant_scope`. Raises `TransitionRefused` when the activity is in another state than the verb starts from,
-    and `ActivityNotFound` when the tenant has no such activity.
+    and `NotFound` when the tenant has no such activity.
     """
     rows = _moved([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
     if not rows:
         known = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
         current = known.values_list("status", flat=True).first()
         if current is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         raise TransitionRefused(activity_id, verb, current)
     return _announced(rows[0])
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import redis
 from django.db.models import Exists, OuterRef, Subquery
 
-from activities.exceptions import ActivityNotFound, plain
+from activities.exceptions import NotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.provider_batches import items
@@ -66,11 +66,11 @@ class Waiting:
 
 
 def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
-    """The full answer for one activity. Raises `ActivityNotFound`. Not inside a transaction: it may ask Redis."""
+    """The full answer for one activity. Raises `NotFound`. Not inside a transaction: it may ask Redis."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         awaited = activity_tree.counterparts_of(tenant_id, [activity])
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])

@@ -22,7 +22,7 @@ from django.db.models.functions import Coalesce, Now
 
 from activities.alerts import raise_alert
 from activities.concurrent_delivery import carry_out
-from activities.exceptions import ActivityError
+from activities.exceptions import ActivityError, NotFound
 from activities.models.alert import AlertKind
 from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
@@ -296,13 +296,6 @@ class WebhookOff(ActivityError):
     code = "webhook_off"
 
 
-class DeliveryNotFound(ActivityError):
-    """The webhook has no such delivery."""
-
-    code = "not_found"
-    status = 404
-
-
 class DeliveryUnderWay(ActivityError):
     """The delivery has not ended yet."""
 
@@ -325,13 +318,13 @@ def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """Begin a delivery that has ended anew, with all its attempts, under the same `webhook-id`. In the caller's `tenant_scope`.
 
-    Raises `WebhookOff`, `DeliveryNotFound`, `DeliveryUnderWay` or `EventNotKept`.
+    Raises `WebhookOff`, `NotFound`, `DeliveryUnderWay` or `EventNotKept`.
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
     found: WebhookDelivery | None = own.select_for_update().first()
     if found is None:
-        raise DeliveryNotFound(f"There is no delivery {delivery_id}.")
+        raise NotFound("delivery", delivery_id)
     if found.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
         raise DeliveryUnderWay("The delivery is still under way.")
     events = Event.objects.for_tenant(endpoint.tenant_id)

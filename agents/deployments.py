@@ -19,10 +19,9 @@ from django.db.models.functions import Now
 
 from agents import semantic_versions
 from agents.exceptions import (
-    AgentNotFound,
     AlreadyInProduction,
     DeploymentConflict,
-    DeploymentNotFound,
+    NotFound,
     NothingToRollBackTo,
     VersionInvalid,
 )
@@ -52,12 +51,12 @@ def deploy(
 ) -> AgentVersionDeployment:
     """Put a version into an environment. In production it replaces the version there, elsewhere only its own earlier deployment.
 
-    Raises `AgentNotFound`, `VersionInvalid`, `AlreadyInProduction` or `DeploymentConflict`.
+    Raises `NotFound`, `VersionInvalid`, `AlreadyInProduction` or `DeploymentConflict`.
     """
     if fault := semantic_versions.fault_of(version):
         raise VersionInvalid(fault)
     if not Agent.objects.filter(role=role).exists():
-        raise AgentNotFound(f"There is no agent with the role {role!r}.")
+        raise NotFound("agent", role)
     new = AgentVersionDeployment(
         agent_id=role,
         version=version,
@@ -76,12 +75,12 @@ def deploy(
 def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeployment:
     """Make this deployment's version, with its endpoint, the one in production. Works for former ones as well.
 
-    Raises `DeploymentNotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version came into production meanwhile.
+    Raises `NotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version came into production meanwhile.
     """
     seen = in_production(role)
     wanted = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
     if wanted is None:
-        raise DeploymentNotFound(f"The agent {role!r} has no deployment {deployment_id}.")
+        raise NotFound(f"deployment of the agent {role!r}", deployment_id)
     return _put_into_production(_copy(wanted, actor, promoted_from=wanted), seen=seen)
 
 

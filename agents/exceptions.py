@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tenants.exceptions import NoneOfKind, OneOfKind
+
 
 class AgentError(Exception):
     """An agent could not do the work."""
@@ -109,24 +111,12 @@ class RegistryError(Exception):
     status: ClassVar[int] = 409
 
 
-class AgentNotFound(RegistryError):
-    """No agent of the registry has this role."""
-
-    code = "not_found"
-    status = 404
+class NotFound(NoneOfKind, RegistryError):
+    """The registry has nothing of this kind and key."""
 
 
-class AgentExists(RegistryError):
-    """The registry has an agent with this role already."""
-
-    code = "already_exists"
-
-
-class DeploymentNotFound(RegistryError):
-    """This agent has no such deployment."""
-
-    code = "not_found"
-    status = 404
+class AlreadyExists(OneOfKind, RegistryError):
+    """The registry has something of this kind and key already."""
 
 
 class DeploymentConflict(RegistryError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents import references
-from agents.exceptions import AgentInUse, AgentNotFound
+from agents.exceptions import AgentInUse, NotFound
 from agents.models import Agent, Health
 from tenants.context import SYSTEM
 
@@ -38,11 +38,11 @@ def refuse_if_used(role: str) -> None:
 
 
 def remove(role: str, *, revision: int) -> None:
-    """Delete the agent as it was seen. Raises `AgentInUse`, or `AgentNotFound` when it was changed or deleted since.
+    """Delete the agent as it was seen. Raises `AgentInUse`, or `NotFound` when it was changed or deleted since.
 
     As the role that sees all tenants, since settings of every tenant go with it.
     """
     refuse_if_used(role)
     deleted, _ = Agent.objects.using(SYSTEM).filter(role=role, revision=revision).delete()
     if not deleted:
-        raise AgentNotFound(f"The agent {role!r} has changed meanwhile, or is gone.")
+        raise NotFound("agent", role)

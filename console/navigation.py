@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,42 +11,70 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 from django.views.generic import RedirectView
 
-#: Heading of a group, then name of an address and what it is called. `here` of a page is the name of its address.
-PAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    (
-        "Work",
-        (
-            ("home", "Overview"),
-            ("inbox", "Inbox"),
-            ("activities", "Activities"),
-            ("pipelines", "Pipelines"),
-            ("runs", "Runs"),
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the menu, all that the console knows of it."""
+
+    name: str  # of its address, and what `page` is told of a view that belongs to it
+    words: str
+    key: str  # that leads to it after a `g`
+    strokes: str  # of the small picture beside the words: on a square of 24, in the colour of the words
+    search: str = ""  # the word of its address for what is looked for; empty where nothing is
+
+
+#: By the heading of their group, in the order of the menu.
+PAGES: Mapping[str, tuple[Page, ...]] = {
+    "Work": (
+        Page("home", "Overview", "o", "M4 14a8 8 0 0 1 16 0M12 14l3.5-4M4 18.5h16"),
+        Page("inbox", "Inbox", "i", "M4 13 6.5 5h11L20 13v6H4ZM4 13h5l1 2.5h4l1-2.5h5", search="search"),
+        Page(
+            "activities", "Activities", "a",
+            "m4 6.5 1.3 1.3 2.5-2.6M4 13l1.3 1.3 2.5-2.6M11 6.5h9M11 13h9M11 19h9M5 19h1.5", search="q",
+        ),
+        Page("pipelines", "Pipelines", "p", "M4 5h6v5H4ZM14 14h6v5h-6ZM4 14h6v5H4ZM7 10v4M10 16.5h4"),
+        Page(
+            "runs", "Runs", "r",
+            "M3 12a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0"
+            "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
         ),
     ),
-    (
-        "Operation",
-        (
-            ("queues", "Queues"),
-            ("workers", "Workers"),
-            ("dead_letters", "Dead letters"),
-            ("schedules", "Schedules"),
-            ("agents", "Agents"),
+    "Operation": (
+        Page("queues", "Queues", "q", "M4 6h16M4 10.7h16M4 15.3h11M4 20h6"),
+        Page(
+            "workers", "Workers", "w",
+            "M7 7h10v10H7ZM10 7V4M14 7V4M10 20v-3M14 20v-3M7 10H4M7 14H4M20 10h-3M20 14h-3M10.5 10.5h3v3h-3Z",
+        ),
+        Page("dead_letters", "Dead letters", "d", "M6 20v-9a6 6 0 0 1 12 0v9M4 20h16M9.5 11h5M12 8.5v6"),
+        Page("schedules", "Schedules", "s", "M5 6h14v14H5ZM5 10.5h14M9 3.5v4M15 3.5v4"),
+        Page("agents", "Agents", "g", "M6 9h12v10H6ZM12 9V5M9.5 13v1.5M14.5 13v1.5M3.5 13v3M20.5 13v3"),
+    ),
+    "Account": (
+        Page("usage", "Usage", "u", "M4 20h16M7 16v-5M12 16V6M17 16V9"),
+        Page("audit", "Audit", "t", "m12 3.5 7 2.5v5.5c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6Zm-3 8.5 2.2 2.2 4.1-4.2"),
+        Page(
+            "settings", "Settings", "e",
+            "M4 7h8.5M17.5 7H20M15 4.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM4 17h2.5M11.5 17H20"
+            "M9 14.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5Z",
         ),
     ),
-    ("Account", (("usage", "Usage"), ("audit", "Audit"), ("settings", "Settings"))),
-)
+}  # fmt: skip
+#: Beside what leads out of the console.
+STROKES = {
+    "admin": "M8 11a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM11 12.2 19.5 4M16 7.5l3 3M13.5 10l2 2",
+    "api": "m9 7-5 5 5 5M15 7l5 5-5 5",
+    "flower": "M12 9.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM12 3.5v3M12 17.5v3M3.5 12h3M17.5 12h3"
+    "M6 6l2 2M16 16l2 2M18 6l-2 2M8 16l-2 2",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A page that can be gone to."""
 
-    words: str
+    page: Page
     address: str
     is_here: bool
-    strokes: str
-    key: str  # that leads to it after a `g`
-    search: str  # the word of its address for what is looked for; empty where nothing is
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,61 +87,22 @@ class Group:
 
 def groups(here: str) -> list[Group]:
     """The pages that there are, without groups that are empty."""
-    found = (Group(words, tuple(_entries(pages, here))) for words, pages in PAGES)
+    found = (Group(words, tuple(_entries(pages, here))) for words, pages in PAGES.items())
     return [group for group in found if group.entries]
 
 
 def address_of(here: str) -> str:
     """Where a page begins for any tenant: its list, or the overview."""
-    known = {name for _, pages in PAGES for name, _ in pages}
+    known = {page.name for pages in PAGES.values() for page in pages}
     return reverse(f"console:{here if here in known else 'home'}")
 
 
-def _entries(pages: tuple[tuple[str, str], ...], here: str) -> Iterator[Entry]:
-    for name, words in pages:
+def _entries(pages: Iterable[Page], here: str) -> Iterator[Entry]:
+    for page in pages:
         try:
-            address = reverse(f"console:{name}")
+            yield Entry(page, reverse(f"console:{page.name}"), page.name == here)
         except NoReverseMatch:
             continue
-        yield Entry(
-            words, address, name == here, STROKES.get(name, ""), KEYS.get(name, ""), SEARCHES.get(name, "")
-        )
-
-
-#: By the name of a page: the key that leads to it after a `g`.
-KEYS = {
-    "home": "o", "inbox": "i", "activities": "a", "pipelines": "p", "runs": "r", "queues": "q", "workers": "w", "dead_letters": "d",
-    "schedules": "s", "agents": "g", "usage": "u", "audit": "t", "settings": "e",
-}  # fmt: skip
-#: Pages that look for words, and as what.
-SEARCHES = {"inbox": "search", "activities": "q"}
-
-
-# Small pictures beside the words of the menu. They repeat what the words say, so nobody needs to see them.
-
-
-#: By the name of a page: strokes on a square of 24, drawn in the colour of the words.
-STROKES = {
-    "home": "M4 14a8 8 0 0 1 16 0M12 14l3.5-4M4 18.5h16",
-    "inbox": "M4 13 6.5 5h11L20 13v6H4ZM4 13h5l1 2.5h4l1-2.5h5",
-    "activities": "m4 6.5 1.3 1.3 2.5-2.6M4 13l1.3 1.3 2.5-2.6M11 6.5h9M11 13h9M11 19h9M5 19h1.5",
-    "pipelines": "M4 5h6v5H4ZM14 14h6v5h-6ZM4 14h6v5H4ZM7 10v4M10 16.5h4",
-    "runs": "M3 12a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 6a2 2 0 1 0 4 0 2 2 0 1 0-4 0M17 18a2 2 0 1 0 4 0 2 2 0 1 0-4 0"
-    "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
-    "queues": "M4 6h16M4 10.7h16M4 15.3h11M4 20h6",
-    "workers": "M7 7h10v10H7ZM10 7V4M14 7V4M10 20v-3M14 20v-3M7 10H4M7 14H4M20 10h-3M20 14h-3M10.5 10.5h3v3h-3Z",
-    "dead_letters": "M6 20v-9a6 6 0 0 1 12 0v9M4 20h16M9.5 11h5M12 8.5v6",
-    "schedules": "M5 6h14v14H5ZM5 10.5h14M9 3.5v4M15 3.5v4",
-    "agents": "M6 9h12v10H6ZM12 9V5M9.5 13v1.5M14.5 13v1.5M3.5 13v3M20.5 13v3",
-    "usage": "M4 20h16M7 16v-5M12 16V6M17 16V9",
-    "audit": "m12 3.5 7 2.5v5.5c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6Zm-3 8.5 2.2 2.2 4.1-4.2",
-    "settings": "M4 7h8.5M17.5 7H20M15 4.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM4 17h2.5M11.5 17H20"
-    "M9 14.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5Z",
-    "admin": "M8 11a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM11 12.2 19.5 4M16 7.5l3 3M13.5 10l2 2",
-    "api": "m9 7-5 5 5 5M15 7l5 5-5 5",
-    "flower": "M12 9.5a2.5 2.5 0 1 0 0 5 2.5 2.5 0 0 0 0-5ZM12 3.5v3M12 17.5v3M3.5 12h3M17.5 12h3"
-    "M6 6l2 2M16 16l2 2M18 6l-2 2M8 16l-2 2",
-}
 
 
 # Addresses that people know from elsewhere, and the pages of the admin that they lead to.

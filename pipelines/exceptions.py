@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 from uuid import UUID
 
+from tenants.exceptions import NoneOfKind, OneOfKind
+
 
 class PipelineError(Exception):
     """The pipeline cannot do what was asked."""
@@ -14,27 +16,12 @@ class PipelineError(Exception):
     status: ClassVar[int] = 409
 
 
-class NotFound(PipelineError):
-    """The tenant has nothing of this kind and key: `NotFound("schedule", schedule_id)`."""
-
-    code = "not_found"
-    status = 404
-
-    def __init__(self, kind: str, key: str | UUID) -> None:
-        super().__init__(f"There is no {kind} {_shown(key)}.")
+class NotFound(NoneOfKind, PipelineError):
+    """The tenant has nothing of this kind and key."""
 
 
-class AlreadyExists(PipelineError):
-    """The tenant has something of this kind and key already. `advice` says what to do instead."""
-
-    code = "already_exists"
-
-    def __init__(self, kind: str, key: str, advice: str = "") -> None:
-        super().__init__(f"There is a {kind} {key!r} already{advice and '; '}{advice}.")
-
-
-def _shown(key: str | UUID) -> str:
-    return repr(key) if isinstance(key, str) else str(key)
+class AlreadyExists(OneOfKind, PipelineError):
+    """The tenant has something of this kind and key already."""
 
 
 class PipelineDisabled(PipelineError):

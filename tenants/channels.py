@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import NotFound, TenantError
 from tenants.models import Channel, ChannelStatus
 from tenants.signals import channel_expired
 
@@ -30,13 +30,6 @@ STANDING = Case(
     default=F("status"),
     output_field=CharField(),
 )
-
-
-class ChannelNotFound(TenantError):
-    """No such channel in this tenant."""
-
-    code = "not_found"
-    status = 404
 
 
 class ChannelExpiryPast(TenantError):
@@ -68,7 +61,7 @@ def expire_due() -> int:
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:
     """Note that the channel opens what it should again, until `expires_at` if that is known. Idempotent.
 
-    An earlier expiry that is over is forgotten. Raises `ChannelNotFound` or `ChannelExpiryPast`.
+    An earlier expiry that is over is forgotten. Raises `NotFound` or `ChannelExpiryPast`.
     """
     if expires_at is not None and expires_at <= clock.now():
         raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is over.")
@@ -83,7 +76,7 @@ def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None
 
 
 def disable(tenant_id: UUID, channel_id: UUID) -> Channel:
-    """Switch the channel off. Idempotent. Raises `ChannelNotFound`."""
+    """Switch the channel off. Idempotent. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         rows = Channel.objects.for_tenant(tenant_id).filter(pk=channel_id)
         _set(rows.exclude(status=ChannelStatus.DISABLED), ChannelStatus.DISABLED)
@@ -122,5 +115,5 @@ def _get(tenant_id: UUID, channel_id: UUID) -> Channel:
         Channel.objects.for_tenant(tenant_id).annotate(standing=STANDING).filter(pk=channel_id).first()
     )
     if found is None:
-        raise ChannelNotFound(f"There is no channel {channel_id}.")
+        raise NotFound("channel", channel_id)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
 
 class TenantError(Exception):
@@ -10,6 +11,35 @@ class TenantError(Exception):
 
     code: ClassVar[str] = "tenant_error"
     status: ClassVar[int] = 409  # of an answer over HTTP
+
+
+class NoneOfKind(Exception):
+    """What the `NotFound` of each app is: `NotFound("schedule", schedule_id)`."""
+
+    code: ClassVar[str] = "not_found"
+    status: ClassVar[int] = 404
+
+    def __init__(self, kind: str, key: str | UUID) -> None:
+        super().__init__(f"There is no {kind} {repr(key) if isinstance(key, str) else key}.")
+
+
+class OneOfKind(Exception):
+    """What the `AlreadyExists` of each app is. `advice` says what to do instead."""
+
+    code: ClassVar[str] = "already_exists"
+    status: ClassVar[int] = 409
+
+    def __init__(self, kind: str, key: str, advice: str = "") -> None:
+        article = "an" if kind[0] in "aeio" else "a"
+        super().__init__(f"There is {article} {kind} {key!r} already{advice and '; '}{advice}.")
+
+
+class NotFound(NoneOfKind, TenantError):
+    """The tenant has nothing of this kind and key."""
+
+
+class AlreadyExists(OneOfKind, TenantError):
+    """The tenant has something of this kind and name already."""
 
 
 class TenantScopeConflict(TenantError):

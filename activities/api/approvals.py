@@ -16,7 +16,7 @@ from activities import activity_tree
 from activities.api.decisions import LONGEST_NOTES, decide, told_who_was_first, voter_of
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
-from activities.exceptions import ActivityNotFound
+from activities.exceptions import NotFound
 from activities.human_tasks import approval_links, approvals
 from activities.human_tasks.approval_links import STATUSES, NewApproval, Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Vote
@@ -259,7 +259,7 @@ class ApprovalViewSet(Versioned, TenantViewSet):
     def _question(self, pk: UUID) -> Question:
         found = questions(self.tenant_id, list(Approval.objects.for_tenant(self.tenant_id).filter(pk=pk)))
         if not found:
-            raise ActivityNotFound(f"There is no approval {pk}.")
+            raise NotFound("approval", pk)
         return found[0]
 
     def _unchanged(self, pk: UUID) -> None:

@@ -12,8 +12,8 @@ from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework import exceptions as rest
 from rest_framework import serializers
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
@@ -27,7 +27,7 @@ from activities.api.serializers import (
     WhySerializer,
     WorkedOnSerializer,
 )
-from activities.exceptions import ActivityNotFound
+from activities.exceptions import NotFound
 from activities.execution import request as execution_request
 from activities.models import Activity, ActivityRun
 from activities.selectors import Moment
@@ -75,7 +75,7 @@ class ActivityPart(TenantView):
     scope = "activities"
 
     def activity(self, activity_id: UUID, *fields: str) -> Activity:
-        """With these fields, or `output_ref`. Raises `ActivityNotFound`."""
+        """With these fields, or `output_ref`. Raises `NotFound`."""
         found: Activity | None = (
             Activity.objects.for_tenant(self.tenant_id)
             .only("id", *(fields or ("output_ref",)))
@@ -83,7 +83,7 @@ class ActivityPart(TenantView):
             .first()
         )
         if found is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         return found
 
 
@@ -98,7 +98,7 @@ class ActivityOutput(ActivityPart):
             reference = self.activity(activity_id).output_ref
         found = outputs.read(self.tenant_id, reference) if reference else None
         if found is None:
-            raise NotFound(code="no_output")
+            raise rest.NotFound(code="no_output")
         # An output never changes, so its id is tag enough.
         return Response(OutputSerializer(found).data, headers={"ETag": f'"{found.id}"'})
 
@@ -116,7 +116,7 @@ class ActivityInput(ActivityPart):
             found = self.activity(activity_id, "tenant_id", "input", "input_ref")
         given = execution_request.fetch(found, ()).input
         if given is None:
-            raise NotFound(code="no_input")
+            raise rest.NotFound(code="no_input")
         return Response(given)
 
 
@@ -151,7 +151,7 @@ class RunTranscript(ActivityPart):
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
             pieces = transcripts.pieces(self.tenant_id, run_id) if runs.exists() else None
         if pieces is None:
-            raise NotFound(code="no_transcript")
+            raise rest.NotFound(code="no_transcript")
         # A browser must not take it for a page, whatever the agent printed.
         headers = {
             "X-Content-Type-Options": "nosniff",
@@ -200,7 +200,7 @@ class RunLogLines(ActivityPart):
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
             status = runs.values_list("status", flat=True).first()
         if status is None:
-            raise NotFound("There is no such run of this activity.")
+            raise rest.NotFound("There is no such run of this activity.")
         page = run_logs.read(
             self.tenant_id, run_id, after=after or 0, limit=min(limit or USUAL_LINES, MOST_LINES)
         )

@@ -17,7 +17,7 @@ from rest_framework.viewsets import ViewSetMixin
 
 from activities.api.decisions import EmptySerializer
 from activities.dead_letters import operations
-from activities.exceptions import ItemRefused, MailboxNotFound
+from activities.exceptions import ItemRefused, NotFound
 from activities.mailboxes import consumer, producer, queries
 from activities.mailboxes.consumer import Wish
 from activities.mailboxes.producer import NewItem
@@ -248,10 +248,10 @@ class MailboxPart(TenantView):
     scope = "mailboxes"
 
     def mailbox(self, key: str) -> Mailbox:
-        """Raises `MailboxNotFound`."""
+        """Raises `NotFound`."""
         found: Mailbox | None = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key).first()
         if found is None:
-            raise MailboxNotFound(f"There is no mailbox {key}.")
+            raise NotFound("mailbox", key)
         return found
 
     def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
@@ -343,10 +343,10 @@ class ItemPart(DigestEtag, MailboxPart):
     pagination_class = None
 
     def item(self, key: str, item_id: UUID) -> Any:
-        """Raises `MailboxNotFound`."""
+        """Raises `NotFound`."""
         found = queries.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
         if found is None:
-            raise MailboxNotFound(f"There is no item {item_id} in the mailbox {key}.")
+            raise NotFound(f"item in the mailbox {key}", item_id)
         return found
 
     def changed(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:

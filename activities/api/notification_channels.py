@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from activities.alerts import try_channel
 from activities.api.alerts import AlertSerializer
 from activities.api.decisions import EmptySerializer
-from activities.exceptions import ActivityError
+from activities.exceptions import ActivityError, AlreadyExists
 from activities.models import NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest
 from activities.notifications import digests, targets
@@ -226,7 +226,7 @@ class NotificationChannelViewSet(VersionedResource):
     def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
         named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
         if (named.exclude(pk=but.pk) if but else named).exists():
-            raise NotificationChannelNameTaken(f"There is a channel {name!r} already.")
+            raise AlreadyExists("channel", name)
 
     def _put(self, channel: NotificationChannel) -> None:
         channel.name = self.body["name"]
@@ -247,12 +247,6 @@ class NotificationChannelViewSet(VersionedResource):
 
 
 # Why a notification channel is not made, changed or tried.
-
-
-class NotificationChannelNameTaken(ActivityError):
-    """Another channel of the tenant has this name."""
-
-    code = "already_exists"
 
 
 class NotificationChannelOff(ActivityError):

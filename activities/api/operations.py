@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
 from activities.api.decisions import CHANGE, EmptySerializer
 from activities.api.serializers import ActivitySerializer, link_of
-from activities.exceptions import ActivityNotFound, TransitionRefused
+from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
 from activities.priorities import SCALES, PriorityField, priority_of
 from activities.schemas import ReassignmentSerializer
@@ -162,7 +162,7 @@ class RunNow(Versioned, TenantView):
         with tenant_scope(self.tenant_id):
             seen = activity_tree.lock(self.tenant_id, [activity_id]).get(activity_id)
             if seen is None:
-                raise ActivityNotFound(f"There is no activity {activity_id}.")
+                raise NotFound("activity", activity_id)
             self.check_if_match(seen.version)
             found = rescheduling.run_now(
                 self.tenant_id, activity_id, actor=self.principal.actor, reason=reason

@@ -17,10 +17,10 @@ from django.conf import settings
 from activities import activity_tree, outputs, states, transitions
 from activities.decision_rules import GENERAL_ROLE, DecisionRules, Voter
 from activities.exceptions import (
-    ActivityNotFound,
     AlreadyDecided,
     AlreadyVoted,
     DecisionForbidden,
+    NotFound,
     PersonRequired,
     SubmissionInvalid,
     TransitionRefused,
@@ -58,7 +58,7 @@ def approve(
 
     Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing waits for a decision, `DecisionForbidden`
     when it is not the caller's to decide, `PersonRequired`, `SubmissionInvalid` for an option that was not offered and for an
-    output that there is nothing to put in the place of, `ActivityNotFound`.
+    output that there is nothing to put in the place of, `NotFound`.
     """
     return decide(
         tenant_id,
@@ -93,7 +93,7 @@ def decide(
         waiting, item = _pair(tenant_id, activity_id)
         asked = item or waiting
         if asked is None:
-            raise ActivityNotFound(f"There is no activity {activity_id}.")
+            raise NotFound("activity", activity_id)
         if in_time:
             _refuse_stranger(asked, by)
         rules = DecisionRules.read(asked.decision_rules)
@@ -423,12 +423,12 @@ WITHDRAW = "withdraw"
 def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "") -> Activity:
     """Take an open approval back; for whoever asked, and for those who decide everything.
 
-    Raises `AlreadyDecided` naming who was first, `TransitionRefused`, `DecisionForbidden`, `ActivityNotFound`.
+    Raises `AlreadyDecided` naming who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
     """
     with tenant_scope(tenant_id):
         approval = Approval.objects.for_tenant(tenant_id).filter(pk=approval_id).first()
         if approval is None:
-            raise ActivityNotFound(f"There is no approval {approval_id}.")
+            raise NotFound("approval", approval_id)
         if not by.decides_all and approval.requested_identity != by.identity:
             raise DecisionForbidden(f"{approval.requested_by} has asked this, and may take it back.")
         approval_links.lock_concerned_by(tenant_id, [approval_id])

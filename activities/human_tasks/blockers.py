@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import activity_tree, suspension, transitions
-from activities.exceptions import ActivityNotFound, AlreadyDecided, TransitionRefused
+from activities.exceptions import AlreadyDecided, NotFound, TransitionRefused
 from activities.models import Activity, ActivityRun
 from activities.run_tokens import RunToken
 from activities.states import BANDS, LinkKind, Status
@@ -68,7 +68,7 @@ def _resolver_of(blocked: Any) -> str:
 def resolve(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str) -> Activity:
     """A person has removed the blocker; `activity_id` is the resolution's or the blocked activity's.
 
-    Raises `AlreadyDecided` naming who resolved it, `TransitionRefused` when nothing is blocked, `ActivityNotFound`.
+    Raises `AlreadyDecided` naming who resolved it, `TransitionRefused` when nothing is blocked, `NotFound`.
     """
     with tenant_scope(tenant_id):
         resolution = _resolution_of(tenant_id, activity_id)
@@ -89,7 +89,7 @@ def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
     rows = Activity.objects.for_tenant(tenant_id)
     asked: Activity | None = rows.filter(pk=activity_id).first()
     if asked is None:
-        raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise NotFound("activity", activity_id)
     if activity_tree.origin_of(tenant_id, asked).kind == LinkKind.RESOLUTION:
         return activity_tree.newest_of_line(tenant_id, asked)
     resolutions = rows.filter(parent_id=activity_id, link_kind=LinkKind.RESOLUTION)

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from activities import activity_tree, suspension
 from activities.decision_rules import GENERAL_ROLE
-from activities.exceptions import ActivityNotFound, QuotaExceeded, TransitionRefused
+from activities.exceptions import NotFound, QuotaExceeded, TransitionRefused
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import BANDS, LinkKind, Status, WakeReason
@@ -50,12 +50,12 @@ def _refuse_too_many(activity: Activity) -> None:
 def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
     """The review that is meant by its own id, or by that of the activity whose agent asked for it.
 
-    Raises `ActivityNotFound`, `TransitionRefused` when there is no review.
+    Raises `NotFound`, `TransitionRefused` when there is no review.
     """
     rows = Activity.objects.for_tenant(tenant_id)
     asked: Activity | None = rows.filter(pk=activity_id).first()
     if asked is None:
-        raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise NotFound("activity", activity_id)
     if asked.link_kind == LinkKind.REVIEW:
         return asked.pk
     newest: UUID | None = (

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import activity_tree, outputs, transitions
-from activities.exceptions import ActivityNotFound, TransitionRefused
+from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
 from tenants.context import tenant_scope
 
@@ -27,7 +27,7 @@ def complete(
 ) -> Activity:
     """A person is done, perhaps with an output of their own. What asks for a yes or a no is decided instead.
 
-    Raises `TransitionRefused`, `ActivityNotFound`.
+    Raises `TransitionRefused`, `NotFound`.
     """
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
@@ -56,7 +56,7 @@ def complete(
 def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:
     activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
     if activity is None:
-        raise ActivityNotFound(f"There is no activity {activity_id}.")
+        raise NotFound("activity", activity_id)
     if activity.assignee_type != "human":
         raise TransitionRefused(
             activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent."

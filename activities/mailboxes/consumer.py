@@ -19,7 +19,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities import dead_letter_records
-from activities.exceptions import LeaseLost, MailboxNotFound, OtherConsumer
+from activities.exceptions import LeaseLost, NotFound, OtherConsumer
 from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
@@ -62,7 +62,7 @@ def take(
 ) -> Taken | None:
     """Take a batch; None when nothing is due. Waits until the window of a young first item is over, before it locks anything.
 
-    Raises `MailboxNotFound`, `OtherConsumer`.
+    Raises `NotFound`, `OtherConsumer`.
     """
     with tenant_scope(tenant_id):
         first = _first_due(_mailbox(tenant_id, key), now())
@@ -122,7 +122,7 @@ def _locked_mailbox(tenant_id: UUID, key: str) -> Mailbox:
 def _for_takers(rows: QuerySet[Any], key: str) -> Mailbox:
     found: Mailbox | None = rows.first()
     if found is None:
-        raise MailboxNotFound(f"There is no mailbox {key}.")
+        raise NotFound("mailbox", key)
     if found.agent_role:
         raise OtherConsumer(f"The mailbox {key} is consumed by the agent {found.agent_role}.")
     return found
@@ -138,7 +138,7 @@ LEASE_OVER = {"code": "lease_expired", "message": "The consumer did not come bac
 
 
 def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, now: datetime) -> MailboxBatch:
-    """Its items are done. In the caller's `tenant_scope`. Raises `LeaseLost`, `MailboxNotFound`."""
+    """Its items are done. In the caller's `tenant_scope`. Raises `LeaseLost`, `NotFound`."""
     batch = _locked_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.COMPLETED:
         return batch
@@ -150,7 +150,7 @@ def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, no
 def fail_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, error: Mapping[str, Any], retryable: bool, now: datetime
 ) -> MailboxBatch:
-    """Its items are tried again later, those with attempts left, if that may help. Raises `LeaseLost`, `MailboxNotFound`."""
+    """Its items are tried again later, those with attempts left, if that may help. Raises `LeaseLost`, `NotFound`."""
     batch = _locked_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.FAILED:
         return batch
@@ -163,7 +163,7 @@ def fail_batch(
 def extend_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, lease: timedelta, now: datetime
 ) -> MailboxBatch:
-    """The consumer is still at it. Raises `LeaseLost`, `MailboxNotFound`."""
+    """The consumer is still at it. Raises `LeaseLost`, `NotFound`."""
     batch = _locked_batch(tenant_id, key, batch_id)
     _require_open(batch)
     batch.leased_until = max(batch.leased_until, now + lease)
@@ -254,7 +254,7 @@ def _locked_batch(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:
     batches = MailboxBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)
     found: MailboxBatch | None = batches.filter(mailbox_id=mailbox.pk).first() if mailbox else None
     if found is None:
-        raise MailboxNotFound(f"There is no batch {batch_id} of the mailbox {key}.")
+        raise NotFound(f"batch of the mailbox {key}", batch_id)
     return found
 
 

@@ -20,15 +20,8 @@ from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
 from tenants.channels import STANDING
-from tenants.exceptions import TenantError
+from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role
-
-
-class ChannelNameTaken(TenantError):
-    """Another channel of the same kind has this name."""
-
-    code = "already_exists"
-    status = 409
 
 
 class ChannelSerializer(ResponseSerializer):
@@ -162,9 +155,7 @@ class ChannelViewSet(VersionedResource):
     def _refuse_taken(self, body: dict[str, Any], but: Channel | None = None) -> None:
         named = Channel.objects.for_tenant(self.tenant_id).filter(kind=body["kind"], name=body["name"])
         if (named.exclude(pk=but.pk) if but else named).exists():
-            raise ChannelNameTaken(
-                f"There is a channel {body['name']!r} of the kind {body['kind']!r} already."
-            )
+            raise AlreadyExists(f"{body['kind']} channel", body["name"])
 
     def _shown(self, pk: UUID) -> Response:
         own = Channel.objects.for_tenant(self.tenant_id).annotate(standing=STANDING)

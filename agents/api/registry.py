@@ -34,7 +34,7 @@ from agents.api.configurations import (
     RetrySerializer,
     fault_of_inline,
 )
-from agents.exceptions import AgentExists, ConfigurationError, OutboundRefused
+from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -266,7 +266,7 @@ class AgentViewSet(VersionedResource):
         body = read(NewAgentSerializer, request.data)
         agent = Agent(role=body["role"], revision=0)
         if Agent.objects.filter(role=agent.role).exists():
-            raise AgentExists(f"There is an agent {agent.role!r} already; PUT or PATCH changes it.")
+            raise AlreadyExists("agent", agent.role, "PUT or PATCH changes it")
         self._write(agent, {**defaults(), **body}, body.get("auth"))
         return self.created(agent, self._shown(agent.role).data)
 

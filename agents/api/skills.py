@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import configuration
-from agents.exceptions import AgentError
+from agents.exceptions import AgentError, AlreadyExists
 from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -28,13 +28,6 @@ MOST_ROLES = 100
 
 #: What a PUT replaces as a whole.
 PLAIN = ("name", "description", "content", "kind", "roles", "enabled")
-
-
-class SkillExists(AgentError):
-    """The tenant has a skill of this key already."""
-
-    code = "already_exists"
-    status = 409
 
 
 class TooManySkills(AgentError):
@@ -155,7 +148,7 @@ class SkillViewSet(VersionedResource):
             raise TooManySkills(f"There are {MOST_SKILLS} skills already, which is as many as there may be.")
         skill, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
         if not made:
-            raise SkillExists(f"There is a skill {body['key']!r} already.")
+            raise AlreadyExists("skill", body["key"])
         skill.refresh_from_db()
         return self.created(skill)
 

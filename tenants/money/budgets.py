@@ -16,20 +16,13 @@ from django.db.models.functions import Now, TruncDate, TruncMonth
 
 from tenants import clock
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import NotFound
 from tenants.models import Budget, BudgetPeriod, Reservation
 from tenants.money import calendar, ledger
 
 SCOPE = ("agent_role", "deliverable_id", "activity_id", "unit", "period")
 #: Runs that began before anybody could see a new budget have reported or ended their transaction by then.
 RECOUNT_AFTER = timedelta(seconds=10)
-
-
-class BudgetNotFound(TenantError):
-    """No such budget in this tenant."""
-
-    code = "not_found"
-    status = 404
 
 
 def has_any(tenant_id: UUID, role: str) -> bool:
@@ -51,7 +44,7 @@ def create(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
 
 
 def change(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -> Budget:
-    """Change name, cap, warning share or estimate. A new cap warns anew. Raises `BudgetNotFound`."""
+    """Change name, cap, warning share or estimate. A new cap warns anew. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = locked(tenant_id, budget_id)
         roll(budget)
@@ -66,7 +59,7 @@ def change(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -> Budge
 
 
 def delete(tenant_id: UUID, budget_id: UUID) -> None:
-    """Count no more; what waits for it is released. The row stays, since alerts and waits name it. Raises `BudgetNotFound`."""
+    """Count no more; what waits for it is released. The row stays, since alerts and waits name it. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = locked(tenant_id, budget_id)
         Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id).delete()
@@ -76,11 +69,11 @@ def delete(tenant_id: UUID, budget_id: UUID) -> None:
 
 
 def locked(tenant_id: UUID, budget_id: UUID) -> Budget:
-    """The budget, locked until the transaction ends. Raises `BudgetNotFound`."""
+    """The budget, locked until the transaction ends. Raises `NotFound`."""
     rows = Budget.objects.for_tenant(tenant_id).select_for_update()
     found: Budget | None = rows.filter(pk=budget_id, deleted_at=None).first()
     if found is None:
-        raise BudgetNotFound(f"There is no budget {budget_id}.")
+        raise NotFound("budget", budget_id)
     return found
 
 
@@ -93,7 +86,7 @@ def roll(budget: Budget) -> None:
 
 
 def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
-    """Set what is spent and reserved to what the ledger and the reservations say. Raises `BudgetNotFound`."""
+    """Set what is spent and reserved to what the ledger and the reservations say. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = locked(tenant_id, budget_id)  # Looked at after this: whoever counts in it now waits for us.
         roll(budget)

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from activities.models import Alert
 from tenants import channels
-from tenants.channels import STANDING, ChannelExpiryPast, ChannelNotFound
+from tenants.channels import STANDING, ChannelExpiryPast, NotFound
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Channel, Tenant
@@ -105,9 +105,9 @@ def test_a_channel_that_is_not_the_tenants_is_left_alone(
     channel_id: UUID = make_channel(other_tenant).pk if whose == "another tenant's" else uuid7()
 
     assert not channels.expire(tenant.pk, channel_id)
-    with pytest.raises(ChannelNotFound):
+    with pytest.raises(NotFound):
         channels.reactivate(tenant.pk, channel_id)
-    with pytest.raises(ChannelNotFound):
+    with pytest.raises(NotFound):
         channels.disable(tenant.pk, channel_id)
 
     assert (alerts(tenant), alerts(other_tenant)) == ([], [])

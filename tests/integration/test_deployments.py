@@ -14,7 +14,7 @@ from agents import configuration, deployments
 from agents.exceptions import (
     AlreadyInProduction,
     DeploymentConflict,
-    DeploymentNotFound,
+    NotFound,
     NothingToRollBackTo,
     VersionInvalid,
 )
@@ -126,9 +126,9 @@ def test_a_deployment_of_another_agent_cannot_be_promoted() -> None:
     with registered("other"):
         theirs = deployments.deploy("other", "1.0.0", "staging", actor="test")
 
-        with pytest.raises(DeploymentNotFound):
+        with pytest.raises(NotFound):
             promote(theirs)
-    with pytest.raises(DeploymentNotFound):
+    with pytest.raises(NotFound):
         deployments.promote("scribe", uuid7(), actor="mia")
 
 

@@ -55,7 +55,7 @@ def test_bars_are_as_high_as_their_figures_and_what_is_said_of_them_is_escaped()
 
 def test_the_menu_names_pages_that_there_are_and_marks_this_one() -> None:
     found = navigation.groups("runs")
-    entries = {entry.words: entry for group in found for entry in group.entries}
+    entries = {entry.page.words: entry for group in found for entry in group.entries}
 
     assert {"Overview", "Inbox", "Activities", "Runs"} <= entries.keys()
     assert [entry.address for entry in entries.values() if entry.is_here] == ["/runs/"]
@@ -64,9 +64,11 @@ def test_the_menu_names_pages_that_there_are_and_marks_this_one() -> None:
 
 
 def test_a_page_without_an_address_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = (("Work", (("runs", "Runs"), ("planned", "Planned"))), ("Later", (("later", "Later"),)))
-    monkeypatch.setattr(navigation, "PAGES", planned)
+    runs, planned, later = (
+        navigation.Page(words.lower(), words, "", "") for words in ("Runs", "Planned", "Later")
+    )
+    monkeypatch.setattr(navigation, "PAGES", {"Work": (runs, planned), "Later": (later,)})
 
-    assert [(group.words, [entry.words for entry in group.entries]) for group in navigation.groups("")] == [
-        ("Work", ["Runs"])
-    ]
+    assert [
+        (group.words, [entry.page.words for entry in group.entries]) for group in navigation.groups("")
+    ] == [("Work", ["Runs"])]
