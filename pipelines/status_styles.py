@@ -15,7 +15,7 @@ LOOKS = {  # status of a step or of its activity: tone, glyph, words
     "active": ("live", "play", "Running"),
     "skipped": ("off", "skip", "Skipped"),
     "condition_unmet": ("off", "fork", "Condition not met"),
-    **{status.value: (spec.tone, spec.glyph, spec.words) for status, spec in STATUSES.items()},
+    **{str(status): (spec.tone, spec.glyph, spec.words) for status, spec in STATUSES.items()},
 }
 GLYPHS = {  # strokes around (0, 0)
     "rhombus": "M-12 0 0-12 12 0 0 12Z",

@@ -10,7 +10,7 @@ from activities.states import STATUSES, RunStatus, WakeState
 from tenants.models.events import WebhookDeliveryState
 
 _OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
-STATUS = {status.value: _OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
+STATUS = {str(status): _OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
 RUN = {
     RunStatus.RUNNING.value: "info",
     RunStatus.COMPLETED.value: "success",
