@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from django.conf import settings
 from django.db.models import CheckConstraint, Q, UniqueConstraint
 
 from activities import diagram, states
@@ -23,6 +24,7 @@ from activities.states import (
     WakeReason,
     WakeState,
 )
+from pipelines.status_styles import GLYPHS, TONES
 
 ALL = frozenset(status.value for status in Status)
 
@@ -188,3 +190,17 @@ def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once(
     assert renewed.endswith("\nafter")
     assert "yesterday" not in renewed
     assert diagram.renewed(renewed) == renewed
+
+
+def test_every_status_says_what_people_are_told_of_it() -> None:
+    assert set(states.STATUSES) == set(map(str, Status))
+    assert {spec.glyph for spec in states.STATUSES.values()} <= set(GLYPHS)
+    assert {spec.tone for spec in states.STATUSES.values()} <= set(TONES)
+    assert {status for status, spec in states.STATUSES.items() if spec.ended_by} == states.WAITING
+
+
+def test_every_reason_to_wake_has_its_section_of_the_prompt_and_ends_a_wait_or_none() -> None:
+    folder = settings.BASE_DIR / "templates" / "prompts"
+
+    assert [reason for reason in WakeReason if not (folder / f"{reason}.md").exists()] == []
+    assert {reason.ends for reason in WakeReason} - {None} == states.WAITING - {Status.AWAITING_APPROVAL}
