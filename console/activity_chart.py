@@ -15,8 +15,8 @@ from django.db.models.functions import TruncHour
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
-from console.agents.queries import ENDED
-from console.usage.queries import BudgetLine, budgets_of
+from console.agents import ENDED
+from console.usage import BudgetLine, budgets_of
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at

@@ -5,23 +5,17 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
 
-from console import second_factor, views
+from console import agents, audit, dead_letters, queues, second_factor, usage, views, workers
 from console.activities import views as activities
-from console.agents import views as agents
-from console.audit import views as audit
 from console.containment import contained_with_scripts
-from console.dead_letters import views as dead_letters
 from console.inbox.undo import undo
 from console.pipelines import views as pipelines
-from console.queues import views as queues
 from console.runs import views as runs
-from console.saved_views.views import every as saved_views
+from console.saved_views import every as saved_views
 from console.schedules import views as schedules
 from console.settings import members, programs
 from console.settings import views as settings
 from console.stream import stream
-from console.usage import views as usage
-from console.workers import views as workers
 
 from .navigation import Signpost
 
@@ -58,7 +52,7 @@ urlpatterns = [
     path("queues/<slug:role>/", queues.one, name="queue"),
     path("workers/", workers.every, name="workers"),
     path("dead-letters/", dead_letters.every, name="dead_letters"),
-    path("dead-letters/<slug:fingerprint>/", dead_letters.alike, name="dead_letters_alike"),
+    path("dead-letters/<slug:fingerprint>/", dead_letters.show_alike, name="dead_letters_alike"),
     path("schedules/", schedules.every, name="schedules"),
     path("schedules/try/", schedules.trial, name="schedules_try"),
     path("schedules/new/", schedules.new, name="schedules_new"),
@@ -67,9 +61,9 @@ urlpatterns = [
     path("schedules/<uuid:schedule_id>/change/", schedules.changed, name="schedule_change"),
     path("agents/", agents.every, name="agents"),
     path("agents/<slug:role>/", agents.one, name="agent"),
-    path("usage/", usage.usage, name="usage"),
+    path("usage/", usage.show_usage, name="usage"),
     path("usage/export/<slug:what>/", usage.export, name="usage_export"),
-    path("audit/", audit.trail, name="audit"),
+    path("audit/", audit.show_trail, name="audit"),
     path("audit/export/", audit.export, name="audit_export"),
     path("settings/", members.members, name="settings"),
     path("settings/tokens/", programs.tokens, name="settings_tokens"),

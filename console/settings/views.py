@@ -16,7 +16,7 @@ from console.inbox.items import Refused
 from console.internal_api import Reply
 from console.page import ACTING, LOOKING, PageContext, for_admins, page, shown
 from console.settings.collections import COLLECTIONS, Collection
-from console.usage.queries import BudgetLine, budgets_of
+from console.usage import BudgetLine, budgets_of
 from tenants.context import tenant_scope
 
 from .collections import tabs

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from console.saved_views.queries import address_of, query_of
+from console.saved_views import address_of, query_of
 from tenants import saved_views as tenant_saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.audit import queries
+from console import audit
 
 RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
 
@@ -21,7 +21,7 @@ RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
     ],
 )
 def test_an_operation_is_said_in_a_word(operation: str, said: str) -> None:
-    assert queries.in_words(operation) == said
+    assert audit.in_words(operation) == said
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_an_operation_is_said_in_a_word(operation: str, said: str) -> None:
     ],
 )
 def test_an_object_with_a_page_is_led_to(kind: str, object_id: str, address: str) -> None:
-    assert queries.address_of(kind, object_id) == address
+    assert audit.address_of(kind, object_id) == address

@@ -11,8 +11,8 @@ from activities.models import ActivityRun
 from agents import deployments
 from agents.exceptions import PermanentAgentError
 from agents.models import Agent
-from console.agents import queries
-from console.agents.queries import RecentRuns
+from console import agents
+from console.agents import RecentRuns
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
@@ -81,7 +81,7 @@ def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann
 def test_figures_of_more_runs_than_are_counted_say_since_when(
     engine: Engine, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.agents.queries.MOST", 2)
+    monkeypatch.setattr("console.agents.MOST", 2)
     engine.serve(tenant)
     engine.submit(tenant, "qa", count=3)
     engine.drain()
@@ -93,7 +93,7 @@ def test_figures_of_more_runs_than_are_counted_say_since_when(
     assert page.context["since"] == begun
     assert "too many to count a whole day" in words(page)
     assert "2 runs since" in words(ann.get(f"{AGENTS}qa/"))
-    monkeypatch.setattr("console.agents.queries.MOST", 3)
+    monkeypatch.setattr("console.agents.MOST", 3)
     assert "runs in the last 24 hours" in words(ann.get(AGENTS))
 
 
@@ -152,7 +152,7 @@ def test_of_two_who_roll_back_the_same_version_one_does(scribe: Agent, tenant: T
 def test_what_serves_is_known_however_much_was_deployed_elsewhere_since(
     scribe: Agent, tenant: Tenant, root: Person
 ) -> None:
-    for number in range(queries.MOST_DEPLOYMENTS):
+    for number in range(agents.MOST_DEPLOYMENTS):
         deployments.deploy("scribe", f"2.0.{number}", "staging", actor="noa")
 
     page = root.get(f"{AGENTS}scribe/?tenant=acme")

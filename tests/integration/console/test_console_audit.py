@@ -10,7 +10,7 @@ from html import unescape
 
 import pytest
 
-from console.audit import queries
+from console import audit
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
@@ -82,7 +82,7 @@ def test_pages_go_on_where_the_one_before_ended(
     trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr(queries, "PAGE", 1)
+    monkeypatch.setattr(audit, "PAGE", 1)
     first = boss.get(AUDIT)
     second = boss.get(f"{AUDIT}?{first.context['trail'].older}")
 
@@ -100,7 +100,7 @@ def test_the_file_holds_what_is_sought(trail: None, boss: Person) -> None:
 def test_the_file_holds_everything_from_whichever_page_it_is_asked(
     trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PAGE", 1)
+    monkeypatch.setattr(audit, "PAGE", 1)
     second = boss.get(f"{AUDIT}?{boss.get(AUDIT).context['trail'].older}")
     (link,) = re.findall(r'href="([^"]*export[^"]*)"', second.content.decode())
 

@@ -11,7 +11,7 @@ from agents import configuration
 from agents.exceptions import AgentRateLimited
 from agents.models import AgentConfig
 from console.overview import overview
-from console.queues.queries import one_queue, queues
+from console.queues import one_queue, queues
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant

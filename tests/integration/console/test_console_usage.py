@@ -10,9 +10,9 @@ from decimal import Decimal
 
 import pytest
 
+from console import usage as usage_page
 from console.csv_export import csv_of
-from console.usage import queries
-from console.usage.queries import UsageFilter
+from console.usage import UsageFilter
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant, UsageEntry
@@ -60,7 +60,7 @@ def test_the_sums_agree_however_they_are_grouped(spent: None, ann: Person) -> No
 def test_what_is_not_listed_by_itself_is_counted_with_all_others(
     spent: None, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "MOST_LINES", 1)
+    monkeypatch.setattr(usage_page, "MOST_LINES", 1)
 
     usage = ann.get(USAGE).context["usage"]
 

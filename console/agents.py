@@ -1,4 +1,4 @@
-"""The agents as a tenant sees them: which version serves, whether it can be reached, and how its own runs went in the last day."""
+"""The agents of the registry and their versions: looked at by everybody, brought into production by the platform's admins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from statistics import median, quantiles
 from uuid import UUID
 
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
@@ -17,9 +19,75 @@ from agents import deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
+from console import flash_messages, internal_api
+from console.inbox.items import Refused
+from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
+
+NOT_OFFERED = "This page does not offer that."
+CHANGED = "It has changed since you looked: see what is in production now, and decide anew."
+LONGEST_REVISION = 9  # digits
+
+
+@page("agents")
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """Every role, with how its runs went lately."""
+    found = agents(desk.tenant_id)
+    return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
+
+
+@page("agents", (*LOOKING, *ACTING))
+def one(request: HttpRequest, desk: PageContext, role: str) -> HttpResponse:
+    """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
+    refusal: Refused | None = None
+    if request.method == "POST":
+        try:
+            words = _act(request, desk, role)
+            return flash_messages.done(request, desk, reverse("console:agent", args=[role]), words)
+        except Refused as refused:
+            refusal = refused
+    found = agent(desk.tenant_id, role)
+    if found is None:
+        raise Http404
+    context = {"one": found, "may_deploy": desk.who.is_platform_admin, "refusal": refusal}
+    return shown(request, desk, "console/agents/one.html", context, refusal.status if refusal else 200)
+
+
+def _act(request: HttpRequest, desk: PageContext, role: str) -> str:
+    deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
+    if deed == "roll_back":
+        # Of two who see the same version fail, the second must not roll back what the first has brought back.
+        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/rollback/", version=seen)
+        words = "Rolled back"
+    elif deed == "check":
+        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/check/")
+        words = "A worker looks at its endpoint within seconds"
+    elif deed.startswith("promote:"):
+        wanted = deployment_id(deed.removeprefix("promote:"))
+        path = f"{address}/deployments/{wanted}/promote/"
+        reply = internal_api.call_api(request, desk.who, "POST", path, version=seen)
+        words = "In production now"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if reply.status == HTTPStatus.PRECONDITION_FAILED:
+        raise Refused(CHANGED)
+    if not reply.ok:
+        raise flash_messages.refusal_of(reply)
+    return words
+
+
+def _revision(request: HttpRequest) -> int:
+    """Which state of the role the page showed. Raises `Refused`."""
+    text = request.POST.get("revision", "")
+    if not text.isdecimal():
+        raise Refused(NOT_OFFERED, status=400)
+    return int(text[:LONGEST_REVISION])
+
+
+# The agents as a tenant sees them: which version serves, whether it can be reached, and how its own runs went in the last day.
+
 
 MOST_DEPLOYMENTS = 50
 

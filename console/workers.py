@@ -1,4 +1,4 @@
-"""Worker processes as people look at them: those that are there, and those that were lost a while ago."""
+"""The worker processes, looked at by everybody."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
 
 from activities import selectors
 from activities.leases import ALL, DRAINING
 from activities.models import ActivityRun, WorkerProcess
+from console.page import PageContext, page, shown
 from tenants import clock
 from tenants.context import tenant_scope
+
+
+@page("workers")
+def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """Every process, with what it does for this tenant."""
+    return shown(request, desk, "console/workers/every.html", {"workers": workers(desk.tenant_id)})
+
+
+# Worker processes as people look at them: those that are there, and those that were lost a while ago.
+
 
 MOST_LISTED = 200
 MOST_ROLES = 4  # that a row names

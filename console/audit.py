@@ -1,4 +1,4 @@
-"""The entries of a tenant's audit trail, newest first, along the numbers of its chain."""
+"""The audit trail, for admins: who did what to which object and when, with what was before and after; and the same as a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,39 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from console.csv_export import csv_of
+from console.page import PageContext, for_admins, page, shown
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
+
+HEADS = (
+    "number", "at", "actor kind", "actor", "operation", "outcome", "object kind", "object", "changes", "detail", "request", "address",
+    "broken glass", "hash",
+)  # fmt: skip
+
+
+@page("audit")
+@for_admins("The audit trail")
+def show_trail(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """The newest entries that fit, a page at a time."""
+    found = trail(desk.tenant_id, AuditFilter.read(request.GET))
+    return shown(request, desk, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
+
+
+@page("audit")
+@for_admins("The audit trail")
+def export(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """The entries that fit, newest first, up to ten thousand."""
+    found = all_of(desk.tenant_id, AuditFilter.read(request.GET))
+    return csv_of(f"audit-{desk.who.tenant}", HEADS, (cells(entry) for entry in found))
+
+
+# The entries of a tenant's audit trail, newest first, along the numbers of its chain.
+
 
 PAGE = 50
 MOST_EXPORTED = 10_000

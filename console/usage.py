@@ -1,4 +1,4 @@
-"""What was consumed, from the ledger: by day, role and pipeline, and against the budgets. However it is grouped, it adds up to the same."""
+"""What was consumed and what it cost: as pictures with their tables, and as files of the same rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,42 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
+from console.csv_export import csv_of
+from console.page import PageContext, page, shown
 from pipelines.models import PipelineRun
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetUnit
 from tenants.money import budgets, ledger
+
+HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens without a price")
+
+
+@page("usage")
+def show_usage(request: HttpRequest, desk: PageContext) -> HttpResponse:
+    """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
+    wanted = UsageFilter.read(request.GET)
+    return shown(request, desk, "console/usage/usage.html", {"usage": usage(desk.tenant_id, wanted)})
+
+
+@page("usage")
+def export(request: HttpRequest, desk: PageContext, what: str) -> HttpResponse:
+    """One of the tables of that page."""
+    wanted = UsageFilter.read(request.GET)
+    found = usage(desk.tenant_id, wanted)
+    tables = {"days": found.days, "roles": found.roles, "pipelines": found.pipelines}
+    if what not in tables:
+        raise Http404
+    rows = ([line.name, *line.figures] for line in tables[what])
+    name = f"usage-{desk.who.tenant}-{what}-{wanted.first}-{wanted.last}"
+    return csv_of(name, (what.removesuffix("s"), *HEADS), rows)
+
+
+# What was consumed, from the ledger: by day, role and pipeline, and against the budgets. However it is grouped, it adds up to the same.
+
 
 MOST_LINES = 100
 NO_PIPELINE = "no pipeline"

@@ -1,1 +1,0 @@
-"""Agents: which versions serve, how runs went lately, and versions brought into production."""

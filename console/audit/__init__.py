@@ -1,1 +1,0 @@
-"""The audit trail, for admins: sought by who, what and when, and as a file."""

@@ -1,1 +1,0 @@
-"""Dead letters: what failed alike together, counted and then replayed or given up."""

@@ -1,1 +1,0 @@
-"""Queues: what waits for agents and what holds it up."""

@@ -1,1 +1,0 @@
-"""The worker processes, which serve all tenants: what each serves, how busy it is, and when it was last heard of."""
