@@ -19,7 +19,7 @@ from uuid import UUID
 from django.db import connections
 
 from activities import leases, relay, tasks
-from activities.admission import limits, rebuilding
+from activities.admission import Exchange, keys, limits, rebuilding
 from activities.models import Activity, ActivityRun
 from activities.submission import NewActivity, submit
 from agents import configuration
@@ -182,6 +182,16 @@ class Engine:
         while self.deliver():
             delivered += 1
         return delivered
+
+    def end_holds(self) -> None:
+        """The time that providers have named is over."""
+        relay.flush(self.patience)
+        root = keys.generation(client().get(keys.pointer()).decode())
+        for name, hold in client().hgetall(f"{root}holds").items():
+            client().hset(f"{root}holds", name, b"0|" + hold.split(b"|", 1)[1])
+        for member in client().zrange(f"{root}due", 0, -1):
+            client().zadd(f"{root}due", {member: 0})
+        relay.release_and_acquire(Exchange(), go_on=False)
 
     def get(self, tenant: Tenant, activity_id: UUID) -> Activity:
         with tenant_scope(tenant.pk):

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-LAYOUT = "4"  # of the keys below: raise it with every change that older scripts would misread
+LAYOUT = "5"  # of the keys below: raise it with every change that older scripts would misread
 
 
 def pointer() -> str:

@@ -55,9 +55,10 @@ T = TypeVar("T")
 CONTENTION_SECONDS = 20.0
 
 
-# A shorter wait for a provider is not worth holding others back for. After the longest one somebody tries: settings may have changed.
-HOLD_FROM_SECONDS = 5.0
+# After so long somebody asks a provider again, whatever it has said: settings may have changed.
 HOLD_MOST_SECONDS = 60.0
+# What a provider has refused is offered again so long before its time, since the leader looks once a tick.
+EARLY_TICKS = 2
 
 
 def completed(
@@ -113,27 +114,28 @@ def _wait(
     delay = (
         timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
     )
-    _hold_back_others(activity, error)
+    held = _hold_back_others(activity, error)
+    if held is not None and delay <= held:
+        # With them: it is in its place before the first of them may go.
+        delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
     return _again(run, error, delay, actor, attempts=-1, told=told)
 
 
-def _hold_back_others(activity: Activity, error: AgentError) -> None:
-    """A provider has said for how long it takes nothing: the role's other work of this tenant waits in its order meanwhile, instead of
-    being started and refused one after the other. Refused work that is not urgent holds back no urgent work: there may be room for that.
+def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None:
+    """A provider has said for how long it takes nothing: the role's work of this tenant waits in its order meanwhile, instead of being
+    started and refused one after the other; returns for how long. None when nobody is held back, since there may be room at any time.
+
+    Refused work that is not urgent holds back no urgent work: there may be room for that.
     """
     role = activity.agent_role
-    if (
-        role is None
-        or error.held_by is None
-        or error.retry_after is None
-        or error.retry_after < HOLD_FROM_SECONDS
-    ):
-        return
+    if role is None or error.held_by is None or error.retry_after is None or not error.room_is_timed:
+        return None
     code = "breaker_open" if error.error_code == "breaker_open" else "provider_limit"
     urgent = activity.priority < BANDS["gated"]
     seconds = min(error.retry_after, HOLD_MOST_SECONDS)
     hold = Hold(activity.tenant_id, role, urgent, seconds, code, error.held_by)
     relay.after_commit(Exchange(holds=[hold]))
+    return timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)

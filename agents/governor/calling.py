@@ -75,9 +75,8 @@ def _begin(
         try:
             answer = governor.ask(call)
         except LimiterUnavailable as error:
-            raise _held(
-                provider, UNKNOWN, "cannot be called while Redis does not answer", UNKNOWN_SECONDS
-            ) from error
+            words = "cannot be called while Redis does not answer"
+            raise _held(provider, UNKNOWN, words, UNKNOWN_SECONDS, timed=False) from error
         if answer.granted:
             return
         now = time.monotonic()
@@ -101,14 +100,15 @@ def _held_back(provider: Provider, answer: Answer) -> AgentRateLimited:
         Reason.RETRY_AFTER: "asked to be left alone",
     }
     limit = f"has no room for now ({answer.reason.value.replace('_', ' ')})"
-    return _held(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait)
+    timed = answer.reason is not Reason.SLOTS
+    return _held(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait, timed=timed)
 
 
-def _held(provider: Provider, code: str, why: str, seconds: float) -> AgentRateLimited:
+def _held(provider: Provider, code: str, why: str, seconds: float, *, timed: bool = True) -> AgentRateLimited:
     # A little later than told, each a little differently: what was held back together does not come back together.
     later = seconds + random.uniform(0.0, min(1.0, 0.1 * seconds + 0.05))  # noqa: S311  # no secret
     error = AgentRateLimited(f"{provider.name} {why}.", code=code, retry_after=later)
-    error.held_by, error.nothing_sent = provider.name, True
+    error.held_by, error.nothing_sent, error.room_is_timed = provider.name, True, timed
     return error
 
 

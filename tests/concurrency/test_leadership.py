@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from urllib.parse import SplitResult, urlsplit
@@ -238,6 +239,33 @@ def test_a_lease_that_has_run_out_confirms_nothing_though_nobody_has_taken_over(
 
     with pytest.raises(LeadLost):
         confirm(leader.epoch)
+
+
+def test_an_epoch_that_was_confirmed_stays_in_force_until_the_commit(database: None) -> None:
+    """The lease is over between the question and the commit: who takes over waits for that."""
+    leader, other, order = Leader(), Leader(), list[str]()
+    assert leader.campaign()
+    with system_scope():
+        LeaderLease.objects.update(expires_at=Now() + timedelta(hours=3))  # in force, and free for others
+
+    def takes_over() -> None:
+        assert other.campaign()
+        order.append("taken over")
+
+    def somebody_waits() -> bool:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            return bool(cursor.fetchone()[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(using=SYSTEM):
+            confirm(leader.epoch)
+            taking = pool.submit(elsewhere, takes_over)
+            eventually(lambda: somebody_waits() or order)
+            order.append("committed")
+        taking.result()
+
+    assert order == ["committed", "taken over"]
 
 
 def test_a_runner_leaves_alone_what_was_due_in_an_earlier_term(

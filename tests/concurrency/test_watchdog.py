@@ -7,15 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from uuid import UUID
 
 import pytest
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from activities import leases
+from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from tenants.context import SYSTEM, system_scope
+from tests.engine import elsewhere, eventually
 
 pytestmark = pytest.mark.long
 
@@ -67,6 +70,56 @@ def test_a_worker_that_cannot_renew_ends_itself_with_its_runs_and_an_idle_one_do
             assert idle.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             idle.wait(2)  # and it goes on when it can
+
+
+def test_a_worker_that_was_declared_lost_ends_itself_with_its_runs_and_an_idle_one_begins_anew(
+    process_environment: dict[str, str],
+) -> None:
+    with (
+        worker("busy", process_environment) as (busy, first),
+        worker("idle", process_environment) as (idle, second),
+    ):
+        with system_scope():
+            for lost in WorkerProcess.objects.filter(pk__in=(first, second)):
+                while not recovery.declare_lost(lost):
+                    lost.refresh_from_db()  # it has beaten since
+
+        assert busy.wait(12) == leases.EXIT_STATUS
+        with system_scope():
+            living = WorkerProcess.objects.filter(ended_at=None)
+            eventually(lambda: living.filter(pid=idle.pid).exclude(pk=second).exists())
+            assert WorkerProcess.objects.filter(pk__in=(first, second), end_reason="lost").count() == 2
+
+
+class Impatient(Event):
+    """What a heart waits on between two beats: it remembers for how long, and ends after so many."""
+
+    def __init__(self, beats: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self.beats = beats
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return len(self.waits) > self.beats
+
+
+def test_after_a_beat_that_failed_the_next_one_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an outage which ends just before the watchdog would act ends no process."""
+    lease = leases.Lease(roles=[], concurrency=1, watched=False, ended=Impatient(beats=3))
+    outcomes = iter([None, OperationalError("server closed the connection unexpectedly"), None])
+
+    def beat(_: leases.Lease) -> None:
+        if fault := next(outcomes):
+            raise fault
+
+    monkeypatch.setattr(leases.Lease, "beat", beat)
+    monkeypatch.setattr(leases, "close_old_connections", lambda: None)
+    elsewhere(lambda: leases._keep_beating(lease))
+
+    normal = settings.ORCHESTRATOR_HEARTBEAT_SECONDS
+    assert lease.ended.waits == [normal, normal, leases.RETRY_SECONDS, normal]  # type: ignore[attr-defined]
+    assert normal > leases.RETRY_SECONDS
 
 
 def test_a_process_ends_itself_before_it_may_be_declared_lost() -> None:

@@ -193,6 +193,17 @@ def test_an_accepted_run_gives_back_its_seat_but_keeps_its_tenants_slot(desk: De
     assert desk.grants() == []  # a seat is free, but two of two slots of the tenant are held
 
 
+def test_with_another_grant_nobody_starts_accepts_or_gives_back(desk: Desk) -> None:
+    desk.put(seat__qa=1)
+    (grant,) = desk.grants(*offers(2))
+    another = grant._replace(grant="another")
+
+    assert not admission.start(another.activity_id, another.grant)
+    assert not admission.accept(another.activity_id, another.grant)
+    assert desk.grants(release=[another]) == []
+    assert len(desk.grants(release=[grant])) == 1
+
+
 def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
     desk.cap("global", 0)
     gone, stays = offer(), offer()

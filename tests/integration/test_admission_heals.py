@@ -32,7 +32,7 @@ OF_ADMISSION = [
 FAMILIES = (
     "entries", "queue:*", "lanes", "lanes:*", "parked", "parked:*", "ready:*", "places:*", "tenants", "waiting", "backlog",
     "slots", "used", "held", "unstarted", "caps", "weights", "pools", "digest", "times:*", "floors", "durations", "since_aged",
-    "grants", "epoch",
+    "grants", "epoch", "files", "file_uses", "holders:*", "claims:*",
 )  # fmt: skip
 
 
@@ -75,6 +75,8 @@ def _settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_busy(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
     """A generation that has every kind of key: limits of all scopes are full and something waits at each of them."""
+    engine.submit(other_tenant, "dev", files=["src/a.py"])
+    engine.submit(other_tenant, "dev", files=["src/**"])
     engine.submit(tenant, "qa", 3)
     engine.submit(tenant, "dev", 2, group_key="repo")
     engine.submit(other_tenant, "seo", 4)
@@ -154,6 +156,27 @@ def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
         engine.drain()
 
     assert len(engine.agent.calls) == 2
+
+
+@pytest.mark.parametrize("family", ["files", "file_uses", "holders:*", "used"])
+@pytest.mark.parametrize("damage", [deleted, senseless])
+def test_work_on_files_stays_apart_from_what_runs_once_admission_was_looked_at(
+    engine: Engine, tenant: Tenant, family: str, damage: Callable[[bytes], None]
+) -> None:
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(tenant, files=["src/**"])
+    engine.drain()
+
+    damaged(family, damage)
+    for _ in range(ROUNDS):
+        leading().tick()
+        relay.flush()
+    engine.submit(tenant, "dev", files=["src/a.py"])
+    (elsewhere,) = engine.submit(tenant, "dev", files=["docs/**"])
+    engine.drain()
+
+    assert [call.activity_id for call in engine.agent.calls[1:]] == [elsewhere]
 
 
 def test_meanwhile_why_says_so(engine: Engine, tenant: Tenant) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from activities import admission, file_scopes
-from activities.admission import keys, scripts
+from activities.admission import Closed, Exchange, keys, scripts
 from activities.admission.exchange import Offer
 from activities.models import Activity
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine
-from tests.integration.test_admission import A, B, Desk, offer
+from tests.integration.test_admission import GENERATION, A, B, Desk, offer
 
 
 @pytest.fixture
@@ -154,6 +155,91 @@ def test_a_claim_ends_with_the_work_that_had_it(desk: Desk) -> None:
     granted = admission.exchange(admission.Exchange(withdrawals=[wide.activity_id]))
 
     assert [grant.activity_id for grant in granted] == [narrow.activity_id]
+
+
+def leaves(item: Offer) -> Exchange:
+    return Exchange(withdrawals=[item.activity_id])
+
+
+def becomes_background(item: Offer) -> Exchange:
+    return Exchange(offers=[item._replace(priority=20)])
+
+
+def becomes_less_urgent(item: Offer) -> Exchange:
+    return Exchange(offers=[item._replace(priority=12)])
+
+
+@pytest.mark.parametrize("change", [leaves, becomes_background, becomes_less_urgent])
+def test_a_claim_is_as_late_as_who_is_first_after_its_first_one_went(
+    desk: Desk, change: Callable[[Offer], Exchange]
+) -> None:
+    desk.grants(on("src/a.py", waited=90))
+    first, second = on("src/**", waited=80), on("src/**", waited=20)
+    between = on("src/b.py", role="dev", waited=50)
+    desk.grants(first, second)
+    assert desk.grants(between) == []
+
+    granted = admission.exchange(change(first))
+
+    assert [grant.activity_id for grant in granted] == [between.activity_id]
+    scripts.check_structure()
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_claim_is_as_early_as_a_new_first_one(desk: Desk, urgent: bool) -> None:
+    """It came before, or it is more urgent than the others of its lane."""
+    running = desk.grants(on("src/a.py", waited=90))
+    desk.grants(on("src/**", waited=20))
+    first = on("src/**", priority=11, waited=60)
+    desk.grants(first._replace(priority=15) if urgent else first)
+    desk.grants(first)
+
+    beside = desk.grants(on("src/b.py", role="dev", waited=25))
+    then = desk.grants(release=running)
+
+    assert beside == []
+    assert [grant.activity_id for grant in then] == [first.activity_id]
+    scripts.check_structure()
+
+
+def test_what_waits_for_a_claim_goes_when_a_new_first_one_of_it_comes_before(desk: Desk) -> None:
+    desk.grants(on("src/a.py", waited=90))
+    desk.grants(on("src/**", waited=50), on("src/b.py", role="dev", waited=40))
+    before = on("src/b.py", role="dev", waited=60)
+
+    granted = desk.grants(before)
+
+    assert [grant.activity_id for grant in granted] == [before.activity_id]
+    scripts.check_structure()
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("claims", "*", "3|1"),  # of another first waiter
+        ("claims", f"{A}|dev|3|", "3|1"),  # of nobody
+        ("holders", "digest", "activity"),  # of nothing that runs
+        ("holders", "*", None),
+        ("files", "*", None),
+        ("file_uses", "*", None),
+        ("files", f"{A}|{file_scopes.digest_of(['src/**'])}", None),
+        ("file_uses", f"{A}|{file_scopes.digest_of(['src/**'])}", None),
+    ],
+    ids=["a late claim", "a claim of nobody", "a holder that does not run", "no holder", "no files", "no uses",
+         "no files of what waits", "no uses of what waits"],
+)  # fmt: skip
+def test_what_does_not_fit_together_about_files_is_noticed(
+    desk: Desk, family: str, field: str, value: str | None
+) -> None:
+    desk.grants(on("src/a.py", waited=50), on("src/**", waited=40))
+    scripts.check_structure()
+    key = keys.generation(GENERATION) + (family if family.startswith("file") else f"{family}:{A}")
+
+    for name in client().hkeys(key) if field == "*" else [field]:
+        client().hdel(key, name) if value is None else client().hset(key, name, value)
+
+    with pytest.raises(Closed):
+        scripts.check_structure()
 
 
 def test_a_group_of_the_tenant_holds_over_its_roles_and_no_others(desk: Desk) -> None:

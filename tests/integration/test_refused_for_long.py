@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import wait_reasons
+from activities import outbox, wait_reasons
 from activities.dead_letters import escalation
 from activities.models import Activity, Wake
-from agents.contracts import Completed, Output
+from agents.contracts import AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, RetryableAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -221,3 +221,41 @@ def test_while_a_provider_is_waited_for_other_work_of_the_role_keeps_its_place_a
     assert engine.get(acme, second).attempts == 0
     assert (why.code, why.holder) == ("provider_limit", "openai at api.example")
     assert why.estimate_seconds == pytest.approx(30, abs=5)
+
+
+def test_what_a_provider_has_refused_goes_before_what_came_after_it_when_the_time_is_over(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_TICK_SECONDS = 30.0  # the time is over before the leader looks again
+
+    def refuse_once(request: AgentRequest) -> Completed:
+        if len(engine.agent.calls) > 1:
+            return Completed(Output(content="done"))
+        error = AgentRateLimited("has no room for now", code="provider_limit", retry_after=20)
+        error.held_by = "openai at api.example"
+        raise error
+
+    engine.agent.behaviour = refuse_once
+    engine.serve(acme, max_concurrency=1)
+    first, second = engine.submit(acme, count=2)
+    engine.drain()
+    outbox.promote()
+    engine.end_holds()
+    engine.drain()
+
+    assert [call.activity_id for call in engine.agent.calls] == [first, first, second]
+
+
+def test_a_provider_that_may_have_room_at_any_time_holds_nobody_else_back(
+    engine: Engine, acme: Tenant
+) -> None:
+    def refuse(request: object) -> Completed:
+        error = AgentRateLimited("is called by as many as it bears", code="provider_limit", retry_after=2)
+        error.held_by, error.room_is_timed = "openai at api.example", False
+        raise error
+
+    engine.agent.behaviour = refuse
+    ids = engine.submit(acme, count=3)
+    engine.drain()
+
+    assert [call.activity_id for call in engine.agent.calls] == ids

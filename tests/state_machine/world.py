@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from activities import activity_tree, outbox, relay, rescheduling, run_tokens, tasks
 from activities import budgets as activity_budgets
-from activities.admission import Exchange, keys, limits, rebuilding, scripts
+from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.dead_letters import operations
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools, reports, results
@@ -223,19 +223,9 @@ class World:
             )
             put_off.update(due_at=Now())
         _PASS_RETRY_TIMES.run({"tenant": self.tenant.pk}, using=OWNER)  # histories are for ever to all others
-        self._holds_end()
+        self.engine.end_holds()
         outbox.promote()
         relay.flush()
-
-    def _holds_end(self) -> None:
-        """The time that providers have named is over."""
-        relay.flush()
-        root = keys.generation(client().get(keys.pointer()).decode())
-        for name, hold in client().hgetall(f"{root}holds").items():
-            client().hset(f"{root}holds", name, b"0|" + hold.split(b"|", 1)[1])
-        for member in client().zrange(f"{root}due", 0, -1):
-            client().zadd(f"{root}due", {member: 0})
-        relay.release_and_acquire(Exchange(), go_on=False)
 
     def expire(self, activity_id: UUID) -> None:
         """The moment has come by which it should have started; what runs is no longer concerned."""

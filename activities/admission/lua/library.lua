@@ -786,8 +786,22 @@ local function leave_parked(lane, scope)
     end
 end
 
--- Lets all lanes that were parked at a scope compete again; those that still find no room are parked when their turn comes.
--- With them go those that waited for their claims.
+-- A parked lane competes again, and is parked anew when its turn comes if it still finds no room. Returns the scope where those were parked
+-- that waited for its claim, if it had one.
+local function compete_again(lane)
+    local parts = lane_parts(lane)
+    set_field("lanes", lane, "")
+    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
+    changed(parts.tenant, parts.role, parts.band)
+    if not drop_claim(lane, parts) then
+        return nil
+    end
+    loose[parts.tenant] = loose[parts.tenant] or {}
+    loose[parts.tenant][lane] = true
+    return files_scope(parts.tenant, parts.files)
+end
+
+-- Lets all lanes that were parked at a scope compete again, and those that waited for their claims.
 local function unpark(scope)
     local lanes = redis.call("SMEMBERS", key("parked:" .. scope))
     if #lanes == 0 then
@@ -797,18 +811,22 @@ local function unpark(scope)
     redis.call("DEL", key("parked:" .. scope))
     redis.call("SREM", key("parked"), scope)
     for _, lane in ipairs(lanes) do
-        local parts = lane_parts(lane)
-        set_field("lanes", lane, "")
-        redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
-        changed(parts.tenant, parts.role, parts.band)
-        if drop_claim(lane, parts) then
-            freed[#freed + 1] = files_scope(parts.tenant, parts.files)
-            loose[parts.tenant] = loose[parts.tenant] or {}
-            loose[parts.tenant][lane] = true
-        end
+        freed[#freed + 1] = compete_again(lane)
     end
     for _, other in ipairs(freed) do
         unpark(other)
+    end
+end
+
+-- Another waiter is the first of a lane that is parked at `scope`. Where it waits for files its place in the order decides who waits for
+-- whom, so it is looked at again.
+local function first_has_changed(lane, scope)
+    if string.sub(scope, 1, 6) == "files:" then
+        leave_parked(lane, scope)
+        local freed = compete_again(lane)
+        if freed then
+            unpark(freed)
+        end
     end
 end
 
@@ -845,6 +863,8 @@ local function dequeue(id, first)
         end
     elseif at == "" then
         redis.call("ZADD", index, "XX", next_score, lane)
+    elseif score < tonumber(next_score) then
+        first_has_changed(lane, at)
     end
     changed(parts.tenant, parts.role, parts.band)
     local files = files_of(parts)
@@ -888,9 +908,12 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
     count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
     redis.call("ZADD", key("queue:" .. lane), score, id)
-    if (field("lanes", lane) or "") == "" then
+    local at = field("lanes", lane) or ""
+    if at == "" then
         set_field("lanes", lane, "")
         redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
+    elseif redis.call("ZRANK", key("queue:" .. lane), id) == 0 then
+        first_has_changed(lane, at)
     end
     changed(tenant, role, band)
     if not places_of(tenant)[role .. "|" .. band] then

@@ -62,6 +62,11 @@ local function wrong_values()
     return nil
 end
 
+-- Whether a set of files is there as it was, for at least so much work.
+local function files_are_kept(parts, uses)
+    return redis.sha1hex(files_of(parts)) == parts.files and number("file_uses", parts.tenant .. "|" .. parts.files, "0") >= uses
+end
+
 local function wrong_slots()
     local used, held, unstarted = {}, {}, 0
     local function add(to, name)
@@ -77,6 +82,9 @@ local function wrong_slots()
             add(used, "seat:" .. slot.pool)
         end
         add(held, parts.role)
+        if parts.files ~= "" and not (field("holders:" .. parts.tenant, parts.files) and files_are_kept(parts, 1)) then
+            return "holders, files"
+        end
         if slot.started == 0 then
             unstarted = unstarted + 1
             if not redis.call("ZSCORE", key("unstarted"), id) then
@@ -117,6 +125,16 @@ local function wrong_places()
             lanes = lanes + redis.call("ZCARD", index)
             parked = parked + redis.call("ZCOUNT", index, "+inf", "+inf")
         end
+        for lane in pairs(claims_of(tenant)) do
+            if not field("lanes", lane) then
+                return "claims:" .. tenant
+            end
+        end
+        for digest in pairs(all_of("holders:" .. tenant)) do
+            if used_of(files_scope(tenant, digest)) == 0 then
+                return "holders:" .. tenant
+            end
+        end
     end
     for place, count_of_place in pairs(indexed) do
         local role, band = place_parts(place)
@@ -133,6 +151,13 @@ local function wrong_places()
     return nil
 end
 
+-- Of a lane that waits for files: are they there, and is its claim that of its first waiter?
+local function wrong_files(lane, parts, at, head)
+    local its_claim = claims_of(parts.tenant)[lane]
+    return not files_are_kept(parts, size("ZCARD", "queue:" .. lane))
+        or (its_claim and (string.sub(at, 1, 6) ~= "files:" or its_claim.band ~= parts.band or its_claim.score ~= tonumber(head)))
+end
+
 local function wrong_lanes(some)
     for i = 1, #some, 2 do
         local lane, at = some[i], some[i + 1]
@@ -146,6 +171,9 @@ local function wrong_lanes(some)
         end
         if at ~= "" and redis.call("SISMEMBER", key("parked:" .. at), lane) == 0 then
             return "parked:" .. at
+        end
+        if parts.files ~= "" and wrong_files(lane, parts, at, head) then
+            return "files of " .. lane
         end
     end
     return nil

@@ -15,6 +15,7 @@ import redis
 from agents.contracts import AdapterSettings, Completed
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
 from agents.governor import Call, Outcome, governor, providers
+from agents.governor.calling import governed
 from agents.governor.providers import Provider, profile_of, provider_of
 from agents.models import Agent
 from agents.runner import run_agent
@@ -72,6 +73,29 @@ def test_no_call_beyond_the_limit_leaves_and_the_run_comes_back_without_using_an
     assert 50 < caught.value.retry_after < 65
     assert caught.value.held_by == f"{model.name} at {model.provider.place}"
     assert model.bodies == []
+
+
+@pytest.mark.parametrize(
+    "reason", list(governor.Reason)[1:], ids=[reason.value for reason in governor.Reason][1:]
+)
+def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
+    model: ModelSubject, reason: governor.Reason
+) -> None:
+    provider, no_patience = provider_of(limited(model, requests_per_minute=2)), 0.0
+    answer = governor.Answer(granted=False, reason=reason, wait_seconds=3.0)
+
+    class Refusing(governor.Governor):
+        def ask(self, call: Call) -> governor.Answer:
+            return answer
+
+    guard = Refusing(provider.governor.provider, provider.governor.profile)
+    with (
+        pytest.raises(AgentRateLimited) as caught,
+        governed(provider, Call("one", 60.0), patience_seconds=no_patience, governor=guard),
+    ):
+        raise AssertionError("it was called")
+
+    assert caught.value.room_is_timed is (reason is not governor.Reason.SLOTS)
 
 
 def test_a_short_wait_is_slept(model: ModelSubject) -> None:

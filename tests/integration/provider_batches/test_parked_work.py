@@ -9,16 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from activities import cancellation
+from activities import admission, cancellation
 from activities.admission import Exchange, rebuilding
 from activities.maintenance import invariants, recovery
 from activities.provider_batches import lifecycle
 from activities.wait_reasons import briefly, why
+from agents.contracts import AgentRequest, Parked
 from benchmarks.fake_provider import FakeProvider
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
-from tests.engine import Engine
+from tests.engine import Engine, elsewhere
 from tests.integration.provider_batches.parked_work import NORMAL, content, statuses
 
 
@@ -158,6 +159,21 @@ def test_cancelled_work_is_not_sent(
 
     assert [len(batch.requests) for batch in provider.batches.batches.values()] == [3]
     assert batching.items(tenant, first)[0].state == "dropped"
+
+
+def test_work_that_is_cancelled_during_its_call_waits_for_no_batch(engine: Engine, tenant: Tenant) -> None:
+    def parks(request: AgentRequest) -> Parked:
+        elsewhere(lambda: cancellation.cancel(tenant.pk, request.activity_id, actor="Ann"))
+        return Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
+
+    engine.serve(tenant)
+    engine.agent.behaviour = parks
+    (found,) = engine.submit(tenant)
+    engine.drain()
+
+    assert engine.status(tenant, found) == "cancelled"
+    assert batching.items(tenant) == []
+    assert admission.audit(withdraw_orphans=False) == []
 
 
 def test_a_batch_that_nobody_wants_any_more_is_cancelled_at_its_provider(

@@ -58,6 +58,17 @@ def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engin
     assert not recovery.declare_lost(seen)
 
 
+def test_a_worker_that_stops_between_look_and_verdict_is_not_declared_lost(engine: Engine) -> None:
+    with system_scope():
+        seen = WorkerProcess.objects.get(pk=engine.lease.worker_id)
+
+    engine.lease.end()
+
+    assert not recovery.declare_lost(seen)
+    with system_scope():
+        assert WorkerProcess.objects.get(pk=seen.pk).end_reason == "stopped"
+
+
 def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(engine: Engine) -> None:
     with system_scope():
         gone = WorkerProcess.objects.create(
