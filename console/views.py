@@ -18,6 +18,7 @@ from django.views.decorators.http import require_safe
 
 from activities.notifications.digests import zone_of
 from console.containment import contained_with_scripts
+from console.error_pages import told_when_away
 from console.inbox import actions, held_answers, snooze
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
@@ -25,13 +26,10 @@ from console.inbox.items import Refused
 from console.inbox.listing import gone, inbox, parts_wanted
 from console.inbox.query import View
 from console.inbox.snooze import choices, in_words, until
-from console.overview import overview
+from console.overview import overview, pulse_of
+from console.page import ACTING, LOOKING, PageContext, acting, choose, page, remember_tenant, shown
 from console.tenants import overview as tenants_overview
 from tenants import clock
-
-from .activity_chart import pulse_of
-from .error_pages import told_when_away
-from .page import ACTING, LOOKING, PageContext, acting, choose, page, remember_tenant, shown
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -8,7 +8,6 @@ from activities.admin import (  # noqa: F401  # each registers its models
     bulk,
     dead_letters,
     mailboxes,
-    measuring,
     records,
     webhooks,
 )

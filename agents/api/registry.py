@@ -22,6 +22,7 @@ from agents import (
     references,
     registry,
     semantic_versions,
+    signing_secrets,
 )
 from agents.api.channels import NothingSerializer
 from agents.api.configurations import (
@@ -35,14 +36,17 @@ from agents.api.configurations import (
     fault_of_inline,
 )
 from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
-from agents.models import Agent, AgentVersionDeployment, role_validator
+from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, Member, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.views import TenantView
+from tenants.exceptions import TenantError
 from tenants.models import Role
 
 # An agent of the registry and its deployments, as platform admins send them.
@@ -375,3 +379,62 @@ def sealed(agent: Agent, auth: Mapping[str, Any] | None) -> str:
     if kind != auth["type"]:
         raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
     return agent.auth_sealed
+
+
+# A new secret for what goes between us and a tenant's agent: `POST /agent-configs/{role}/rotate-secret/`.
+
+
+class SecretUnreadable(TenantError):
+    """The key that sealed the secrets of this agent is gone."""
+
+    code = "secret_unreadable"
+    status = 409
+
+
+class NewSecretSerializer(serializers.Serializer[Any]):
+    """A secret, which is told this once."""
+
+    role = serializers.CharField()
+    secret = serializers.CharField(
+        allow_null=True,
+        help_text="`whsec_` and base64, as the Standard Webhooks scheme has it. null when told before.",
+    )
+    in_force = serializers.IntegerField(help_text="How many sign now: this one, and the one before it.")
+    version = serializers.IntegerField()
+
+
+class RotateSecret(Versioned, TenantView):
+    queryset = AgentConfig.objects
+    serializer_class = NewSecretSerializer
+    scope = "agents"
+    required_role: ClassVar[Role] = Role.ADMIN
+
+    @operation(
+        "Give a role's agent a new secret",
+        request=NothingSerializer,
+        answer=NewSecretSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    def post(self, request: Request, role: str) -> Response:
+        """Jobs are signed with the one before as well, and reports signed with it are taken, until the next renewal. Renew twice when
+        it has become known. In force within two seconds. The answer holds the secret once: a repetition with the same
+        `Idempotency-Key` comes without it."""
+        read(NothingSerializer, request.data)
+        agent = Agent.objects.filter(role=role).first()
+        if agent is None:
+            raise NotFound
+        own = AgentConfig.objects.for_tenant(self.tenant_id).select_for_update()
+        config = own.filter(agent_id=role).first() or AgentConfig(
+            tenant_id=self.tenant_id, agent=agent, version=0
+        )
+        self.check_if_match(config.version)
+        try:
+            secret = signing_secrets.renew(config)
+        except ConfigurationError as error:
+            raise SecretUnreadable(f"The secrets of {role} cannot be read any more: {error}") from error
+        config.version += 1
+        config.save(force_insert=config.version == 1)
+        configuration.forget()
+        in_force = len(signing_secrets.in_force(config))
+        return Response({"role": role, "secret": secret, "in_force": in_force, "version": config.version})

@@ -7,11 +7,9 @@ from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
 from agents.api.deployments import DeploymentViewSet
 from agents.api.pausing import ProviderSwitches, TenantSwitches
-from agents.api.platform import SchedulerSettingsView
-from agents.api.providers import ProviderList
-from agents.api.registry import AgentViewSet
+from agents.api.platform import ProviderList, SchedulerSettingsView
+from agents.api.registry import AgentViewSet, RotateSecret
 from agents.api.retention import RetentionView
-from agents.api.signing_secrets import RotateSecret
 from agents.api.skills import SkillViewSet
 
 router = SimpleRouter(use_regex_path=False)

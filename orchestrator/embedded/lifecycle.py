@@ -6,23 +6,29 @@ down before it is waited for: whoever is killed in between, the next start or st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from orchestrator.embedded.errors import UnknownService
+import psutil
+
+from orchestrator.embedded import accounts, ports
+from orchestrator.embedded.errors import ServerFailed, ServerImmortal, ServerSilent, UnknownService
 from orchestrator.embedded.home import ServiceHome
-from orchestrator.embedded.launching import ensure_running
+from orchestrator.embedded.identity import ProcessIdentity, adopt, wait_until
+from orchestrator.embedded.logs import open_log, tail
 from orchestrator.embedded.mongo import MongoServer
 from orchestrator.embedded.postgres import PostgresServer
 from orchestrator.embedded.records import SERVICES, Endpoints, ServerRecord, endpoints_of
 from orchestrator.embedded.server import Server
 from orchestrator.embedded.valkey import ValkeyServer
-
-from .launching import stop_server
 
 _SERVERS: dict[str, type[Server]] = {
     "postgres": PostgresServer,
@@ -116,3 +122,125 @@ def _servers(home: ServiceHome, names: Iterable[str]) -> list[Server]:
         if name not in _SERVERS:
             raise UnknownService(name, SERVICES)
     return [_SERVERS[name](home) for name in SERVICES if name in chosen]
+
+
+# Brings one server up: reuses a living one, else clears what a dead one left and launches it on its data.
+
+
+PORT_TRIES = 3  # another program may take a port between our look and the server's
+
+
+def ensure_running(
+    server: Server, known: ServerRecord | None, *, durable: bool, remember: Callable[[ServerRecord], None]
+) -> None:
+    """Return once the server answers.
+
+    `remember` is told of a launch at once, so that a killed start leaves no stray.
+
+    A living server is reused as it is, with the durability it was started with.
+    """
+    if known is not None and known.is_alive():
+        _wait_until_ready(server, known, since=0)
+        return
+    end_strays(server)
+    server.prepare(durable=durable)
+    port = ports.keep_or_choose(known.port if known else None)
+    for tries_left in reversed(range(PORT_TRIES)):
+        try:
+            _launch(server, port, durable=durable, remember=remember)
+            return
+        except ServerFailed:
+            if ports.is_free(port) or not tries_left:
+                raise
+            port = ports.keep_or_choose(None)
+
+
+def _launch(server: Server, port: int, *, durable: bool, remember: Callable[[ServerRecord], None]) -> None:
+    since = server.log.stat().st_size if server.log.exists() else 0
+    process = _spawn(server, port, durable=durable)
+    record = ServerRecord(port, server.url(port), durable, process)
+    remember(record)
+    _wait_until_ready(server, record, since)
+
+
+def _spawn(server: Server, port: int, *, durable: bool) -> ProcessIdentity:
+    launch = server.launch(port, durable=durable)
+    with open_log(server.log) as log:
+        child = subprocess.Popen(
+            launch.argv,
+            cwd=server.data,
+            env={**os.environ, **launch.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # a Ctrl-C in our terminal is not theirs
+            **accounts.switch_to(launch.account),
+        )
+    # While it is our child and not yet reaped, its pid cannot be another's.
+    identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
+    adopt(child)
+    return identity
+
+
+def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:
+    ready = False
+
+    def settled() -> bool:
+        nonlocal ready
+        # Looked at first, as clients are slow to try again after a refused connection.
+        ready = ports.is_listening(record.port) and server.make_ready(record.port)
+        return ready or not record.is_alive()
+
+    if not wait_until(settled, server.start_seconds):
+        raise ServerSilent(server.name, server.start_seconds, tail(server.log), server.log)
+    if not ready or not record.is_alive():
+        raise ServerFailed(
+            server.name, "the server ended while starting", tail(server.log, since), server.log
+        )
+
+
+# Ends the processes of one server: asks, waits, kills after a bound, and leaves nothing of them behind.
+
+
+KILL_SECONDS = 10.0
+
+
+def stop_server(server: Server, process: ProcessIdentity | None) -> None:
+    """Stop the recorded process, then whatever else of this server is left. Idempotent."""
+    if process is not None:
+        process.send(server.stop_signal)
+        process.send(signal.SIGCONT)  # one that is frozen would not see the first signal
+        wait_until(lambda: not process.is_alive(), server.stop_seconds)
+    end_strays(server)
+
+
+def end_strays(server: Server) -> None:
+    """End every process of this server, recorded or not, and clear what killed ones leave.
+
+    Strays are children of a killed server that are about to notice, or servers whose starter died before it
+    could write them down. Raises `ServerImmortal` if some outlive SIGKILL.
+    """
+    for number, seconds in ((server.stop_signal, server.stop_seconds), (signal.SIGKILL, KILL_SECONDS)):
+        if not (strays := strays_of(server)):
+            break
+        for stray in strays:
+            stray.send(number)
+            stray.send(signal.SIGCONT)
+        wait_until(lambda strays=strays: not any(stray.is_alive() for stray in strays), seconds)  # type: ignore[misc]
+    if strays := strays_of(server):
+        raise ServerImmortal(server.name, [stray.pid for stray in strays])
+    server.clear_remains()
+
+
+def strays_of(server: Server) -> list[ProcessIdentity]:
+    """The server's processes, known by their program and by the folder that they work in."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if _works_in(Path(process.cwd()), server.folder) and server.owns(process):
+                found.append(ProcessIdentity.of(process.pid))
+    return [identity for identity in found if identity is not None]
+
+
+def _works_in(directory: Path, folder: Path) -> bool:
+    return directory == folder or folder in directory.parents

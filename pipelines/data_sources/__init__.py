@@ -41,15 +41,17 @@ from pipelines.data_sources.expand import (
     Estimate,
     ExpansionError,
     Pacing,
+    Params,
+    ParamsError,
     agreed,
     batches,
     estimate,
     inputs,
+    read_params,
 )
 from pipelines.data_sources.faults import DataSourceError, Fault
-from pipelines.data_sources.params import Params, ParamsError, read_params
 from pipelines.data_sources.parsing import looks_like, parse, unescaped
-from pipelines.data_sources.query import Query, check, resolve
+from pipelines.data_sources.query import Query, check, matches, resolve
 from pipelines.data_sources.shapes import (
     BatchGate,
     Condition,
@@ -60,10 +62,7 @@ from pipelines.data_sources.shapes import (
     Options,
     Source,
 )
-from pipelines.data_sources.tables import TableError, read_table
-
-from .query import matches
-from .tables import RowError, read_row
+from pipelines.data_sources.tables import RowError, TableError, read_row, read_table
 
 __all__ = (
     "Batch",

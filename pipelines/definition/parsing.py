@@ -12,15 +12,22 @@ names them in its `depends_on`. An empty list means no dependencies; an explicit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.definition.faults import Faults, at, shown
-from pipelines.definition.reading import Reader
-from pipelines.definition.shapes import PipelineDefinition, StepDefinition
-from pipelines.definition.steps import Draft, World, read_step
-from pipelines.definition.values import JsonCopier
-from pipelines.graph import find_cycles
+from pipelines.definition.reading import Reader, fault_of_amount, fault_of_text
+from pipelines.definition.shapes import (
+    EscalationDefinition,
+    OnTimeout,
+    PipelineDefinition,
+    ReminderDefinition,
+    RetryDefinition,
+    RetryStrategy,
+    StepDefinition,
+)
+from pipelines.definition.values import JsonCopier, number
+from pipelines.graph import UpstreamFailure, find_cycles
 
 StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
@@ -132,3 +139,249 @@ def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], faults: Fau
             paths[step.id] = f"{draft.path}.depends_on" if draft.depends_on else draft.path
     for cycle in find_cycles(dependencies):
         faults.add(paths[cycle[0]], f"the steps wait for each other in a cycle: {' -> '.join(cycle)}")
+
+
+# Reads one step, with everything about it that can be told without looking at the others.
+
+
+DAY = 86_400  # seconds
+LONGEST_RUN = 7 * DAY  # well above a provider's batch, which may take a day
+LONGEST_EXPRESSION = 2_000  # characters
+MOST_DEPENDENCIES = 2_000
+MOST_ATTEMPTS = 50
+LONGEST_DELAY = DAY  # between two attempts
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What exists outside the definition."""
+
+    roles: frozenset[str]
+    templates: frozenset[str]
+    human_roles: frozenset[str] | None
+    check_expression: Callable[[str], str | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A step with what it says it depends on, yet unchecked: paths and names, or None if it says nothing."""
+
+    step: StepDefinition
+    path: str
+    depends_on: tuple[tuple[str, str], ...] | None
+
+
+def read_step(reader: Reader, world: World) -> Draft:
+    step = StepDefinition(
+        id=reader.identifier("id") or "",
+        name=reader.name("name"),
+        description=reader.text("description", limit=20_000, blank=True) or "",
+        template=reader.known("template", "template", world.templates),
+        agent_role=reader.known("agent_role", "role", world.roles),
+        is_approval_gate=reader.flag("is_approval_gate"),
+        requires_approval=reader.flag("requires_approval"),
+        parallel=reader.flag("parallel"),
+        on_upstream_failure=reader.choice("on_upstream_failure", UpstreamFailure) or UpstreamFailure.FAIL,
+        when=_expression(reader, "when", world),
+        for_each=_expression(reader, "for_each", world),
+        params=reader.mapping("params"),
+        retry=_retry(reader),
+        timeout_seconds=reader.amount("timeout_seconds", low=0, above=True, high=LONGEST_RUN),
+        priority=reader.count("priority", low=1, high=20),
+        max_rounds=reader.count("max_rounds", low=1, high=50),
+        dependency_timeout_seconds=reader.amount(
+            "dependency_timeout_seconds", low=0, above=True, high=LONGEST_WAIT
+        ),
+        **read_people(reader, world.human_roles),
+    )
+    depends_on = _depends_on(reader)
+    reader.require("id")
+    _check_assignee(reader, step)
+    check_people(reader, step)
+    reader.refuse_other_keys()
+    return Draft(step, reader.path, depends_on)
+
+
+def _expression(reader: Reader, key: str, world: World) -> str | None:
+    text = reader.text(key, limit=LONGEST_EXPRESSION)
+    fault = world.check_expression(text) if text is not None and world.check_expression else None
+    if fault:
+        reader.fault(key, fault)
+    return text
+
+
+def _depends_on(reader: Reader) -> tuple[tuple[str, str], ...] | None:
+    """What the step names. A null is refused here: it could mean "none" as well as "the step before"."""
+    if reader.is_null("depends_on"):
+        reader.fault("depends_on", "must be a list; [] means that the step depends on nothing")
+    items = reader.items("depends_on", limit=MOST_DEPENDENCIES)
+    if items is None:
+        return None
+    named = []
+    for path, item in items:
+        fault = fault_of_text(item, limit=100_000)
+        if fault:
+            reader.faults.add(path, fault)
+        else:
+            named.append((path, item))
+    return tuple(named)
+
+
+def _retry(reader: Reader) -> RetryDefinition | None:
+    inner = reader.inner("retry")
+    if inner is None:
+        return None
+    standard = RetryDefinition()
+    base = _or(inner.amount("base_seconds", low=0, high=LONGEST_DELAY), standard.base_seconds)
+    longest = inner.amount("max_seconds", low=0, high=LONGEST_DELAY)
+    if longest is not None and longest < base:
+        inner.fault("max_seconds", f"must not be below base_seconds, which is {base:,}")
+    retry = RetryDefinition(
+        max_attempts=inner.count("max_attempts", low=1, high=MOST_ATTEMPTS) or standard.max_attempts,
+        strategy=inner.choice("strategy", RetryStrategy) or standard.strategy,
+        base_seconds=base,
+        multiplier=_or(inner.amount("multiplier", low=1, high=100), standard.multiplier),
+        max_seconds=_or(longest, max(base, standard.max_seconds)),
+        jitter=_or(inner.amount("jitter", low=0, high=1), standard.jitter),
+    )
+    inner.refuse_other_keys()
+    return retry
+
+
+def _or(found: float | None, standard: float) -> float:
+    return standard if found is None else found
+
+
+def _check_assignee(reader: Reader, step: StepDefinition) -> None:
+    if step.agent_role and step.human_role:
+        reader.fault("human_role", "cannot be given together with agent_role: one of them does the step")
+    given = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
+    if reader.is_object and not given:
+        reader.faults.add(reader.path, "agent_role, human_role or template is missing")
+    if step.is_approval_gate and step.agent_role:
+        reader.fault("is_approval_gate", "is for a person's step; an agent's step has requires_approval")
+    if step.requires_approval and step.human_role:
+        reader.fault("requires_approval", "is for an agent's step; a person's step has is_approval_gate")
+    if step.is_approval_gate and step.requires_approval:
+        reader.fault("requires_approval", "cannot be given together with is_approval_gate")
+
+
+# Reads how a step asks people: by when, who is reminded, who is asked next, how many must agree, what happens when nobody answers.
+
+
+LONGEST_WAIT = 366 * 86_400  # seconds
+MOST_REMINDERS = 20  # and steps of an escalation
+MOST_VOTERS = 100
+
+#: Without a person who answers yes or no these mean nothing.
+_OF_DECISIONS = ("quorum", "voters", "self_approval")
+#: Without a person who is asked these mean nothing.
+OF_PEOPLE = ("due_seconds", "reminders", "escalation", "on_timeout", *_OF_DECISIONS)
+
+
+def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str, Any]:
+    """The members of a `StepDefinition` that are about people."""
+    return {
+        "human_role": _human_role(reader, known_roles),
+        "due_seconds": reader.amount("due_seconds", low=0, above=True, high=LONGEST_WAIT),
+        "reminders": _reminders(reader, known_roles),
+        "escalation": _escalation(reader, known_roles),
+        "on_timeout": reader.choice("on_timeout", OnTimeout),
+        "quorum": reader.count("quorum", low=1, high=MOST_VOTERS),
+        "voters": reader.count("voters", low=1, high=MOST_VOTERS),
+        "self_approval": reader.flag("self_approval") if reader.value("self_approval") is not None else None,
+    }
+
+
+def check_people(reader: Reader, step: StepDefinition) -> None:
+    """Whoever is asked can be late; whoever is not asked cannot. A template may yet say who does the step."""
+    if step.agent_role and not step.requires_approval:
+        _refuse(reader, step, OF_PEOPLE, "is for a person's step, or an agent's with requires_approval")
+    if step.human_role:
+        _refuse(
+            reader,
+            step,
+            ("retry", "timeout_seconds"),
+            "is for an agent's step; a person's step has due_seconds",
+        )
+    if step.human_role and not step.is_approval_gate and step.template is None:
+        _check_task(reader, step)
+    if step.voters is not None and step.voters < (step.quorum or 1):
+        reader.fault("voters", "must not be fewer than quorum")
+    if step.on_timeout and step.due_seconds is None and not step.template:
+        reader.fault("on_timeout", "needs due_seconds")
+    _check_times(reader, step, "reminders", step.reminders, "the reminder")
+    _check_times(reader, step, "escalation", step.escalation, "the one")
+
+
+def _check_task(reader: Reader, step: StepDefinition) -> None:
+    """A task is completed and not decided."""
+    _refuse(
+        reader, step, _OF_DECISIONS, "is for a step with is_approval_gate: a task is completed, not decided"
+    )
+    if step.on_timeout in (OnTimeout.APPROVE, OnTimeout.REJECT):
+        reader.fault(
+            "on_timeout", "can only be escalate, unless is_approval_gate is true: nobody decides a task"
+        )
+
+
+def _refuse(reader: Reader, step: StepDefinition, keys: Sequence[str], message: str) -> None:
+    for key in keys:
+        if getattr(step, key) not in (None, ()):
+            reader.fault(key, message)
+
+
+def _check_times(
+    reader: Reader, step: StepDefinition, key: str, chain: Sequence[ReminderDefinition | EscalationDefinition], what: str
+) -> None:  # fmt: skip
+    previous = 0.0
+    for index, later in enumerate(chain):
+        path = f"{reader.path}.{key}[{index}]"
+        if step.due_seconds and later.after_seconds >= step.due_seconds:
+            reader.faults.add(path, f"must come before due_seconds, which is {step.due_seconds:,}")
+        if 0 < later.after_seconds <= previous:
+            reader.faults.add(path, f"must come after {what} before it")
+        previous = max(previous, later.after_seconds)
+
+
+def _human_role(reader: Reader, known_roles: Collection[str] | None) -> str | None:
+    if known_roles is not None:
+        return reader.known("human_role", "role", known_roles)
+    return reader.name("human_role", limit=63)
+
+
+def _reminders(reader: Reader, known_roles: Collection[str] | None) -> tuple[ReminderDefinition, ...]:
+    items = reader.items("reminders", limit=MOST_REMINDERS) or ()
+    return tuple(_reminder(item, path, reader, known_roles) for path, item in items)
+
+
+def _reminder(
+    item: Any, path: str, reader: Reader, known_roles: Collection[str] | None
+) -> ReminderDefinition:
+    """A number of seconds, or an object that also names a role."""
+    if not isinstance(item, Mapping):
+        fault = fault_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
+        if fault:
+            reader.faults.add(path, fault)
+        return ReminderDefinition(0 if fault else number(item) or 0)
+    after, role = _later(Reader(item, path, reader.copier), known_roles)
+    return ReminderDefinition(after, role)
+
+
+def _escalation(reader: Reader, known_roles: Collection[str] | None) -> tuple[EscalationDefinition, ...]:
+    items = reader.items("escalation", limit=MOST_REMINDERS) or ()
+    found = []
+    for path, item in items:
+        inner = Reader(item, path, reader.copier)
+        after, role = _later(inner, known_roles)
+        inner.require("human_role")
+        found.append(EscalationDefinition(after, role or ""))
+    return tuple(found)
+
+
+def _later(inner: Reader, known_roles: Collection[str] | None) -> tuple[float, str | None]:
+    after = inner.amount("after_seconds", low=0, above=True, high=LONGEST_WAIT)
+    role = _human_role(inner, known_roles)
+    inner.require("after_seconds")
+    inner.refuse_other_keys()
+    return after or 0, role

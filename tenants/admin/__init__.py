@@ -1,9 +1,8 @@
-"""The admin of tenants, their members and tokens, and in `bases` and `deeds` what the admins of all apps share."""
+"""The admin of tenants, their members and tokens, and in `bases` what the admins of all apps share."""
 
 from tenants.admin import (  # noqa: F401  # each registers its models
     audit,
     channels,
-    events,
     members,
     money,
     retention,

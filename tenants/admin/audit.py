@@ -7,6 +7,7 @@ from unfold.decorators import display
 
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter
 from tenants.models.audit import AuditEntry, BreakGlass
+from tenants.models.events import Event, EventLog, FreshEvent
 
 
 @admin.register(AuditEntry)
@@ -54,3 +55,35 @@ class BreakGlassAdmin(RecordAdmin):
     @display(description="Tenant")
     def seen(self, glass: BreakGlass) -> str:
         return glass.slug or "all tenants"
+
+
+# The log of events, as programs see it, and how far it is numbered.
+
+
+@admin.register(Event)
+class EventAdmin(RecordAdmin):
+    list_display = ("at", "tenant", "number", "kind", "activity_id", "pipeline_run_id")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug",)
+    fields = ("number", "tenant", "kind", "at", "activity_id", "pipeline_run_id", "data")
+    readonly_fields = fields
+
+
+@admin.register(FreshEvent)
+class FreshEventAdmin(RecordAdmin):
+    list_display = ("at", "tenant", "kind", "activity_id", "pipeline_run_id")
+    list_filter = (TenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug",)
+    fields = ("tenant", "kind", "at", "activity_id", "pipeline_run_id", "data")
+    readonly_fields = fields
+
+
+@admin.register(EventLog)
+class EventLogAdmin(RecordAdmin):
+    list_display = ("tenant", "last_number", "listened_until")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug",)
+    fields = ("tenant", "last_number", "listened_until")
+    readonly_fields = fields

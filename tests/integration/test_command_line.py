@@ -18,7 +18,7 @@ import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from activities.submission import NewActivity, submit
-from orchestrator.cli import replay
+from orchestrator.management.commands import replay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant

@@ -19,7 +19,7 @@ from activities.models.alert import AlertKind
 from agents.exceptions import PermanentAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.events import log, numbering
-from tenants.events.listener import PROOF_SECONDS, SILENT_SECONDS, Listener
+from tenants.events.hub import PROOF_SECONDS, SILENT_SECONDS, Listener
 from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
 from tenants.models.events import Event, FreshEvent

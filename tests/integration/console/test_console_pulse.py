@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from activities.models import ActivityRun
-from console.activity_chart import pulse_of
+from console.overview import pulse_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words
