@@ -30,11 +30,11 @@ from agents.redaction import excerpt
 from agents.retry_after import seconds_from
 from agents.webhook_signing import signed_headers
 from tenants import clock
-from tenants.api.renderers import dumps
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events.log import body_of
 from tenants.models.events import Event, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 from tenants.sql import Statement
+from tenants.wire_json import dumps
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 from django.apps import AppConfig
-from unfold.apps import BasicAppConfig
+from django.contrib.admin.apps import SimpleAdminConfig
 
 # Wherever Django is set up the Celery application is made, or tasks would be sent by an application without settings.
 from orchestrator import celery  # noqa: F401
@@ -17,13 +17,7 @@ class OrchestratorConfig(AppConfig):
         tracing.begin()
 
 
-class AdminConfig(BasicAppConfig):
-    """The theme of the admin, with our own idea of who gets in."""
+class AdminConfig(SimpleAdminConfig):
+    """The admin, with our own idea of who gets in. `orchestrator.urls` registers its pages, so workers and commands do not load them."""
 
-    def ready(self) -> None:
-        from django.contrib import admin
-        from django.contrib.admin import sites
-
-        from .admin_site import TenantAdminSite
-
-        admin.site = sites.site = TenantAdminSite()
+    default_site = "orchestrator.admin_site.TenantAdminSite"

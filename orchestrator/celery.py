@@ -23,6 +23,9 @@ from tenants import tracing
 from . import broker, flower_auth
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
+# Django's checks of the system look at every page, and would load all of them into each worker: a second of work, 30 MiB of memory.
+# `manage.py check` is the place for them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 broker.install()
 app = Celery("orchestrator")

@@ -17,6 +17,7 @@ from tenants.admin import break_glass
 DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
     "style-src 'self'", "style-src 'self' 'unsafe-inline'"
 )
+admin.autodiscover()
 documentation = contained(SpectacularSwaggerSplitView.as_view(url_name="schema"), DRAWS_ITSELF)
 
 api: list[URLPattern | URLResolver] = [

@@ -99,8 +99,8 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 
 INSTALLED_APPS = [
-    "orchestrator.apps.AdminConfig",  # the theme "unfold"
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",  # the theme of the admin
+    "orchestrator.apps.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

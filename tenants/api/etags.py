@@ -17,8 +17,8 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.api.renderers import dumps
 from tenants.exceptions import TenantError
+from tenants.wire_json import dumps
 
 
 class DigestEtag:

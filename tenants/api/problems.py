@@ -17,8 +17,8 @@ from django.views import defaults
 from rest_framework.response import Response
 
 from tenants.api.faults import InvalidRequest, as_members
-from tenants.api.renderers import dumps
 from tenants.api.translation import INTERNAL, NOT_FOUND, Problem, problem_of, register
+from tenants.wire_json import dumps
 
 __all__ = ("InvalidRequest", "Problem", "exception_handler", "register")
 

@@ -1,25 +1,13 @@
-"""How answers are written: JSON with UTC times ending in Z, ids and decimals as text."""
+"""How answers are written: `tenants.wire_json`, as a renderer of REST framework."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
-import orjson
-from django.utils.functional import Promise
 from rest_framework.renderers import BaseRenderer
 
-from tenants import wide_json
-
-# Datetimes pass through `_written`, because orjson would keep the offset of times that are not in UTC.
-OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
-
-
-def dumps(data: Any) -> bytes:
-    """The bytes of a JSON document as the API writes it."""
-    return wide_json.dumps(data, default=_written, option=OPTIONS)
+from tenants.wire_json import dumps
 
 
 class JSONRenderer(BaseRenderer):
@@ -37,24 +25,3 @@ class JSONRenderer(BaseRenderer):
         renderer_context: Mapping[str, Any] | None = None,
     ) -> bytes:
         return b"" if data is None else dumps(data)
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
-        return as_utc(value).isoformat().replace("+00:00", "Z")
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return format(value, "f")  # text, since a reader's float would lose cents
-    if isinstance(value, Promise):
-        return str(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
-
-
-def as_utc(value: datetime.datetime) -> datetime.datetime:
-    """The same moment in UTC. A naive time is taken as UTC, which is what the project uses everywhere."""
-    return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)

@@ -27,9 +27,9 @@ from rest_framework.viewsets import ViewSetMixin
 
 from tenants import outages
 from tenants.api.parsers import refuse_odd_body
-from tenants.api.renderers import dumps
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
+from tenants.wire_json import dumps
 
 from . import auditing, etags, idempotency, throttling
 

@@ -21,8 +21,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tenants import redis as connections
-from tenants.api.renderers import dumps
 from tenants.events import keys
+from tenants.wire_json import dumps
 
 from .log import EventFilter
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenants.api.renderers import dumps
 from tenants.models.events import Event
+from tenants.wire_json import dumps
 
 from .log import EventFilter, shown
 from .subscribers import Subscriber
