@@ -32,42 +32,42 @@ LONGEST_REVISION = 9  # digits
 
 
 @page("agents")
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Every role, with how its runs went lately."""
-    found = agents(desk.tenant_id)
-    return shown(request, desk, "console/agents/every.html", {"agents": found.rows, "since": found.since})
+    found = agents(visit.tenant_id)
+    return shown(request, visit, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
 @page("agents", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: PageContext, role: str) -> HttpResponse:
+def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
     refusal: Refused | None = None
     if request.method == "POST":
         try:
-            words = _act(request, desk, role)
-            return flash_messages.done(request, desk, reverse("console:agent", args=[role]), words)
+            words = _act(request, visit, role)
+            return flash_messages.done(request, visit, reverse("console:agent", args=[role]), words)
         except Refused as refused:
             refusal = refused
-    found = agent(desk.tenant_id, role)
+    found = agent(visit.tenant_id, role)
     if found is None:
         raise Http404
-    context = {"one": found, "may_deploy": desk.who.is_platform_admin, "refusal": refusal}
-    return shown(request, desk, "console/agents/one.html", context, refusal.status if refusal else 200)
+    context = {"one": found, "may_deploy": visit.who.is_platform_admin, "refusal": refusal}
+    return shown(request, visit, "console/agents/one.html", context, refusal.status if refusal else 200)
 
 
-def _act(request: HttpRequest, desk: PageContext, role: str) -> str:
+def _act(request: HttpRequest, visit: PageContext, role: str) -> str:
     deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if deed == "roll_back":
         # Of two who see the same version fail, the second must not roll back what the first has brought back.
-        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/rollback/", version=seen)
+        reply = internal_api.call_api(request, visit.who, "POST", f"{address}/rollback/", version=seen)
         words = "Rolled back"
     elif deed == "check":
-        reply = internal_api.call_api(request, desk.who, "POST", f"{address}/check/")
+        reply = internal_api.call_api(request, visit.who, "POST", f"{address}/check/")
         words = "A worker looks at its endpoint within seconds"
     elif deed.startswith("promote:"):
         wanted = deployment_id(deed.removeprefix("promote:"))
         path = f"{address}/deployments/{wanted}/promote/"
-        reply = internal_api.call_api(request, desk.who, "POST", path, version=seen)
+        reply = internal_api.call_api(request, visit.who, "POST", path, version=seen)
         words = "In production now"
     else:
         raise Refused(NOT_OFFERED, status=400)

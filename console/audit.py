@@ -27,18 +27,18 @@ HEADS = (
 
 @page("audit")
 @for_admins("The audit trail")
-def show_trail(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def show_trail(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The newest entries that fit, a page at a time."""
-    found = trail(desk.tenant_id, AuditFilter.read(request.GET))
-    return shown(request, desk, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
+    found = trail(visit.tenant_id, AuditFilter.read(request.GET))
+    return shown(request, visit, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
 
 
 @page("audit")
 @for_admins("The audit trail")
-def export(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def export(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The entries that fit, newest first, up to ten thousand."""
-    found = all_of(desk.tenant_id, AuditFilter.read(request.GET))
-    return csv_of(f"audit-{desk.who.tenant}", HEADS, (cells(entry) for entry in found))
+    found = all_of(visit.tenant_id, AuditFilter.read(request.GET))
+    return csv_of(f"audit-{visit.who.tenant}", HEADS, (cells(entry) for entry in found))
 
 
 # The entries of a tenant's audit trail, newest first, along the numbers of its chain.

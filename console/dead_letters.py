@@ -29,40 +29,40 @@ MOST_PAGES = 1_000
 
 
 @page("dead_letters")
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What failed alike, together. Open failures only, unless `?state=all`."""
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
-    found = letters(desk.tenant_id, only_open=only_open, role=role)
-    return shown(request, desk, "console/dead_letters/every.html", {"letters": found})
+    found = letters(visit.tenant_id, only_open=only_open, role=role)
+    return shown(request, visit, "console/dead_letters/every.html", {"letters": found})
 
 
 @page("dead_letters", (*LOOKING, *ACTING))
-def show_alike(request: HttpRequest, desk: PageContext, fingerprint: str) -> HttpResponse:
+def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
     """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
     refusal: Refused | None = None
     counted: Counted | None = None
     if request.method == "POST":
         try:
-            counted = count(request, desk.who, fingerprint) if _counts(request) else None
+            counted = count(request, visit.who, fingerprint) if _counts(request) else None
             if counted is None:
-                words = _act(request, desk, fingerprint)
+                words = _act(request, visit, fingerprint)
                 return flash_messages.done(
-                    request, desk, reverse("console:dead_letters_alike", args=[fingerprint]), words
+                    request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words
                 )
         except Refused as refused:
             refusal = refused
-    return _alike(request, desk, fingerprint, counted, refusal)
+    return _alike(request, visit, fingerprint, counted, refusal)
 
 
 def _counts(request: HttpRequest) -> bool:
     return request.POST.get("deed", "") in COUNTS
 
 
-def _act(request: HttpRequest, desk: PageContext, fingerprint: str) -> str:
+def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> str:
     if request.POST.get("letter"):
-        return act_on_one(request, desk.who, _id_of(request))
-    return act_on_all(request, desk.who, fingerprint)
+        return act_on_one(request, visit.who, _id_of(request))
+    return act_on_all(request, visit.who, fingerprint)
 
 
 def _id_of(request: HttpRequest) -> UUID:
@@ -74,7 +74,7 @@ def _id_of(request: HttpRequest) -> UUID:
 
 def _alike(
     request: HttpRequest,
-    desk: PageContext,
+    visit: PageContext,
     fingerprint: str,
     counted: Counted | None,
     refusal: Refused | None,
@@ -82,18 +82,18 @@ def _alike(
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
         raise Http404
-    found = alike(desk.tenant_id, fingerprint, page=int(number[:6]))
+    found = alike(visit.tenant_id, fingerprint, page=int(number[:6]))
     if found is None:
         raise Http404
     context = {
         "alike": found,
-        "may_act": desk.who.role.includes(Role.OPERATOR),
+        "may_act": visit.who.role.includes(Role.OPERATOR),
         "counted": counted,
         "refusal": refusal,
         "sent": request.POST if request.method == "POST" else {},
     }
     return shown(
-        request, desk, "console/dead_letters/alike.html", context, refusal.status if refusal else 200
+        request, visit, "console/dead_letters/alike.html", context, refusal.status if refusal else 200
     )
 
 

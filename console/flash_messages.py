@@ -14,10 +14,10 @@ from .page import PageContext
 NOT_SURE = "Say that you are sure: this cannot be undone."
 
 
-def done(request: HttpRequest, desk: PageContext, address: str, words: str) -> HttpResponse:
+def done(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
     """On to that page, which says what was done."""
     messages.success(request, words)
-    return HttpResponseRedirect(f"{address}?{urlencode({'tenant': desk.who.tenant})}")
+    return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
 
 
 def refusal_of(reply: Reply) -> Refused:

@@ -1,6 +1,6 @@
 """A page of the console: who looks, for which tenant, and what a browser may do with it.
 
-A view is decorated with `page`, gets the desk that the person sits at, and answers with `shown`.
+A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `shown`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def for_admins(what: str) -> Callable[[View], View]:
 
     def made(view: View) -> View:
         @wraps(view)
-        def guarded(request: HttpRequest, desk: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
-            if not desk.who.role.includes(Role.ADMIN):
-                return shown(request, desk, "console/for_admins.html", {"what": what}, 403)
-            return view(request, desk, *args, **kwargs)
+        def guarded(request: HttpRequest, visit: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not visit.who.role.includes(Role.ADMIN):
+                return shown(request, visit, "console/for_admins.html", {"what": what}, 403)
+            return view(request, visit, *args, **kwargs)
 
         return guarded
 
@@ -62,7 +62,7 @@ PAGE_WIDTH = 980.0  # pixels that a page has for a picture on a usual screen
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """At whose desk a person sits, and at which page. `tenants` are the person's own."""
+    """Who visits which page, for which tenant. `tenants` are the person's own."""
 
     who: Principal
     tenants: Sequence[Tenant]
@@ -79,7 +79,7 @@ class PageContext:
 
 
 def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
-    """Make `view(request, desk, ...)` a page for people who signed in. `here` is its name in the navigation.
+    """Make `view(request, visit, ...)` a page for people who signed in. `here` is its name in the navigation.
 
     It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one.
     Who may not is answered 404; who belongs to no tenant is
@@ -88,21 +88,21 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
 
     def made(view: View) -> View:
         @wraps(view)
-        def at_desk(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            desk = sit_down(request, here)
-            if desk is None:
+        def visited(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            visit = visit_of(request, here)
+            if visit is None:
                 return choose(request, here)
-            answer = view(request, desk, *args, **kwargs)
-            remember_tenant(request, answer, desk.who, desk.tenants)
+            answer = view(request, visit, *args, **kwargs)
+            remember_tenant(request, answer, visit.who, visit.tenants)
             return answer
 
-        guarded = told_when_away(login_required(at_desk, login_url="console:login"))
+        guarded = told_when_away(login_required(visited, login_url="console:login"))
         return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
 
     return made
 
 
-def sit_down(request: HttpRequest, here: str) -> PageContext | None:
+def visit_of(request: HttpRequest, here: str) -> PageContext | None:
     """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
     who, tenants = acting(request)
     return None if who is None else PageContext(who, tenants, here)
@@ -123,13 +123,19 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
 
 def shown(
     request: HttpRequest,
-    desk: PageContext,
+    visit: PageContext,
     template: str,
     context: dict[str, Any] | None = None,
     status: int = 200,
 ) -> HttpResponse:
     """The page from its template, within the console's frame."""
-    framed = {"acting": desk.who, "tenants": desk.tenants, "here": desk.here, "desk": desk, **(context or {})}
+    framed = {
+        "acting": visit.who,
+        "tenants": visit.tenants,
+        "here": visit.here,
+        "visit": visit,
+        **(context or {}),
+    }
     return render(request, template, framed, status=status)
 
 

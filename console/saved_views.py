@@ -25,44 +25,46 @@ NOT_OFFERED = "This page does not offer that."
 
 
 @page("", (*LOOKING, *ACTING))
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The views of all pages. A POST keeps one more and leads to it, or changes one."""
     refusal: Refused | None = None
     if request.method == "POST":
         try:
-            return _act(request, desk)
+            return _act(request, visit)
         except Refused as refused:
             refusal = refused
-    with tenant_scope(desk.tenant_id):
-        found = saved_views.views_of(desk.who)
+    with tenant_scope(visit.tenant_id):
+        found = saved_views.views_of(visit.who)
     kept = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
     context: dict[str, Any] = {
-        "groups": [(PAGES[name][0], [_line(view, desk) for view in views]) for name, views in kept],
-        "may_share": desk.who.role.includes(Role.ADMIN),
+        "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in kept],
+        "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
         "refusal": refusal,
         "sent": request.POST if refusal and request.POST.get("deed") == "keep" else {},
     }
-    return shown(request, desk, "console/saved_views/every.html", context, refusal.status if refusal else 200)
+    return shown(
+        request, visit, "console/saved_views/every.html", context, refusal.status if refusal else 200
+    )
 
 
-def _line(view: SavedView, desk: PageContext) -> dict[str, Any]:
-    may_change = not view.is_shared or desk.who.role.includes(Role.ADMIN)
+def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:
+    may_change = not view.is_shared or visit.who.role.includes(Role.ADMIN)
     return {
         "view": view,
         "words": in_words(view.query),
-        "address": address_of(view.page, view.query, desk.who.tenant),
+        "address": address_of(view.page, view.query, visit.who.tenant),
         "may_change": may_change,
     }
 
 
-def _act(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
     deed, _, view_id = request.POST.get("deed", "").partition(":")
     deeds: dict[str, Callable[[], HttpResponse]] = {
-        "keep": lambda: _kept(request, desk),
-        "rename": lambda: _renamed(request, desk, _id(view_id)),
-        "share": lambda: _shared(request, desk, _id(view_id)),
-        "delete": lambda: _deleted(request, desk, _id(view_id)),
+        "keep": lambda: _kept(request, visit),
+        "rename": lambda: _renamed(request, visit, _id(view_id)),
+        "share": lambda: _shared(request, visit, _id(view_id)),
+        "delete": lambda: _deleted(request, visit, _id(view_id)),
     }
     if deed not in deeds:
         raise Refused(NOT_OFFERED, status=400)
@@ -72,45 +74,45 @@ def _act(request: HttpRequest, desk: PageContext) -> HttpResponse:
         raise Refused(str(error), status=error.status, field="name") from error
 
 
-def _kept(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def _kept(request: HttpRequest, visit: PageContext) -> HttpResponse:
     where = request.POST.get("page", "")
     if where not in PAGES:
         raise Refused(NOT_OFFERED, status=400)
     view = saved_views.keep(
-        desk.who,
+        visit.who,
         page=where,
         name=request.POST.get("name", ""),
         query=query_of(where, request.POST.get("query", "")),
         shared=request.POST.get("shared") == "yes",
     )
     return _on_to(
-        request, desk, view, f"Saved as “{view.name}”{', for everybody' if view.is_shared else ''}."
+        request, visit, view, f"Saved as “{view.name}”{', for everybody' if view.is_shared else ''}."
     )
 
 
-def _renamed(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.rename(desk.who, view_id, request.POST.get("name", ""))
-    return _told(request, desk, f"It is called “{view.name}” now.")
+def _renamed(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+    view = saved_views.rename(visit.who, view_id, request.POST.get("name", ""))
+    return _told(request, visit, f"It is called “{view.name}” now.")
 
 
-def _shared(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.share(desk.who, view_id)
-    return _told(request, desk, f"Everybody in the tenant finds “{view.name}” now.")
+def _shared(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+    view = saved_views.share(visit.who, view_id)
+    return _told(request, visit, f"Everybody in the tenant finds “{view.name}” now.")
 
 
-def _deleted(request: HttpRequest, desk: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.delete(desk.who, view_id)
-    return _on_to(request, desk, view, f"“{view.name}” is deleted. Here it can be saved again.")
+def _deleted(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+    view = saved_views.delete(visit.who, view_id)
+    return _on_to(request, visit, view, f"“{view.name}” is deleted. Here it can be saved again.")
 
 
-def _told(request: HttpRequest, desk: PageContext, words: str) -> HttpResponse:
-    return flash_messages.done(request, desk, reverse("console:saved_views"), words)
+def _told(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
+    return flash_messages.done(request, visit, reverse("console:saved_views"), words)
 
 
-def _on_to(request: HttpRequest, desk: PageContext, view: SavedView, words: str) -> HttpResponse:
+def _on_to(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:
     """What the view shows, with what was done."""
     messages.success(request, words)
-    return HttpResponseRedirect(address_of(view.page, view.query, desk.who.tenant))
+    return HttpResponseRedirect(address_of(view.page, view.query, visit.who.tenant))
 
 
 def _id(text: str) -> UUID:

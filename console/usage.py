@@ -25,22 +25,22 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 
 
 @page("usage")
-def show_usage(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
     wanted = UsageFilter.read(request.GET)
-    return shown(request, desk, "console/usage/usage.html", {"usage": usage(desk.tenant_id, wanted)})
+    return shown(request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, wanted)})
 
 
 @page("usage")
-def export(request: HttpRequest, desk: PageContext, what: str) -> HttpResponse:
+def export(request: HttpRequest, visit: PageContext, what: str) -> HttpResponse:
     """One of the tables of that page."""
     wanted = UsageFilter.read(request.GET)
-    found = usage(desk.tenant_id, wanted)
+    found = usage(visit.tenant_id, wanted)
     tables = {"days": found.days, "roles": found.roles, "pipelines": found.pipelines}
     if what not in tables:
         raise Http404
     rows = ([line.name, *line.figures] for line in tables[what])
-    name = f"usage-{desk.who.tenant}-{what}-{wanted.first}-{wanted.last}"
+    name = f"usage-{visit.who.tenant}-{what}-{wanted.first}-{wanted.last}"
     return csv_of(name, (what.removesuffix("s"), *HEADS), rows)
 
 

@@ -79,84 +79,84 @@ def tenants(request: HttpRequest) -> HttpResponse:
 
 
 @page("inbox")
-def inbox_list(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def inbox_list(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Everything that people are asked for in the tenant."""
-    return _page(request, desk)
+    return _page(request, visit)
 
 
 @page("inbox", (*LOOKING, *ACTING))
-def inbox_item(request: HttpRequest, desk: PageContext, item_id: UUID) -> HttpResponse:
+def inbox_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
     """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
     if request.method != "POST":
         if not _wants_item(request):
-            return _page(request, desk, open_id=item_id)
-        return _page(request, desk, item(desk.who, item_id))
+            return _page(request, visit, open_id=item_id)
+        return _page(request, visit, item(visit.who, item_id))
     if "aside" in request.POST:
-        return _aside(request, desk, item_id)
+        return _aside(request, visit, item_id)
     try:
         if held_answers.is_held():
             held_answers.hold(
-                desk.who, item_id, request.POST
+                visit.who, item_id, request.POST
             )  # the page says so, for as long as it can be taken back
         else:
-            result = actions.act(desk.who, item_id, request.POST)
+            result = actions.act(visit.who, item_id, request.POST)
             messages.success(request, f"{result.words}: {result.name}")
     except Refused as refusal:
-        return _page(request, desk, item(desk.who, item_id), refusal=refusal)
-    return HttpResponseRedirect(_next(request, desk))
+        return _page(request, visit, item(visit.who, item_id), refusal=refusal)
+    return HttpResponseRedirect(_next(request, visit))
 
 
 @page("inbox", ACTING)
-def inbox_approve(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def inbox_approve(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
     try:
         approve = held_answers.hold_together if held_answers.is_held() else actions.approve_together
-        results = approve(desk.who, request.POST.getlist("chosen"))
+        results = approve(visit.who, request.POST.getlist("chosen"))
     except Refused as refusal:
-        return _page(request, desk, refusal=refusal)
-    return _page(request, desk, results=results)
+        return _page(request, visit, refusal=refusal)
+    return _page(request, visit, results=results)
 
 
 @page("inbox", ACTING)
-def inbox_back(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def inbox_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Bring an item back that the person had put aside. It leads to where it was asked for."""
     try:
         item_id = UUID(request.POST.get("item", ""))
     except ValueError as error:
         raise Http404 from error
     try:
-        name = snooze.end_snooze(desk.who, item_id)
+        name = snooze.end_snooze(visit.who, item_id)
     except Refused as refusal:
-        return _page(request, desk, refusal=refusal)
+        return _page(request, visit, refusal=refusal)
     messages.success(request, f"Back in your list: {name}")
-    view = _view(request, desk)
+    view = _view(request, visit)
     if request.POST.get("open"):
         return HttpResponseRedirect(_address_of(item_id, view.of_kind(view.kind)))
-    view = view if inbox(desk.who, view).rows else view.of_kind("")
+    view = view if inbox(visit.who, view).rows else view.of_kind("")
     return HttpResponseRedirect(f"{reverse('console:inbox')}?{view.address}#content")
 
 
 @page("inbox")
-def inbox_gone(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def inbox_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What has become of the items named with ?id=, for a page from whose list they have gone."""
     try:
         ids = [UUID(given) for given in request.GET.getlist("id")]
     except ValueError as error:
         raise Http404 from error
-    return render(request, "console/inbox_gone.html", {"acting": desk.who, "gone": gone(desk.who, ids)})
+    return render(request, "console/inbox_gone.html", {"acting": visit.who, "gone": gone(visit.who, ids)})
 
 
-def _aside(request: HttpRequest, desk: PageContext, item_id: UUID) -> HttpResponse:
+def _aside(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
     """Put an item aside for this person, and on to the next one."""
     try:
-        shown, zone = snooze.version_shown(request.POST), _zone(desk)
+        shown, zone = snooze.version_shown(request.POST), _zone(visit)
         wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-        row, back_at = snooze.snooze(desk.who, item_id, shown=shown, until=wanted)
+        row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=wanted)
     except Refused as refusal:
-        return _page(request, desk, item(desk.who, item_id), refusal=refusal)
+        return _page(request, visit, item(visit.who, item_id), refusal=refusal)
     due = ", when it is due" if back_at < wanted else ""
     messages.success(request, f"Put aside until {in_words(back_at, zone)}{due}: {row.name}")
-    return HttpResponseRedirect(_next(request, desk))
+    return HttpResponseRedirect(_next(request, visit))
 
 
 def _wants_item(request: HttpRequest) -> bool:
@@ -167,7 +167,7 @@ def _wants_item(request: HttpRequest) -> bool:
 
 def _page(
     request: HttpRequest,
-    desk: PageContext,
+    visit: PageContext,
     opened: Item | None = None,
     *,
     open_id: UUID | None = None,
@@ -175,7 +175,7 @@ def _page(
     results: Sequence[Result] | None = None,
 ) -> HttpResponse:
     """The list and perhaps an item. After a refusal the item is shown as it is now, with what had been written."""
-    listed = inbox(desk.who, _view(request, desk))
+    listed = inbox(visit.who, _view(request, visit))
     context: dict[str, Any] = {
         "inbox": listed,
         "answered": opened is not None and listed.is_answered(opened.row.pk),
@@ -185,33 +185,33 @@ def _page(
         "refusal": refusal,
         "sent": request.POST if refusal else {},
         "results": results,
-        "zone": (zone := _zone(desk)),
-        "choices": choices(clock.now(), zone) if opened and not desk.who.break_glass_id else (),
+        "zone": (zone := _zone(visit)),
+        "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
     return shown(
-        request, desk, f"console/{template}.html", context, status=refusal.status if refusal else 200
+        request, visit, f"console/{template}.html", context, status=refusal.status if refusal else 200
     )
 
 
-def _view(request: HttpRequest, desk: PageContext) -> View:
+def _view(request: HttpRequest, visit: PageContext) -> View:
     """Which part of the inbox the person looks at."""
-    return View.read(desk.who.tenant, request.GET)
+    return View.read(visit.who.tenant, request.GET)
 
 
-def _zone(desk: PageContext) -> ZoneInfo:
+def _zone(visit: PageContext) -> ZoneInfo:
     """That of the tenant. Who looks at it from outside has no times to choose."""
-    return zone_of(next((own.timezone for own in desk.tenants if own.pk == desk.tenant_id), "UTC"))
+    return zone_of(next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC"))
 
 
 def _address_of(item_id: UUID | str, view: View) -> str:
     return f"{reverse('console:inbox_item', args=[item_id])}?{view.address}#item"
 
 
-def _next(request: HttpRequest, desk: PageContext) -> str:
+def _next(request: HttpRequest, visit: PageContext) -> str:
     """Where an answered item leads: to the one that followed it if that is still open, else to the list."""
-    view = _view(request, desk)
-    listed = inbox(desk.who, view)
+    view = _view(request, visit)
+    listed = inbox(visit.who, view)
     following = request.POST.get("next", "")
     if any(str(row.id) == following for row in listed.rows):
         return _address_of(following, view)

@@ -20,9 +20,9 @@ from tenants.context import tenant_scope
 
 
 @page("workers")
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Every process, with what it does for this tenant."""
-    return shown(request, desk, "console/workers/every.html", {"workers": workers(desk.tenant_id)})
+    return shown(request, visit, "console/workers/every.html", {"workers": workers(visit.tenant_id)})
 
 
 # Worker processes as people look at them: those that are there, and those that were lost a while ago.

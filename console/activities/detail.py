@@ -163,7 +163,7 @@ class Detail:
     reason: wait_reasons.Waiting
     moments: Sequence[Moment]
     children: Sequence[Activity]
-    deeds: Sequence[str]
+    actions: Sequence[str]
     watched: Watched | None
 
     @property
@@ -233,7 +233,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
             reason=reason,
             moments=moments,
             children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
-            deeds=_deeds(who, activity),
+            actions=_actions(who, activity),
             watched=_watched(runs[-1] if runs else None, activity),
         )
     return replace(found, reason=wait_reasons.exactly(activity, reason))
@@ -284,7 +284,7 @@ def _watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
     return Watched(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
 
 
-def _deeds(who: Principal, activity: Activity) -> list[str]:
+def _actions(who: Principal, activity: Activity) -> list[str]:
     if not who.role.includes(Role.OPERATOR):
         return []
     return [name for name in allowed_actions(activity) if name in OPERATIONS]

@@ -34,133 +34,137 @@ LONGEST_NUMBER = 18  # digits
 
 
 @page("activities")
-def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds, newest first."""
-    found = listing(desk.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
-    context = {"listing": found, "may_operate": _may_operate(desk)}
-    return shown(request, desk, "console/activities/list.html", context, status=400 if found.fault else 200)
+    found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
+    context = {"listing": found, "may_operate": _may_operate(visit)}
+    return shown(request, visit, "console/activities/list.html", context, status=400 if found.fault else 200)
 
 
 @page("activities", (*LOOKING, *ACTING))
-def new(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A form for a piece of work. A POST submits it."""
-    if not _may_operate(desk):
+    if not _may_operate(visit):
         raise Http404
     form = NewActivityForm(request.POST or None)
-    if request.method == "POST" and (reply := form.send(request, desk.who, "POST", "/activities/")):
+    if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
-        return flash_messages.done(request, desk, address, "It was submitted.")
+        return flash_messages.done(request, visit, address, "It was submitted.")
     status = form.status if form.errors else 200
-    return shown(request, desk, "console/activities/new.html", {"form": form}, status)
+    return shown(request, visit, "console/activities/new.html", {"form": form}, status)
 
 
 @page("activities", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """One activity. A POST cancels it, tries it again or hands it on."""
     refusal = None
     if request.method == "POST":
         try:
-            changed, words = act_on_activity(request, desk.who, activity_id)
+            changed, words = act_on_activity(request, visit.who, activity_id)
         except Refused as refused:
             refusal = refused
         else:
-            return flash_messages.done(request, desk, reverse("console:activity", args=[changed]), words)
+            return flash_messages.done(request, visit, reverse("console:activity", args=[changed]), words)
     parts = parts_wanted(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
-        return _run_alone(request, desk, activity_id, with_log="log" in parts)
-    found = detail(desk.who, activity_id)
+        return _run_alone(request, visit, activity_id, with_log="log" in parts)
+    found = detail(visit.who, activity_id)
     context = {
         "detail": found,
         "watched": found.watched,
-        "log": tail_of(desk.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
+        "log": tail_of(visit.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
         "activity": found.activity,
         "refusal": refusal,
-        "roles": roles() if "reassign" in found.deeds else (),
+        "roles": roles() if "reassign" in found.actions else (),
     }
     return shown(
-        request, desk, "console/activities/one.html", context, status=refusal.status if refusal else 200
+        request, visit, "console/activities/one.html", context, status=refusal.status if refusal else 200
     )
 
 
-def _run_alone(request: HttpRequest, desk: PageContext, activity_id: UUID, *, with_log: bool) -> HttpResponse:
+def _run_alone(
+    request: HttpRequest, visit: PageContext, activity_id: UUID, *, with_log: bool
+) -> HttpResponse:
     """What changes all the time while an agent works, without the rest of the page."""
-    activity, run = watched(desk.tenant_id, activity_id)
-    log = tail_of(desk.tenant_id, run.run) if with_log and run is not None else None
+    activity, run = watched(visit.tenant_id, activity_id)
+    log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
     context = {"activity": activity, "watched": run, "log": log}
-    return shown(request, desk, "console/activities/running.html", context)
+    return shown(request, visit, "console/activities/running.html", context)
 
 
 @page("activities")
-def whole_log(request: HttpRequest, desk: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
+def whole_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
     """Everything that an agent said during a run, page by page."""
     after = request.GET.get("after", "")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
-    activity, log = log_of(desk.tenant_id, activity_id, run_id, number)
-    return shown(request, desk, "console/activities/log.html", {"activity": activity, "log": log})
+    activity, log = log_of(visit.tenant_id, activity_id, run_id, number)
+    return shown(request, visit, "console/activities/log.html", {"activity": activity, "log": log})
 
 
 @page("activities")
-def both_texts(request: HttpRequest, desk: PageContext, activity_id: UUID) -> HttpResponse:
+def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """What its agent was told and what it made of it."""
-    found = texts(desk.tenant_id, activity_id, request.GET.get("run", ""))
-    return shown(request, desk, "console/activities/texts.html", {"texts": found, "activity": found.activity})
+    found = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
+    return shown(
+        request, visit, "console/activities/texts.html", {"texts": found, "activity": found.activity}
+    )
 
 
 @page("activities", (*LOOKING, *ACTING))
-def many(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds is counted and shown; a POST deals with all of it."""
-    if not _may_operate(desk):
+    if not _may_operate(visit):
         raise Http404
     query, fault, status = request.GET.get("q", "").strip(), "", 200
     try:
         if request.method == "POST":
-            started = bulk.start(desk.who, query, request.POST)
-            return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{desk.query}")
+            started = bulk.start(visit.who, query, request.POST)
+            return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
     except (NotAsked, ActivityError) as refusal:
         fault, status = str(refusal), refusal.status
     except QueryFault:
-        return _back_to_the_fault(desk, query)
+        return _back_to_the_fault(visit, query)
     try:
         context = {
-            "preview": bulk.preview(desk.tenant_id, query),
+            "preview": bulk.preview(visit.tenant_id, query),
             "fault": fault,
             "sent": request.POST if fault else {},
         }
     except (QueryFault, NotAsked):
-        return _back_to_the_fault(desk, query)
-    return shown(request, desk, "console/activities/many.html", context, status=status)
+        return _back_to_the_fault(visit, query)
+    return shown(request, visit, "console/activities/many.html", context, status=status)
 
 
 @page("activities")
-def job(request: HttpRequest, desk: PageContext, job_id: UUID) -> HttpResponse:
+def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """How a bulk job gets on."""
-    progress = bulk.progress(desk.tenant_id, job_id)
+    progress = bulk.progress(visit.tenant_id, job_id)
     if progress is None:
         raise Http404
-    context = {"progress": progress, "job": progress.job, "may_operate": _may_operate(desk)}
-    return shown(request, desk, "console/activities/job.html", context)
+    context = {"progress": progress, "job": progress.job, "may_operate": _may_operate(visit)}
+    return shown(request, visit, "console/activities/job.html", context)
 
 
 @page("activities", ACTING)
-def stop_job(request: HttpRequest, desk: PageContext, job_id: UUID) -> HttpResponse:
+def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """What is done stays done; the rest stays as it is."""
     address = reverse("console:activities_bulk_job", args=[job_id])
-    reply = call_api(request, desk.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    reply = call_api(request, visit.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     if not reply.ok:
         messages.error(request, reply.reason)
-        return redirect(f"{address}?{desk.query}")
-    return flash_messages.done(request, desk, address, "It was stopped.")
+        return redirect(f"{address}?{visit.query}")
+    return flash_messages.done(request, visit, address, "It was stopped.")
 
 
-def _may_operate(desk: PageContext) -> bool:
-    return desk.who.role.includes(Role.OPERATOR)
+def _may_operate(visit: PageContext) -> bool:
+    return visit.who.role.includes(Role.OPERATOR)
 
 
-def _back_to_the_fault(desk: PageContext, query: str) -> HttpResponse:
+def _back_to_the_fault(visit: PageContext, query: str) -> HttpResponse:
     """The list says what is wrong with a query, and where."""
-    return redirect(f"{reverse('console:activities')}?{desk.query}&{urlencode({'q': query})}")
+    return redirect(f"{reverse('console:activities')}?{visit.query}&{urlencode({'q': query})}")
 
 
 # What operators do with one activity on its page, through the API's own views.

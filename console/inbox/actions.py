@@ -125,28 +125,28 @@ def parsed(chosen: Sequence[str]) -> dict[UUID, int]:
 def checked(principal: Principal, item: Activity, answer: Answer) -> Action:
     """What is to be done, if this person is offered to do it and has said all that it needs. Raises `Refused`."""
     offer = offered(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
-    deed = offer.named(answer.deed)
-    if deed is None:
+    action = offer.named(answer.deed)
+    if action is None:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
-    if deed.needs_note and not answer.notes.strip():
-        raise Refused(deed.needs_note, status=400, field="notes")
-    if deed.name in YES and offer.options and answer.option not in offer.options:
+    if action.needs_note and not answer.notes.strip():
+        raise Refused(action.needs_note, status=400, field="notes")
+    if action.name in YES and offer.options and answer.option not in offer.options:
         raise Refused(NO_OPTION, status=400, field="option")
-    return deed
+    return action
 
 
 def _do(principal: Principal, item: Activity, answer: Answer) -> str:
     """Do it; what was done, in words. Raises `Refused`."""
-    deed = checked(principal, item, answer)
+    action = checked(principal, item, answer)
     try:
-        done = PERFORM[deed.name](principal, item, answer)
+        done = PERFORM[action.name](principal, item, answer)
     except ActivityError as error:
         raise Refused(f"{error} Nothing was done.", status=error.status) from error
-    return _words(deed, done)
+    return _words(action, done)
 
 
-def _words(deed: Action, done: Activity) -> str:
-    return VOTED if deed.name in ("approve", "reject") and done.status == "in_progress" else deed.done
+def _words(action: Action, done: Activity) -> str:
+    return VOTED if action.name in ("approve", "reject") and done.status == "in_progress" else action.done
 
 
 def _approval(item: Activity) -> Approval | None:
@@ -159,7 +159,7 @@ def _has_voted(principal: Principal, item: Activity) -> bool:
     return votes.filter(voter=principal.identity).exists()
 
 
-# What each deed of the page does, by the functions that the API calls.
+# What each action of the page does, by the functions that the API calls.
 
 
 def _approve(by: Principal, item: Activity, answer: Answer) -> Activity:
@@ -204,7 +204,7 @@ def _failed_work(item: Activity) -> UUID:
     return item.parent_id
 
 
-#: By the name of the deed.
+#: By the name of the action.
 PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
     "approve": _approve, "approve_edited": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _take_up,
     "withdraw": _withdraw, "retry": _retry, "cancel": _cancel,

@@ -59,7 +59,7 @@ NOT_EDITED = "Several people decide about this, so nobody can edit the text: all
 class Offer:
     """What is offered. `why_not` says why something that one would expect is not."""
 
-    deeds: tuple[Action, ...] = ()
+    actions: tuple[Action, ...] = ()
     why_not: str = ""
     options: tuple[str, ...] = ()
     note: str = ""  # what the note is for; empty: none is asked for
@@ -68,8 +68,8 @@ class Offer:
     why_not_edit: str = ""
 
     def named(self, name: str) -> Action | None:
-        every = (*self.deeds, self.editing) if self.editing else self.deeds
-        return next((deed for deed in every if deed.name == name), None)
+        every = (*self.actions, self.editing) if self.editing else self.actions
+        return next((action for action in every if action.name == name), None)
 
 
 def offered(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
@@ -115,21 +115,21 @@ def _about_a_decision(
 ) -> Offer:
     rules = DecisionRules.read(item.decision_rules)
     why_not = why_not_decide(principal, item, rules) or ("You have voted." if voted else "")
-    deeds = [] if why_not else [APPROVE, _NO.get(item.link_kind, REJECT)]
+    actions = [] if why_not else [APPROVE, _NO.get(item.link_kind, REJECT)]
     takes_output = (
         "complete" in allowed
     )  # the work of an agent that this person took over: decide it, or do it
     if takes_output:
-        deeds.append(COMPLETE)
+        actions.append(COMPLETE)
     if approval is not None and "cancel" in allowed and _may_withdraw(principal, approval):
-        deeds.append(WITHDRAW)
+        actions.append(WITHDRAW)
     return Offer(
-        tuple(deeds),
+        tuple(actions),
         why_not=why_not,
         options=() if why_not else tuple(rules.options),
-        note=_NOTES_FOR.get(kind_of(item.link_kind, is_approval_gate=True), "") if deeds else "",
+        note=_NOTES_FOR.get(kind_of(item.link_kind, is_approval_gate=True), "") if actions else "",
         takes_output=takes_output,
-        editing=APPROVE_EDITED if deeds and not why_not and not approvals.why_not_edit(item) else None,
+        editing=APPROVE_EDITED if actions and not why_not and not approvals.why_not_edit(item) else None,
         why_not_edit=NOT_EDITED
         if rules.is_voted_on and item.link_kind == LinkKind.GATE and not why_not
         else "",
@@ -151,8 +151,8 @@ def _may_withdraw(principal: Principal, approval: Any) -> bool:
 def _about_a_failure(principal: Principal, item: Any) -> Offer:
     """The failed work is the item's parent. Trying it again and cancelling it is for operators."""
     possible = set(allowed_actions(item.parent)) if item.parent else set()
-    deeds = [deed for deed in (RETRY, CANCEL) if deed.name in possible]
+    actions = [action for action in (RETRY, CANCEL) if action.name in possible]
     if not principal.role.includes(Role.OPERATOR):
-        why_not = "Trying again and cancelling are for operators." if deeds else ""
+        why_not = "Trying again and cancelling are for operators." if actions else ""
         return Offer((CLOSE,), why_not=why_not, note="Note")
-    return Offer((*deeds, CLOSE), note="Reason or note")
+    return Offer((*actions, CLOSE), note="Reason or note")

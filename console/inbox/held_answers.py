@@ -54,14 +54,14 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
     shown, answer = actions.read(sent)
     with refused_when_busy(), tenant_scope(principal.tenant_id):
         item = item_as_shown(principal.tenant_id, item_id, shown)
-        deed = actions.checked(principal, item, answer)
+        action = actions.checked(principal, item, answer)
         held = HeldAnswer(
-            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=deed.name,
-            words=deed.done, said=answer.said, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
+            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=action.name,
+            words=action.done, said=answer.said, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _forget_refused(principal, item_id)
         _keep(held)
-        return Result(item_id, item.name, True, deed.done)
+        return Result(item_id, item.name, True, action.done)
 
 
 def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:

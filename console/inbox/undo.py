@@ -63,13 +63,13 @@ def _refuse(reason: str, status: int = 409) -> None:
     raise Refused(reason, status=status)
 
 
-def _settled(held: HeldAnswer, deed: Callable[[], object]) -> bool:
+def _settled(held: HeldAnswer, act: Callable[[], object]) -> bool:
     """Do it and forget the row, or keep the row with the reason why not. What had begun is undone then."""
     with tenant_scope(held.tenant_id):
         rows = HeldAnswer.objects.for_tenant(held.tenant_id).filter(pk=held.pk, refusal="")
         if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
             return False  # taken back, or somebody else is at it
-        refusal = _refusal_of(deed)
+        refusal = _refusal_of(act)
         if refusal is None:
             rows.delete()
         elif refusal.status == AGAIN_LATER:
@@ -92,10 +92,10 @@ def _principal(tenant_id: UUID, user_id: int) -> Principal | None:
         return None
 
 
-def _refusal_of(deed: Callable[[], object]) -> Refused | None:
+def _refusal_of(act: Callable[[], object]) -> Refused | None:
     try:
         with refused_when_busy(), transaction.atomic(using=APP):
-            deed()
+            act()
     except Refused as refusal:
         return refusal
     except Http404:
@@ -115,14 +115,14 @@ TOO_LATE = "That came too late: it has taken effect."
 
 
 @page("inbox", ACTING)
-def undo(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Take back the answers named by `held`, or put away what was said about them. One of them leads to its item."""
     try:
         ids = [UUID(given) for given in request.POST.getlist("held")]
         item = UUID(given) if (given := request.POST.get("item", "")) else None
     except ValueError as error:
         raise Http404 from error
-    taken = held_answers.take_back(desk.who, ids)
+    taken = held_answers.take_back(visit.who, ids)
     read = request.POST.get("deed") == "read"
     if not read:
         if taken:
@@ -131,7 +131,7 @@ def undo(request: HttpRequest, desk: PageContext) -> HttpResponse:
             )
         if taken < len(ids):
             messages.warning(request, TOO_LATE)
-    address = View.read(desk.who.tenant, request.GET).address
+    address = View.read(visit.who.tenant, request.GET).address
     if item and taken and not read:
         return HttpResponseRedirect(f"{reverse('console:inbox_item', args=[item])}?{address}#item")
     return HttpResponseRedirect(f"{reverse('console:inbox')}?{address}#content")

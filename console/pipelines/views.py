@@ -27,34 +27,34 @@ LONGEST_NUMBER = 9  # digits
 
 
 @page("pipelines")
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The pipelines, and how the last run of each went."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    context = {"listing": queries.listing(desk.tenant_id, search), **_may(desk)}
-    return shown(request, desk, "console/pipelines/every.html", context)
+    context = {"listing": queries.listing(visit.tenant_id, search), **_may(visit)}
+    return shown(request, visit, "console/pipelines/every.html", context)
 
 
 @page("pipelines", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
+def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or makes one of its versions the newest again."""
     refusal: Refused | None = None
     if request.method == "POST":
         try:
-            words = _act(request, desk, key)
-            return flash_messages.done(request, desk, reverse("console:pipeline", args=[key]), words)
+            words = _act(request, visit, key)
+            return flash_messages.done(request, visit, reverse("console:pipeline", args=[key]), words)
         except Refused as refused:
             refusal = refused
-    found = queries.one(desk.tenant_id, key, _number(request.GET.get("version", "")))
-    context = {"one": found, "pipeline": found.pipeline, "refusal": refusal, **_may(desk)}
-    return shown(request, desk, "console/pipelines/one.html", context, refusal.status if refusal else 200)
+    found = queries.one(visit.tenant_id, key, _number(request.GET.get("version", "")))
+    context = {"one": found, "pipeline": found.pipeline, "refusal": refusal, **_may(visit)}
+    return shown(request, visit, "console/pipelines/one.html", context, refusal.status if refusal else 200)
 
 
 @page("pipelines", (*LOOKING, *ACTING))
-def started(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
+def started(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A form for what a run of the newest version takes. A POST starts it."""
-    _refuse_below(desk, Role.OPERATOR)
-    with tenant_scope(desk.tenant_id):
-        pipeline, version = queries.found(desk.tenant_id, key)
+    _refuse_below(visit, Role.OPERATOR)
+    with tenant_scope(visit.tenant_id):
+        pipeline, version = queries.found(visit.tenant_id, key)
         parameters = parameters_of(version)
     form, is_other = StartForm(parameters=parameters), request.POST.get("version") != str(version.number)
     if request.method == "POST":
@@ -62,11 +62,11 @@ def started(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
         if is_other:
             form.status = HTTPStatus.CONFLICT
             form.add_error(None, CHANGED)
-        elif reply := form.send(request, desk.who, "POST", f"/pipelines/{key}/runs/"):
+        elif reply := form.send(request, visit.who, "POST", f"/pipelines/{key}/runs/"):
             address = reverse("console:run", args=[reply.data["id"]])
-            return flash_messages.done(request, desk, address, "The run has begun.")
+            return flash_messages.done(request, visit, address, "The run has begun.")
     context = {"form": form, "pipeline": pipeline, "version": version}
-    return shown(request, desk, "console/pipelines/start.html", context, form.status if form.errors else 200)
+    return shown(request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200)
 
 
 class CopyForm(ApiForm):
@@ -82,35 +82,35 @@ class CopyForm(ApiForm):
 
 
 @page("pipelines", (*LOOKING, *ACTING))
-def copied(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
+def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A new pipeline that does what the newest version of this one does."""
-    _refuse_below(desk, Role.ADMIN)
-    with tenant_scope(desk.tenant_id):
-        pipeline, version = queries.found(desk.tenant_id, key)
+    _refuse_below(visit, Role.ADMIN)
+    with tenant_scope(visit.tenant_id):
+        pipeline, version = queries.found(visit.tenant_id, key)
     form = CopyForm(initial={"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]})
     if request.method == "POST":
         form = CopyForm(request.POST)
         if form.is_valid():
             body = {**version.definition, **form.body()}
-            reply = call_api(request, desk.who, "POST", "/pipelines/", body)
+            reply = call_api(request, visit.who, "POST", "/pipelines/", body)
             if reply.ok:
                 address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-                return flash_messages.done(request, desk, address, f"Made: {form.cleaned_data['name']}")
+                return flash_messages.done(request, visit, address, f"Made: {form.cleaned_data['name']}")
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
-    return shown(request, desk, "console/pipelines/copy.html", context, form.status if form.errors else 200)
+    return shown(request, visit, "console/pipelines/copy.html", context, form.status if form.errors else 200)
 
 
-def _act(request: HttpRequest, desk: PageContext, key: str) -> str:
+def _act(request: HttpRequest, visit: PageContext, key: str) -> str:
     deed, _, number = request.POST.get("deed", "").partition(":")
     if deed in ("pause", "resume"):
-        reply = call_api(request, desk.who, "POST", f"/pipelines/{key}/{deed}/", {})
+        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{deed}/", {})
         words = "Paused: nothing new of its runs starts" if deed == "pause" else "It goes on"
     elif deed == "restore" and (wanted := _number(number)) is not None:
-        with tenant_scope(desk.tenant_id):
-            _, version = queries.found(desk.tenant_id, key, wanted)
+        with tenant_scope(visit.tenant_id):
+            _, version = queries.found(visit.tenant_id, key, wanted)
         seen = _number(request.POST.get("latest", ""))
-        reply = call_api(request, desk.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
+        reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
         words = f"Version {wanted} is the newest again, under a new number"
     else:
         raise Refused(NOT_OFFERED, status=400)
@@ -121,19 +121,19 @@ def _act(request: HttpRequest, desk: PageContext, key: str) -> str:
     return words
 
 
-def _may(desk: PageContext) -> dict[str, Any]:
+def _may(visit: PageContext) -> dict[str, Any]:
     """What the person may do with pipelines, and where they are edited."""
-    is_admin = desk.who.role.includes(Role.ADMIN)
-    editor = f"{reverse('admin:pipelines_pipeline_add')}?{urlencode({'tenant': str(desk.tenant_id)})}"
+    is_admin = visit.who.role.includes(Role.ADMIN)
+    editor = f"{reverse('admin:pipelines_pipeline_add')}?{urlencode({'tenant': str(visit.tenant_id)})}"
     return {
-        "may_operate": desk.who.role.includes(Role.OPERATOR),
+        "may_operate": visit.who.role.includes(Role.OPERATOR),
         "may_arrange": is_admin,
         "new_pipeline": editor if is_admin else "",
     }
 
 
-def _refuse_below(desk: PageContext, role: Role) -> None:
-    if not desk.who.role.includes(role):
+def _refuse_below(visit: PageContext, role: Role) -> None:
+    if not visit.who.role.includes(role):
         raise Http404
 
 

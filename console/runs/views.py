@@ -31,40 +31,40 @@ from tenants.principals import Principal
 
 
 @page("runs")
-def listed(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Runs, newest first."""
     given = (request.GET.get(name, "") for name in ("status", "pipeline", "after"))
     context = {
-        "listing": listing(desk.tenant_id, *given),
-        "may_operate": desk.who.role.includes(Role.OPERATOR),
+        "listing": listing(visit.tenant_id, *given),
+        "may_operate": visit.who.role.includes(Role.OPERATOR),
     }
-    return shown(request, desk, "console/runs/list.html", context)
+    return shown(request, visit, "console/runs/list.html", context)
 
 
 @page("runs", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """One run as it goes on. A POST cancels it."""
     if request.method == "POST":
-        return _cancelled(request, desk, run_id)
-    found = detail(desk.who, run_id)
-    return shown(request, desk, "console/runs/one.html", {"detail": found, "run": found.run})
+        return _cancelled(request, visit, run_id)
+    found = detail(visit.who, run_id)
+    return shown(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
 
 
 @page("runs", (*LOOKING, *ACTING))
-def replayed(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
+def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """What a step of an ended run worked on. A POST does the run again from there."""
-    _refuse_lookers(desk)
+    _refuse_lookers(visit)
     refusal = None
     if request.method == "POST":
         try:
-            new = replay_run(request, desk.who, run_id)
+            new = replay_run(request, visit.who, run_id)
         except Refused as refused:
             refusal = refused
         else:
             words = "The run is done again from this step."
-            return flash_messages.done(request, desk, reverse("console:run", args=[new]), words)
+            return flash_messages.done(request, visit, reverse("console:run", args=[new]), words)
     step = step_of(request)
-    found = replay_form(desk.tenant_id, run_id, step)
+    found = replay_form(visit.tenant_id, run_id, step)
     context = {
         "again": found,
         "run": found.run,
@@ -73,23 +73,23 @@ def replayed(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpRespo
         "data": request.POST["data"] if refusal and "data" in request.POST else found.data,
     }
     return shown(
-        request, desk, "console/runs/replay.html", context, status=refusal.status if refusal else 200
+        request, visit, "console/runs/replay.html", context, status=refusal.status if refusal else 200
     )
 
 
-def _cancelled(request: HttpRequest, desk: PageContext, run_id: UUID) -> HttpResponse:
-    reply = call_api(request, desk.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
+def _cancelled(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     address = reverse("console:run", args=[run_id])
     if not reply.ok:
         messages.error(request, reply.reason)
-        return redirect(f"{address}?{desk.query}")
-    return flash_messages.done(request, desk, address, "The run was cancelled.")
+        return redirect(f"{address}?{visit.query}")
+    return flash_messages.done(request, visit, address, "The run was cancelled.")
 
 
-def _refuse_lookers(desk: PageContext) -> None:
-    if not desk.who.role.includes(Role.OPERATOR):
+def _refuse_lookers(visit: PageContext) -> None:
+    if not visit.who.role.includes(Role.OPERATOR):
         raise Http404
 
 

@@ -27,115 +27,115 @@ COMING = 5
 
 
 @page("schedules")
-def every(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The schedules, and what they will do in the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    found = queries.listing(desk.tenant_id, search=search, shown=request.GET.get("shown", ""))
-    role = desk.who.role
+    found = queries.listing(visit.tenant_id, search=search, shown=request.GET.get("shown", ""))
+    role = visit.who.role
     context = {
         "listing": found,
         "may_try": role.includes(Role.OPERATOR),
         "may_make": role.includes(Role.ADMIN),
     }
-    return shown(request, desk, "console/schedules/every.html", context)
+    return shown(request, visit, "console/schedules/every.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def trial(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
-    form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, desk))
-    reply = form.send(request, desk.who, "POST", "/schedules/preview/") if request.method == "POST" else None
+    form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, visit))
+    reply = form.send(request, visit.who, "POST", "/schedules/preview/") if request.method == "POST" else None
     context = {"form": form, "forecast": reply.data if reply else None}
     status = form.status if request.method == "POST" and reply is None else 200
-    return shown(request, desk, "console/schedules/try.html", context, status)
+    return shown(request, visit, "console/schedules/try.html", context, status)
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def one(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> HttpResponse:
+def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
     refusal: Refused | None = None
     forecast: Any = None
     if request.method == "POST":
         try:
-            forecast = _dry_run(request, desk, schedule_id)
+            forecast = _dry_run(request, visit, schedule_id)
             if forecast is None:
-                words = _act(request, desk, schedule_id)
+                words = _act(request, visit, schedule_id)
                 return flash_messages.done(
-                    request, desk, reverse("console:schedule", args=[schedule_id]), words
+                    request, visit, reverse("console:schedule", args=[schedule_id]), words
                 )
         except Refused as refused:
             refusal = refused
-    found = queries.one(desk.tenant_id, schedule_id)
+    found = queries.one(visit.tenant_id, schedule_id)
     if found is None:
         raise Http404
     context = {
         "one": found,
-        "may_run": desk.who.role.includes(Role.OPERATOR),
-        "may_switch": desk.who.role.includes(Role.ADMIN),
+        "may_run": visit.who.role.includes(Role.OPERATOR),
+        "may_switch": visit.who.role.includes(Role.ADMIN),
         "forecast": forecast,
         "refusal": refusal,
     }
-    return shown(request, desk, "console/schedules/one.html", context, refusal.status if refusal else 200)
+    return shown(request, visit, "console/schedules/one.html", context, refusal.status if refusal else 200)
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def new(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A form for one more. A POST makes it, or says what it would do."""
-    _refuse_others(desk)
+    _refuse_others(visit)
     pipeline = request.GET.get("pipeline", "")[:63]
-    initial = {"timezone": zone_name(desk), "target": f"pipeline:{pipeline}"}
-    form = ScheduleForm(request.POST or None, targets=targets_of(desk.who), initial=initial)
-    if request.POST.get("deed") == "save" and (reply := form.send(request, desk.who, "POST", "/schedules/")):
+    initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
+    form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
+    if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
-        return flash_messages.done(request, desk, address, f"Made: {reply.data['name']}")
-    return _edited(request, desk, form)
+        return flash_messages.done(request, visit, address, f"Made: {reply.data['name']}")
+    return _edited(request, visit, form)
 
 
 @page("schedules", (*LOOKING, *ACTING))
-def changed(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> HttpResponse:
+def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """The form of one. A POST changes it, if it is still as the form showed it."""
-    _refuse_others(desk)
+    _refuse_others(visit)
     address = f"/schedules/{schedule_id}/"
-    present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
-    given = {"targets": targets_of(desk.who), "initial": {"timezone": zone_name(desk)}, "present": present}
+    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    given = {"targets": targets_of(visit.who), "initial": {"timezone": zone_name(visit)}, "present": present}
     form = ScheduleForm(request.POST or None, **given)
     if request.POST.get("deed") == "save":
         version = request.POST.get("version", "")
         seen = int(version[:9]) if version.isdecimal() else None
-        if form.send(request, desk.who, "PATCH", address, version=seen):
+        if form.send(request, visit.who, "PATCH", address, version=seen):
             return flash_messages.done(
-                request, desk, reverse("console:schedule", args=[schedule_id]), "Saved"
+                request, visit, reverse("console:schedule", args=[schedule_id]), "Saved"
             )
-    return _edited(request, desk, form, schedule_id)
+    return _edited(request, visit, form, schedule_id)
 
 
 @page("schedules", ACTING)
-def words(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What the form, as it is filled in, would come to: a part of its page."""
-    _refuse_others(desk)
-    form = ScheduleForm(request.POST, targets=targets_of(desk.who), initial={})
-    return shown(request, desk, "console/schedules/words.html", _foretold(request, desk, form))
+    _refuse_others(visit)
+    form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
+    return shown(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
 
 
-def zone_name(desk: PageContext) -> str:
+def zone_name(visit: PageContext) -> str:
     """That of the tenant. Who looks at it from outside begins with UTC."""
-    return next((own.timezone for own in desk.tenants if own.pk == desk.tenant_id), "UTC")
+    return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
 
 
 def _edited(
-    request: HttpRequest, desk: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
+    request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
 ) -> HttpResponse:
     looks = request.POST.get("deed") == "look"
     context = {
         "form": form,
         "schedule_id": schedule_id,
         "zones": sorted(zone_names()),
-        **(_foretold(request, desk, form) if looks else {}),
+        **(_foretold(request, visit, form) if looks else {}),
     }
-    return shown(request, desk, "console/schedules/edit.html", context, form.status if form.errors else 200)
+    return shown(request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200)
 
 
-def _foretold(request: HttpRequest, desk: PageContext, form: ScheduleForm) -> dict[str, Any]:
+def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
     """A forecast, or what is missing for one. A name is not."""
     form.fields["name"].required = False
     if not form.is_valid():
@@ -145,7 +145,7 @@ def _foretold(request: HttpRequest, desk: PageContext, form: ScheduleForm) -> di
             )
         }
     address, count = "/schedules/preview/", {"count": COMING}
-    reply = internal_api.call_api(request, desk.who, "POST", address, form.body(), query=count)
+    reply = internal_api.call_api(request, visit.who, "POST", address, form.body(), query=count)
     if reply.ok:
         return {"forecast": reply.data}
     return {"unclear": flash_messages.refusal_of(reply).reason}
@@ -155,28 +155,28 @@ def _label(form: ScheduleForm, name: str) -> str:
     return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
 
 
-def _refuse_others(desk: PageContext) -> None:
-    if not desk.who.role.includes(Role.ADMIN):
+def _refuse_others(visit: PageContext) -> None:
+    if not visit.who.role.includes(Role.ADMIN):
         raise Http404
 
 
-def _dry_run(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> Any:
+def _dry_run(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
     if request.POST.get("deed") != "dry_run":
         return None
     address = f"/schedules/{schedule_id}/preview/"
-    reply = internal_api.call_api(request, desk.who, "GET", address, query={"count": TIMES})
+    reply = internal_api.call_api(request, visit.who, "GET", address, query={"count": TIMES})
     if not reply.ok:
         raise flash_messages.refusal_of(reply)
     return reply.data
 
 
-def _act(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> str:
+def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> str:
     deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
     if deed == "run":
-        reply = internal_api.call_api(request, desk.who, "POST", f"{address}run/")
+        reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
         words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
     elif deed in ("on", "off"):
-        reply = internal_api.call_api(request, desk.who, "PATCH", address, {"enabled": deed == "on"})
+        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": deed == "on"})
         words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
     else:
         raise Refused(NOT_OFFERED, status=400)
@@ -185,11 +185,11 @@ def _act(request: HttpRequest, desk: PageContext, schedule_id: UUID) -> str:
     return words
 
 
-def _given(request: HttpRequest, desk: PageContext) -> dict[str, Any]:
+def _given(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
     """What the form begins with: the schedule that the address names, or nothing."""
     named = request.GET.get("schedule", "")
     try:
-        found = queries.one(desk.tenant_id, UUID(named)) if named else None
+        found = queries.one(visit.tenant_id, UUID(named)) if named else None
     except ValueError:
         found = None
     return TrialForm.members_of(found.schedule) if found else {}

@@ -30,7 +30,7 @@ class Collection:
     columns: tuple[tuple[str, str], ...]
     new: type[Arranged]
     changed: type[Arranged]
-    deeds: tuple[Action, ...] = ()
+    actions: tuple[Action, ...] = ()
     removal: str = ""
     has_log: bool = False
 

@@ -38,56 +38,58 @@ class NewMemberForm(RoleForm):
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def members(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Who acts for the tenant. A POST changes a role, ends a membership, or adds a person."""
     refusal: Refused | None = None
     form = NewMemberForm(initial={"role": Role.REVIEWER})
     if request.method == "POST":
         try:
-            return flash_messages.done(request, desk, reverse("console:settings"), _act(request, desk))
+            return flash_messages.done(request, visit, reverse("console:settings"), _act(request, visit))
         except Refused as refused:
             refusal = refused
             form = NewMemberForm(request.POST) if request.POST.get("deed") == "add" else form
-    with tenant_scope(desk.tenant_id):
+    with tenant_scope(visit.tenant_id):
         found = [
             (member, tenant_members.fingerprint_of(member))
-            for member in tenant_members.members_of(desk.tenant_id)
+            for member in tenant_members.members_of(visit.tenant_id)
         ]
     context: dict[str, Any] = {
         "members": found,
         "roles": Role.choices,
         "form": form,
         "refusal": refusal,
-        "may_add": desk.who.is_platform_admin,
+        "may_add": visit.who.is_platform_admin,
         "tabs": tabs("members"),
     }
-    return shown(request, desk, "console/settings/members.html", context, refusal.status if refusal else 200)
+    return shown(request, visit, "console/settings/members.html", context, refusal.status if refusal else 200)
 
 
-def _act(request: HttpRequest, desk: PageContext) -> str:
+def _act(request: HttpRequest, visit: PageContext) -> str:
     deed, _, member = request.POST.get("deed", "").partition(":")
     try:
         if deed == "add":
-            return _add(request, desk)
+            return _add(request, visit)
         if deed == "change":
             seen = request.POST.get(f"seen:{member}", "")
-            changed = tenant_members.change_member(desk.who, _id(member), *_given(request, member), seen=seen)
+            changed = tenant_members.change_member(
+                visit.who, _id(member), *_given(request, member), seen=seen
+            )
             return f"{changed.user} acts as {changed.role} now"
         if deed == "end":
             if refusal := flash_messages.refuse_unsure(request):
                 raise refusal
-            return f"{tenant_members.end_membership(desk.who, _id(member))} is no member any more"
+            return f"{tenant_members.end_membership(visit.who, _id(member))} is no member any more"
     except tenant_members.ArrangingRefused as error:
         raise Refused(str(error), status=error.status) from error
     raise Refused(NOT_OFFERED, status=400)
 
 
-def _add(request: HttpRequest, desk: PageContext) -> str:
+def _add(request: HttpRequest, visit: PageContext) -> str:
     form = NewMemberForm(request.POST)
     if not form.is_valid():
         raise Refused("Something is missing: see the form.", status=400, field="username")
     given = form.cleaned_data
-    added = tenant_members.add_member(desk.who, given["username"], Role(given["role"]), given["human_roles"])
+    added = tenant_members.add_member(visit.who, given["username"], Role(given["role"]), given["human_roles"])
     return f"{added.user} is a member now"
 
 

@@ -47,7 +47,7 @@ class TokenForm(forms.Form):
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def tokens(request: HttpRequest, desk: PageContext) -> HttpResponse:
+def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
     refusal: Refused | None = None
     form, made = TokenForm(), None
@@ -55,15 +55,15 @@ def tokens(request: HttpRequest, desk: PageContext) -> HttpResponse:
         try:
             if request.POST.get("deed") == "make":
                 form = TokenForm(request.POST)
-                made = _make(desk, form)
+                made = _make(visit, form)
             else:
                 return flash_messages.done(
-                    request, desk, reverse("console:settings_tokens"), _revoke(request, desk)
+                    request, visit, reverse("console:settings_tokens"), _revoke(request, visit)
                 )
         except Refused as refused:
             refusal = refused
-    with tenant_scope(desk.tenant_id):
-        found = tenant_tokens.tokens_of(desk.tenant_id)
+    with tenant_scope(visit.tenant_id):
+        found = tenant_tokens.tokens_of(visit.tenant_id)
     context: dict[str, Any] = {
         "tokens": found,
         "now": clock.now(),
@@ -73,17 +73,17 @@ def tokens(request: HttpRequest, desk: PageContext) -> HttpResponse:
         "tabs": tabs("tokens"),
     }
     status = refusal.status if refusal else 201 if made else 400 if form.errors else 200
-    return shown(request, desk, "console/settings/tokens.html", context, status)
+    return shown(request, visit, "console/settings/tokens.html", context, status)
 
 
-def _make(desk: PageContext, form: TokenForm) -> Any:
+def _make(visit: PageContext, form: TokenForm) -> Any:
     if not form.is_valid():
         return None
     given = form.cleaned_data
     lasting = timedelta(days=given["days"]) if given["days"] else None
     try:
         token, secret = tenant_tokens.mint(
-            desk.who, given["name"], Role(given["role"]), lasting=lasting, scopes=given["scopes"]
+            visit.who, given["name"], Role(given["role"]), lasting=lasting, scopes=given["scopes"]
         )
     except InvalidScope as error:
         form.add_error("scopes", str(error))
@@ -93,14 +93,14 @@ def _make(desk: PageContext, form: TokenForm) -> Any:
     return {"token": token, "secret": secret}
 
 
-def _revoke(request: HttpRequest, desk: PageContext) -> str:
+def _revoke(request: HttpRequest, visit: PageContext) -> str:
     deed, _, token = request.POST.get("deed", "").partition(":")
     if deed != "revoke":
         raise Refused(NOT_OFFERED, status=400)
     if refusal := flash_messages.refuse_unsure(request):
         raise refusal
     try:
-        revoked = tenant_tokens.revoke_by_admin(desk.who, UUID(token))
+        revoked = tenant_tokens.revoke_by_admin(visit.who, UUID(token))
     except ValueError as error:
         raise Http404 from error
     except tenant_tokens.MintingRefused as error:

@@ -28,19 +28,19 @@ LOGGED = 50
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def collection(request: HttpRequest, desk: PageContext, key: str) -> HttpResponse:
+def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
     what, secret = _known(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
-    if request.method == "POST" and (made := form.send(request, desk.who, "POST", f"/{key}/")):
+    if request.method == "POST" and (made := form.send(request, visit.who, "POST", f"/{key}/")):
         if not (secret := made.data.get("secret") or ""):
             words = f"Made: {what.one} {_name_of(what, made.data)}"
             return flash_messages.done(
-                request, desk, reverse("console:settings_collection", args=[key]), words
+                request, visit, reverse("console:settings_collection", args=[key]), words
             )
         form = what.new()
     found = internal_api.found(
-        internal_api.call_api(request, desk.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
+        internal_api.call_api(request, visit.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
     )
     context = {
         "what": what,
@@ -48,63 +48,63 @@ def collection(request: HttpRequest, desk: PageContext, key: str) -> HttpRespons
         "rows": _rows(what, found["results"]),
         "form": form,
         "secret": secret,
-        "budgets": _budgets(desk) if key == "budgets" else (),
+        "budgets": _budgets(visit) if key == "budgets" else (),
     }
     status = form.status if form.errors else 201 if secret else 200
-    return shown(request, desk, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
+    return shown(request, visit, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
 
 
 @page("settings", (*LOOKING, *ACTING))
 @for_admins("Settings")
-def item(request: HttpRequest, desk: PageContext, key: str, item_id: UUID) -> HttpResponse:
-    """One of them. A POST changes it, does one of its deeds, sends a delivery again, or removes it."""
+def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
+    """One of them. A POST changes it, does one of its actions, sends a delivery again, or removes it."""
     what, address = _known(key), f"/{key}/{item_id}/"
-    present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
+    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     refusal: Refused | None = None
     form, secret = what.changed(present=present), ""
     if request.method == "POST":
         try:
             if request.POST.get("deed") == "save":
                 form = what.changed(request.POST, present=present)
-                if form.send(request, desk.who, "PUT", address, version=_version(request)):
-                    return flash_messages.done(request, desk, _here(key, item_id), "Saved")
+                if form.send(request, visit.who, "PUT", address, version=_version(request)):
+                    return flash_messages.done(request, visit, _here(key, item_id), "Saved")
             else:
-                reply, words, onward = _act(request, desk, what, key, item_id)
+                reply, words, onward = _act(request, visit, what, key, item_id)
                 secret = _secret_of(reply)
                 if not secret:
-                    return flash_messages.done(request, desk, onward, words)
+                    return flash_messages.done(request, visit, onward, words)
         except Refused as refused:
             refusal = refused
-        present = internal_api.found(internal_api.call_api(request, desk.who, "GET", address))
+        present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     context = {
         "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "refusal": refusal, "secret": secret,
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
-        "version": present["version"], "log": _log(request, desk, address) if what.has_log else None, "tabs": tabs(key),
+        "version": present["version"], "log": _log(request, visit, address) if what.has_log else None, "tabs": tabs(key),
     }  # fmt: skip
     status = refusal.status if refusal else form.status if form.errors else 200
-    return shown(request, desk, "console/settings/item.html", context, status)
+    return shown(request, visit, "console/settings/item.html", context, status)
 
 
 def _act(
-    request: HttpRequest, desk: PageContext, what: Collection, key: str, item_id: UUID
+    request: HttpRequest, visit: PageContext, what: Collection, key: str, item_id: UUID
 ) -> tuple[Reply, str, str]:
     """What was answered, what to say, and where to go on. Raises `Refused`."""
     name, _, delivery = request.POST.get("deed", "").partition(":")
     address, here = f"/{key}/{item_id}/", _here(key, item_id)
-    deed = next((each for each in what.deeds if each.name == name), None)
-    if deed is not None:
+    action = next((each for each in what.actions if each.name == name), None)
+    if action is not None:
         version = None if name == "test" else _version(request)
         reply, words = (
-            internal_api.call_api(request, desk.who, "POST", f"{address}{name}/", version=version),
-            deed.done,
+            internal_api.call_api(request, visit.who, "POST", f"{address}{name}/", version=version),
+            action.done,
         )
     elif name == "again" and what.has_log:
         place = f"{address}deliveries/{_id(delivery)}/redeliver/"
-        reply, words = internal_api.call_api(request, desk.who, "POST", place), "It is sent again"
+        reply, words = internal_api.call_api(request, visit.who, "POST", place), "It is sent again"
     elif name == "remove":
         if refusal := flash_messages.refuse_unsure(request):
             raise refusal
-        reply = internal_api.call_api(request, desk.who, "DELETE", address, version=_version(request))
+        reply = internal_api.call_api(request, visit.who, "DELETE", address, version=_version(request))
         words, here = f"Removed: the {what.one}", reverse("console:settings_collection", args=[key])
     else:
         raise Refused(NOT_OFFERED, status=400)
@@ -113,10 +113,10 @@ def _act(
     return reply, words, here
 
 
-def _budgets(desk: PageContext) -> list[BudgetLine]:
+def _budgets(visit: PageContext) -> list[BudgetLine]:
     """As the page of usage shows them: how much of each is used."""
-    with tenant_scope(desk.tenant_id):
-        return budgets_of(desk.tenant_id)
+    with tenant_scope(visit.tenant_id):
+        return budgets_of(visit.tenant_id)
 
 
 def _known(key: str) -> Collection:
@@ -138,8 +138,8 @@ def _said(name: str, found: dict[str, Any]) -> Any:
     return found.get(name) or ("all" if name == "kinds" else found.get(name))
 
 
-def _log(request: HttpRequest, desk: PageContext, address: str) -> Any:
-    reply = internal_api.call_api(request, desk.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
+def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
+    reply = internal_api.call_api(request, visit.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
     return internal_api.found(reply)["results"]
 
 

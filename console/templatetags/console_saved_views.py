@@ -18,11 +18,11 @@ register = template.Library()
 @register.inclusion_tag("console/saved_views/of_page.html", takes_context=True)
 def saved_views(context: template.Context, page: str) -> dict[str, Any]:
     """The views of a page, for who looks at it. Asks the database once."""
-    desk, request = context["desk"], context["request"]
+    visit, request = context["visit"], context["request"]
     query = query_of(page, request.GET.urlencode())
-    with tenant_scope(desk.tenant_id):
-        found = tenant_saved_views.views_of(desk.who, page)
-    lines = [(view, address_of(page, view.query, desk.who.tenant), view.query == query) for view in found]
+    with tenant_scope(visit.tenant_id):
+        found = tenant_saved_views.views_of(visit.who, page)
+    lines = [(view, address_of(page, view.query, visit.who.tenant), view.query == query) for view in found]
     return {
         "page": page,
         "lines": lines,
@@ -30,8 +30,8 @@ def saved_views(context: template.Context, page: str) -> dict[str, Any]:
         "is_narrowed": bool(query),
         "is_kept": any(is_here for _, _, is_here in lines),
         "acting": context["acting"],
-        "may_share": desk.who.role.includes(Role.ADMIN),
-        "may_keep": desk.who.break_glass_id is None,
+        "may_share": visit.who.role.includes(Role.ADMIN),
+        "may_keep": visit.who.break_glass_id is None,
         "longest": LONGEST_NAME,
         "csrf_token": context.get("csrf_token"),
     }

@@ -204,3 +204,34 @@ def test_every_reason_to_wake_has_its_section_of_the_prompt_and_ends_a_wait_or_n
 
     assert [reason for reason in WakeReason if not (folder / f"{reason}.md").exists()] == []
     assert {reason.ends for reason in WakeReason} - {None} == states.WAITING - {Status.AWAITING_APPROVAL}
+
+
+def _named(path: str, pattern: str) -> set[str]:
+    found = re.search(pattern, (settings.BASE_DIR / path).read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None, path
+    return set(re.findall(r"[\"'](\w+)[\"']", found[1]))
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "known"),
+    [
+        pytest.param("orchestrator/mcp/people_tools.py", r"\nSTATUSES = \((.*?)\)", ALL, id="tool of people"),
+        pytest.param("documentation/state_picture.py", r"\nPLACES.*?\{(.*?)\n\}", ALL, id="picture"),
+        pytest.param(
+            "clients/python/src/orchestrator_client/waiting.py",
+            r"\nSETTLED = .*?\{(.*?)\}",
+            SETTLED,
+            id="client",
+        ),
+        pytest.param(
+            "tenants/events/sql/events_of_activities.sql",
+            r"e\.target IN \(([^)]*)\) THEN 'activity\.waiting'",
+            WAITING,
+            id="events",
+        ),
+    ],
+)
+def test_whoever_cannot_import_the_table_names_the_same_statuses(
+    path: str, pattern: str, known: frozenset[str]
+) -> None:
+    assert _named(path, pattern) == known
