@@ -50,19 +50,21 @@ def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: 
     """
     client = _redis_broker(os.getpid())
     expires = clock.now() + expires_after
+    known = current_app.tasks.get(task)
+    unkept = known is None or known.ignore_result
     if client is None:
         current_app.send_task(
             task,
             kwargs=dict(arguments),
             queue=queue,
             expires=expires,
-            ignore_result=True,
+            ignore_result=unkept,
             headers=tracing.outgoing(),
         )
         return True
     if client.llen(queue):
         return False
-    client.lpush(queue, _envelope(task, arguments, queue, expires=expires.isoformat()))
+    client.lpush(queue, _envelope(task, arguments, queue, expires=expires.isoformat(), unkept=unkept))
     return True
 
 
@@ -75,13 +77,15 @@ def _arguments(grant: Grant) -> dict[str, str]:
     }
 
 
-def _envelope(task: str, arguments: Mapping[str, str], queue: str, *, expires: str | None = None) -> bytes:
-    """Celery's task message (protocol 2) as Kombu's Redis transport stores it."""
+def _envelope(
+    task: str, arguments: Mapping[str, str], queue: str, *, expires: str | None = None, unkept: bool = True
+) -> bytes:
+    """Celery's task message (protocol 2) as Kombu's Redis transport stores it. `unkept`: nobody wants to see what comes of it."""
     task_id = str(uuid4())
     body = base64.b64encode(orjson.dumps([[], arguments, _EMBED])).decode()
     headers: dict[str, Any] = {
         "lang": "py", "task": task, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
-        "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": True,
+        "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": unkept,
         "retries": 0, "eta": None, "expires": expires, "timelimit": [None, None], "shadow": None, "stamps": {}, **tracing.outgoing(),
     }  # fmt: skip
     properties = {

@@ -10,7 +10,9 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+import orjson
 import redis
+from django.db import connections as databases
 from django.db.models import (
     Case,
     CharField,
@@ -26,6 +28,7 @@ from django.db.models import (
     Value,
     When,
 )
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from activities import backlog
@@ -47,6 +50,7 @@ from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import clock, pausing
 from tenants import redis as connections
+from tenants.context import APP
 from tenants.models import Pause, PauseKind, Tenant
 
 PATIENCE_SECONDS = 0.25  # for figures from Redis that may as well be missing
@@ -54,6 +58,50 @@ BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 
 #: Left to a person, and not yet decided or completed.
 OPEN_FOR_PEOPLE = Q(assignee_type="human", status__in=(Status.CREATED, Status.IN_PROGRESS))
+
+
+# Searching for words. What stands in params, metadata and errors has no index of its own, which every move of every activity would pay
+# for. The tenant's activities are read by the index that lists them, newest first, and not more of them than these, whatever else is asked.
+
+SEARCHED = 20_000
+TEXTS = ("name", "description", "params", "metadata", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A word that is looked for in these of `TEXTS`; upper and lower case are one. `negated`: in none of them."""
+
+    word: str
+    among: tuple[str, ...] = TEXTS
+    negated: bool = False
+
+
+def containing(
+    rows: QuerySet[Any], tenant_id: UUID, wanted: Iterable[Wanted], *, before: datetime | None = None
+) -> QuerySet[Any]:
+    """Those of the rows that have all that is wanted, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
+    made = Activity.objects.for_tenant(tenant_id)
+    if before is not None:
+        made = made.filter(created_at__lt=before)
+    newest, given = (
+        made.order_by("-created_at", "-id").values("id", *TEXTS)[:SEARCHED].query.sql_with_params()
+    )
+    conditions, words = [], []
+    for each in wanted:
+        # Objects are looked through as they are written in JSON: a quotation mark or a line feed has a backslash there.
+        as_json = orjson.dumps(each.word).decode()[1:-1]
+        found = [f"upper(coalesce(looked.{name}::text, '')) LIKE upper(%s)" for name in each.among]
+        conditions.append(f"{'NOT ' if each.negated else ''}({' OR '.join(found)})")
+        words += [_like(each.word if name in TEXTS[:2] else as_json) for name in each.among]
+    if not conditions:
+        return rows
+    # The names are those above. What is looked through is bounded inside, where no other condition can move the bound.
+    text = f"SELECT looked.id FROM ({newest}) looked WHERE {' AND '.join(conditions)}"  # noqa: S608
+    return rows.filter(pk__in=RawSQL(text, (*given, *words)))  # noqa: S611
+
+
+def _like(word: str) -> str:
+    return f"%{databases[APP].ops.prep_for_like_query(word)}%"
 
 
 def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:

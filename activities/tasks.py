@@ -1,4 +1,7 @@
-"""Celery's entry points, each one call long, and the background tasks that they run. Those of background tasks say how much was done."""
+"""Celery's entry points, each one call long, and the background tasks that they run. Those of background tasks say how much was done.
+
+What comes of those that are seldom and long is kept, for whoever runs the platform (Task results in the admin): they do not ignore it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from celery import shared_task
 
 from activities.dead_letters import escalation
 from activities.mailboxes import consumer
-from activities.maintenance import retention
+from activities.maintenance import platform_checks, retention
 from activities.models.alert import ChannelKind
 from activities.notifications import delivery, digests
 from activities.provider_batches import items, lifecycle
@@ -41,7 +44,7 @@ def deliver_alerts(*, kind: str) -> int:
     return delivery.deliver_waiting(kind)
 
 
-@shared_task(name="digests.send", ignore_result=True)
+@shared_task(name="digests.send", ignore_result=False)
 @tracing.background_task
 def send_digests() -> int:
     """Compose the digests that are due. Safe to deliver twice, late or not at all."""
@@ -135,7 +138,7 @@ background_tasks.register(
 )
 
 
-@shared_task(name="bulk.work", ignore_result=True)
+@shared_task(name="bulk.work", ignore_result=False)
 @tracing.background_task
 def work_on_bulk_jobs() -> int:
     """Go on with bulk jobs. Safe to deliver twice, late or not at all."""
@@ -149,14 +152,14 @@ background_tasks.register(
 )
 
 
-@shared_task(name="retention.look_after", ignore_result=True)
+@shared_task(name="retention.look_after", ignore_result=False)
 @tracing.background_task
 def look_after_retention() -> int:
     """Delete what has been kept long enough, for some seconds. Safe to deliver twice, late or not at all."""
     return purging.purge_in_turns()
 
 
-@shared_task(name="retention.forget_outputs", ignore_result=True)
+@shared_task(name="retention.forget_outputs", ignore_result=False)
 @tracing.background_task
 def forget_outputs() -> int:
     """Delete outputs whose activities are gone from MongoDB. Safe to deliver twice, late or not at all."""
@@ -194,6 +197,14 @@ background_tasks.register(
 background_tasks.register(
     background_tasks.BackgroundTask(
         name="agents-health", queue=SYSTEM_QUEUE, task="agents.check_health", waiting=health.waiting
+    )
+)
+background_tasks.register(
+    background_tasks.BackgroundTask(
+        name="provider-probes",
+        queue=SYSTEM_QUEUE,
+        task="providers.probe",
+        waiting=platform_checks.failing_providers,
     )
 )
 for _kind in ChannelKind.values:

@@ -142,9 +142,14 @@ def _record(claim: _Claim, finding: Finding) -> None:
         failures = 0 if finding.reachable else agent.health_failures + 1
         before, now = agent.health, _health_of(agent, finding, failures)
         changes = {"health": now, "health_failures": failures, "health_detail": finding.detail}
-        if failures and now != Health.UNHEALTHY:
-            soon = timedelta(seconds=settings.ORCHESTRATOR_HEALTH_RETRY_SECONDS)
-            changes["health_due_at"] = clock.now() + soon
+        if failures:
+            away = now == Health.UNHEALTHY
+            soon = (
+                settings.ORCHESTRATOR_HEALTH_PROBE_SECONDS
+                if away
+                else settings.ORCHESTRATOR_HEALTH_RETRY_SECONDS
+            )
+            changes["health_due_at"] = clock.now() + timedelta(seconds=soon)
         Agent.objects.filter(role=agent.role).update(health_checked_at=Now(), **changes)
         if now != before and Health.UNHEALTHY in (now, before):
             agent.refresh_from_db()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from agents import health
+from agents.governor import probing
 from tenants import tracing
 
 
@@ -13,3 +14,10 @@ from tenants import tracing
 def check_health() -> int:
     """Look at the agents that are due. Safe to deliver twice, late or not at all."""
     return health.check_waiting()
+
+
+@shared_task(name="providers.probe", ignore_result=True)
+@tracing.background_task
+def probe_providers() -> int:
+    """Ask providers that failed and that nobody calls. Safe to deliver twice, late or not at all."""
+    return probing.probe_failing()

@@ -27,7 +27,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from tenants.admin.bases import RecordAdmin, SuperusersOnly
 from tenants.models import Membership
 
-from .beat_tasks import is_tick
+from .beat_tasks import TICKS, is_tick
 
 for _model in (
     User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,
@@ -73,16 +73,21 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
         self.fields["task"].widget = UnfoldAdminTextInputWidget()
         self.fields["regtask"].widget = TaskSelect()
 
+    def clean(self) -> dict[str, Any]:
+        """What beat would not send is not saved: a row that never runs looks like one that does."""
+        values: dict[str, Any] = super().clean()
+        if not is_tick(values.get("task") or "", values.get("args"), values.get("kwargs")):
+            self.add_error(
+                "task",
+                f"Beat sends only the system's own tasks, each with its own arguments: {', '.join(sorted(TICKS))}.",
+            )
+        return values
+
 
 @admin.register(PeriodicTask)
 class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
     form = PeriodicTaskForm
     date_hierarchy = None  # counts by date on every page
-
-    def save_model(self, request: HttpRequest, obj: PeriodicTask, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        if not is_tick(obj.task, obj.args, obj.kwargs):
-            messages.warning(request, f"Beat will not send {obj}: it is none of the system's own tasks.")
 
     @admin.action(description="Send now")
     def run_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:

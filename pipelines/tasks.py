@@ -15,14 +15,14 @@ from tenants import tracing
 from . import waiting_steps
 
 
-@shared_task(name=monthly_job.TASK, ignore_result=True)
+@shared_task(name=monthly_job.TASK, ignore_result=False)
 @tracing.background_task
 def start_new_period(*, tenant: str) -> int:
     """The monthly job of one tenant. Safe to deliver twice, late or not at all."""
     return monthly_job.run(UUID(tenant))
 
 
-@shared_task(name=monthly_job.MADE_UP_TASK, ignore_result=True)
+@shared_task(name=monthly_job.MADE_UP_TASK, ignore_result=False)
 @tracing.background_task
 def start_missed_periods() -> int:
     """The monthly jobs that were never sent or got lost."""

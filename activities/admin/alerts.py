@@ -150,7 +150,17 @@ class NotificationChannelForm(forms.ModelForm):
 
     class Meta:
         model = NotificationChannel
-        fields = ("tenant", "kind", "name", "enabled", "kinds", "digest", "digest_roles")
+        fields = (
+            "tenant",
+            "kind",
+            "name",
+            "enabled",
+            "kinds",
+            "digest",
+            "digest_hour",
+            "digest_day",
+            "digest_roles",
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -198,6 +208,8 @@ class NotificationChannelAdmin(ActionsAdmin):
         "new_target",
         "kinds",
         "digest",
+        "digest_hour",
+        "digest_day",
         "digest_roles",
         "version",
     )

@@ -21,7 +21,14 @@ from activities.admin import labels
 from activities.admin.filters import RoleFilter
 from activities.dead_letters import operations
 from activities.exceptions import ActivityError
-from activities.models import Activity, ActivityRun, DeadLetter, MailboxItem, RepeatedSubmissions
+from activities.models import (
+    Activity,
+    ActivityRun,
+    DeadLetter,
+    FailuresInARow,
+    MailboxItem,
+    RepeatedSubmissions,
+)
 from activities.models.dead_letter import DeadLetterState
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
@@ -185,6 +192,16 @@ def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
 def _refuse_nothing(count: int) -> None:
     if not count:
         raise DealtWith("It was dealt with before, or equal work is under way.")
+
+
+@admin.register(FailuresInARow)
+class FailuresInARowAdmin(RecordAdmin):
+    list_display = ("subject", "kind", "tenant", "count", "error_code", "since")
+    list_filter = (TenantFilter, "kind")
+    list_select_related = ("tenant",)
+    search_fields = ("subject", "tenant__slug")
+    fields = ("id", "tenant", "kind", "subject", "count", "error_code", "since")
+    readonly_fields = fields
 
 
 @admin.register(RepeatedSubmissions)

@@ -10,6 +10,7 @@ import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework import serializers
+from rest_framework.filters import search_smart_split
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -25,7 +26,7 @@ from activities.states import Status
 from activities.submission import NewActivity, Submitted, submit
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.faults import Fault, InvalidRequest
-from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet
 from tenants.api.resources import VersionedResource, described
 from tenants.models import Role
 
@@ -53,10 +54,21 @@ class ActivityFilter(StrictFilterSet):
     dedup_key = django_filters.CharFilter()
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    search = django_filters.CharFilter(
+        method="with_words",
+        max_length=SEARCH_LENGTH,
+        help_text="Words that must all occur, each in the name, description, params, metadata or error. Looked for among the newest "
+        f"{selectors.SEARCHED:,} activities; with `created_before`, among the newest that were made before it.",
+    )
 
     class Meta:
         model = Activity
         fields: tuple[str, ...] = ()
+
+    def with_words(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        before = self.form.cleaned_data.get("created_before")
+        wanted = map(selectors.Wanted, search_smart_split(value))  # type: ignore[arg-type]  # the stubs want a list of texts
+        return selectors.containing(rows, self.request.user.tenant_id, wanted, before=before)
 
 
 class InboxFilter(StrictFilterSet):
@@ -112,7 +124,6 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     queryset = Activity.objects.defer("input", "retry")
     serializer_class = ActivitySerializer
     filterset_class = ActivityFilter
-    search_fields = ("name", "description")
     ordering_fields = ("created_at", "priority", "started_at", "finished_at", "due_at", "name")
     lookup_value_converter = "uuid"
     allows_array = True

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import QueryDict
 from drf_spectacular.utils import OpenApiExample, extend_schema_field
 from rest_framework import serializers
@@ -283,10 +283,8 @@ class BulkOfActivities(TenantView):
 
     def _found(self, chosen: dict[str, Any]) -> QuerySet[Activity]:
         """As the list finds them, by the same filters. A gate ends with what waits behind it, so it is never among them."""
-        query = as_query(chosen)
-        words = query.pop("search", None)
         data = QueryDict(mutable=True)
-        data.update(query)
+        data.update(as_query(chosen))
         rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)
         filters = ActivityFilter(data=data, queryset=rows, request=self.request)
         if not filters.is_valid():
@@ -297,7 +295,7 @@ class BulkOfActivities(TenantView):
             ]
             raise InvalidRequest(faults)
         found: QuerySet[Activity] = filters.qs
-        return _with_words(found, words) if words else found
+        return found
 
     def _preview(self, found: QuerySet[Activity]) -> dict[str, Any]:
         newest = found.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
@@ -357,10 +355,3 @@ class BulkItems(TenantViewSet):
         bulk_jobs.refuse_unknown(self.tenant_id, job_id)
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         return self.get_paginated_response(BulkItemSerializer(page, many=True).data)
-
-
-def _with_words(rows: QuerySet[Activity], words: str) -> QuerySet[Activity]:
-    """As `?search=` narrows the list: every word is in the name or in the description."""
-    for word in words.split():
-        rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows

@@ -153,6 +153,9 @@ class DeadLetterSerializer(ResponseSerializer):
     escalation = serializers.UUIDField(
         source="escalation_id", allow_null=True, help_text="The activity that asks a person about it."
     )
+    planning = serializers.UUIDField(
+        source="planning_id", allow_null=True, help_text="The activity with which a planner was woken for it."
+    )
     created_at = serializers.DateTimeField()
     handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were told.")
     closed_at = serializers.DateTimeField(allow_null=True)

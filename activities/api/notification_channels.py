@@ -17,7 +17,7 @@ from activities.api.alerts import AlertSerializer
 from activities.api.decisions import EmptySerializer
 from activities.exceptions import ActivityError, AlreadyExists
 from activities.models import NotificationChannel
-from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from activities.notifications import digests, targets
 from activities.notifications.targets import InvalidTarget
 from agents.exceptions import ConfigurationError
@@ -27,7 +27,7 @@ from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, Whole, read
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -47,9 +47,16 @@ class NotificationChannelSerializer(ResponseSerializer):
     kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
     enabled = serializers.BooleanField()
     digest = serializers.CharField(help_text="off, daily or weekly.")
+    digest_hour = serializers.IntegerField(
+        allow_null=True, help_text="null: that of the platform, 7 for daily digests and 9 for weekly ones."
+    )
+    digest_day = serializers.SerializerMethodField(help_text="Of weekly digests; null: Monday.")
     digest_roles = serializers.ListField(child=serializers.CharField())
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
+
+    def get_digest_day(self, channel: NotificationChannel) -> str | None:
+        return channel.digest_day or None
 
 
 class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
@@ -72,8 +79,18 @@ class ChangedChannelSerializer(StrictSerializer):
     enabled = Flag(**OPTIONAL)
     digest = OneOf(
         choices=Digest.values,
-        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday. Off if left out.",
+        help_text="For email: a summary each day or each week. Off if left out.",
         **OPTIONAL,
+    )
+    digest_hour = Whole(
+        min_value=0,
+        max_value=23,
+        help_text="When it leaves, in the tenant's time zone. Left out: 7 for daily digests and 9 for weekly ones, unless the platform "
+        "says otherwise.",
+        **OPTIONAL,
+    )
+    digest_day = OneOf(
+        choices=Weekday.values, help_text="When weekly ones leave. Left out: monday.", **OPTIONAL
     )
     digest_roles = serializers.ListField(
         child=Text(max_length=63),
@@ -233,6 +250,8 @@ class NotificationChannelViewSet(VersionedResource):
         channel.kinds = self.body.get("kinds", [])
         channel.enabled = self.body.get("enabled", True)
         channel.digest = self.body.get("digest", Digest.OFF)
+        channel.digest_hour = self.body.get("digest_hour")
+        channel.digest_day = self.body.get("digest_day", "")
         channel.digest_roles = self.body.get("digest_roles", [])
         digests.plan_digest(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
         if "target" in self.body:

@@ -1,4 +1,5 @@
-"""Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out. All of it or nothing, once per letter.
+"""Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out, a planner is woken where the tenant has
+one. All of it or nothing, once per letter.
 
 At most one process does it at a time, so that a thousand failures at once are told of one after the other. The turn is held for one letter,
 by its transaction, which PostgreSQL ends when the process is frozen in it.
@@ -13,6 +14,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connections
 from django.db.models import QuerySet
 from django.db.models.functions import Now
@@ -24,13 +26,15 @@ from activities.models import Activity, DeadLetter
 from activities.models.alert import AlertKind, Severity
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import BANDS, LinkKind, Status
-from activities.submission import child_of, submit
+from activities.submission import NewActivity, child_of, submit
+from agents.models import AgentConfig
 from tenants import outages
 from tenants.context import APP, system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
 
 PAGE = 200
+JOB_FAILED = "job.failed"  # what a planner is woken with
 TURN_LOCK = 0x6465616C  # "deal": the transaction that holds it handles a dead letter; never change it
 TURN_SECONDS = 20.0  # Then the queue gets its worker back. While letters wait, the next hint is on its way.
 
@@ -132,8 +136,9 @@ def _handle(waiting: _Unhandled, activity_id: UUID) -> bool:
         if activity.status == Status.FAILED:
             transitions.apply(activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)})
         letter.escalation_id = _escalate(activity, letter)
+        letter.planning_id = _wake_planners(activity, letter)
         _alert(activity, letter)
-    letters.update(handled_at=Now(), escalation_id=letter.escalation_id)
+    letters.update(handled_at=Now(), escalation_id=letter.escalation_id, planning_id=letter.planning_id)
     return True
 
 
@@ -160,6 +165,64 @@ def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
         metadata={"dead_letter": str(letter.pk), "fingerprint": letter.fingerprint, "reason": letter.reason},
     )
     return submit([escalation], actor="engine")[0].id
+
+
+def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
+    """Have the roles of the tenant that hear of failures plan again; the activity of the first of them.
+
+    They hear of a kind of failure once in a while, not of each of a thousand: their activity tells the fingerprint, by which all are
+    listed. A planner does not hear of its own failures, nor of its subtasks', whose end it is told anyway: it would plan for ever.
+    """
+    chosen = AgentConfig.objects.for_tenant(letter.tenant_id).filter(
+        hears_of_failures=True, enabled=True, agent__enabled=True
+    )
+    roles = list(chosen.order_by("agent_id").values_list("agent_id", flat=True))
+    concerned = {activity.agent_role, _asked_by(activity)}
+    if not roles or not concerned.isdisjoint(roles) or _planned_lately(letter):
+        return None
+    failed = {
+        "event": JOB_FAILED,
+        "activity": str(activity.pk),
+        "name": activity.name,
+        "agent_role": letter.agent_role,
+        "reason": letter.reason,
+        "error": letter.error,
+        "attempts": letter.attempts,
+        "stalls": letter.stalls,
+        "dead_letter": str(letter.pk),
+        "fingerprint": letter.fingerprint,
+        "pipeline_run": activity.pipeline_run_id and str(activity.pipeline_run_id),
+        "step": activity.step,
+    }
+    planning = [
+        NewActivity(
+            name="Plan again after a failure",
+            description="Work has failed for good; the parameters say what and why. Plan how its goal is reached all the same.",
+            agent_role=role,
+            params=failed,
+            metadata={"event": JOB_FAILED, "dead_letter": str(letter.pk)},
+            deliverable_id=activity.deliverable_id,
+            priority=BANDS["gated"],
+            dedup_key=f"{JOB_FAILED}:{role}:{letter.fingerprint}",
+        )
+        for role in roles
+    ]
+    return submit(planning, actor="engine", bounded=False)[0].id
+
+
+def _asked_by(activity: Activity) -> str | None:
+    """The role of the agent whose subtask this was."""
+    if activity.parent_id is None:
+        return None
+    parents = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.parent_id)
+    role: str | None = parents.values_list("agent_role", flat=True).first()
+    return role
+
+
+def _planned_lately(letter: DeadLetter) -> bool:
+    alike = DeadLetter.objects.for_tenant(letter.tenant_id).filter(fingerprint=letter.fingerprint)
+    since = Now() - timedelta(seconds=settings.ORCHESTRATOR_PLAN_AGAIN_SECONDS)
+    return alike.filter(planning_id__isnull=False, handled_at__gte=since).exists()
 
 
 def _alert(activity: Activity | None, letter: DeadLetter) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from django.db import transaction
 
 from activities import states
+from agents.exceptions import RetryableAgentError
+from agents.governor.calling import BREAKER_OPEN, PROVIDER_LIMIT, UNKNOWN
 from tenants.context import SYSTEM
 from tenants.sql import Statement
 
@@ -112,7 +114,14 @@ BATCH = 2_000  # events in one transaction
 BATCHES = 5  # in one turn: more than the engine writes meanwhile, and less than half a second
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "counters"
-_MARK, _COUNT, _MOVE, _NOTE = (Statement.load(_FOLDER, name) for name in ("mark", "count", "move", "note"))
+_MARK, _COUNT, _FAILURES, _MOVE, _NOTE = (
+    Statement.load(_FOLDER, name) for name in ("mark", "count", "failures", "move", "note")
+)
+#: Errors that say nothing about the agent: it was not asked, or asks for patience. Those of a governed call besides those of the classes.
+EXCUSED = sorted(
+    {PROVIDER_LIMIT, BREAKER_OPEN, UNKNOWN}
+    | {each.code for each in RetryableAgentError.__subclasses__() if not each.uses_attempt}
+)
 
 _WORDS: dict[str, Any] = {
     "settled": sorted(states.SETTLED),
@@ -147,7 +156,9 @@ def _turn() -> tuple[bool, int]:
         mark = found[0]
         until = min(mark.seen, mark.counted + BATCH) if mark.over else mark.counted
         if until > mark.counted:
-            _COUNT.run({"after": mark.counted, "until": until} | _WORDS, using=SYSTEM)
+            stretch = {"after": mark.counted, "until": until}
+            _COUNT.run(stretch | _WORDS, using=SYSTEM)
+            _FAILURES.run(stretch | {"running": _WORDS["running"], "excused": EXCUSED}, using=SYSTEM)
         whole = until == mark.seen
         newer = whole and mark.newest > mark.seen
         seen, barrier = (mark.newest, mark.transaction) if newer else (mark.seen, mark.barrier)

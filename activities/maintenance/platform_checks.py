@@ -18,13 +18,14 @@ from uuid import UUID
 import redis
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from psycopg.types.json import Jsonb
 
 from activities import job_records, queue_stats
 from activities.admission import Closed
 from activities.alerts import LONGEST_TITLE, raise_alert
 from activities.maintenance import invariants
-from activities.models import Activity, Condition
+from activities.models import Activity, Condition, FailuresInARow
 from activities.models.alert import AlertKind, Severity
 from activities.states import LIVE
 from agents.governor import overview
@@ -95,6 +96,35 @@ def old_queues() -> list[Noticed]:
     ]
 
 
+def failures_in_a_row() -> list[Noticed]:
+    """Roles of a tenant, and schedules, whose runs have failed that often one after the other. None where the number is 0."""
+    most = settings.ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW
+    if most <= 0:
+        return []
+    with system_scope():
+        rows = list(FailuresInARow.objects.filter(count__gte=most).order_by("pk"))
+    return [_failing(row) for row in rows]
+
+
+def _failing(row: FailuresInARow) -> Noticed:
+    of_schedule = row.kind == FailuresInARow.Kind.SCHEDULE
+    who = f"What the schedule {row.subject} starts" if of_schedule else row.subject
+    return Noticed(
+        subject=f"{row.tenant_id}:{row.kind}:{row.subject}",
+        title=f"{who} fails again and again",
+        over=f"{who} succeeds again",
+        body=f"{row.count:,} runs have failed one after the other since {row.since:%Y-%m-%d %H:%M} UTC, the last with the code "
+        f"{row.error_code or 'unknown'}. None has succeeded meanwhile.",
+        tenants=lambda: [row.tenant_id],
+        facts={
+            row.kind: row.subject,
+            "failures": row.count,
+            "error": row.error_code,
+            "since": row.since.isoformat(),
+        },
+    )
+
+
 def open_breakers() -> list[Noticed]:
     """Raises `redis.RedisError`, `LimiterUnavailable`."""
     return [
@@ -108,6 +138,11 @@ def open_breakers() -> list[Noticed]:
         )
         for provider in overview.failing()
     ]
+
+
+def failing_providers() -> QuerySet[Condition]:
+    """What people were told of providers that fail, for as long as they do."""
+    return Condition.objects.filter(kind=AlertKind.BREAKER_OPEN)
 
 
 def broken_invariants() -> list[Noticed]:
@@ -154,6 +189,7 @@ QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
     AlertKind.IDLE_WORKER: idle_workers,
     AlertKind.QUEUE_OLD: old_queues,
     AlertKind.BREAKER_OPEN: open_breakers,
+    AlertKind.FAILURES_IN_A_ROW: failures_in_a_row,
     AlertKind.INVARIANT_BROKEN: broken_invariants,
     AlertKind.UPKEEP_FAILING: failing_jobs,
 }

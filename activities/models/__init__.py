@@ -12,7 +12,7 @@ from activities.models.maintenance import LeaderLease, SystemJob
 from activities.models.run import ActivityRun, WorkerProcess
 
 from .activity import ActivityEvent, OutputSpool
-from .counter import Condition, RepeatedSubmissions, TurnedAway
+from .counter import Condition, FailuresInARow, RepeatedSubmissions, TurnedAway
 from .decision import HeldAnswer, SnoozedItem
 from .mailbox import Subagent
 from .run import ToolCall, Wake
@@ -33,6 +33,7 @@ __all__ = (
     "CountingMark",
     "DeadLetter",
     "Deadline",
+    "FailuresInARow",
     "HeldAnswer",
     "LeaderLease",
     "Mailbox",

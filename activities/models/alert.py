@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.core.validators import MaxValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
@@ -26,6 +27,7 @@ class AlertKind(models.TextChoices):
     IDLE_WORKER = "idle_worker"  # workers beat and take nothing
     QUEUE_OLD = "queue_old"  # work waits for longer than the target
     BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
+    FAILURES_IN_A_ROW = "failures_in_a_row"  # a role, or what a schedule starts, fails again and again
     RATE_LIMITED = "rate_limited"  # an agent or its provider has asked to come back later for long
     INVARIANT_BROKEN = "invariant_broken"
     UPKEEP_FAILING = "upkeep_failing"  # a part of upkeep fails or hangs
@@ -56,6 +58,18 @@ class Digest(models.TextChoices):
     OFF = "off"
     DAILY = "daily"
     WEEKLY = "weekly"
+
+
+class Weekday(models.TextChoices):
+    """In the order of `date.weekday()`."""
+
+    MONDAY = "monday"
+    TUESDAY = "tuesday"
+    WEDNESDAY = "wednesday"
+    THURSDAY = "thursday"
+    FRIDAY = "friday"
+    SATURDAY = "saturday"
+    SUNDAY = "sunday"
 
 
 class DeliveryState(models.TextChoices):
@@ -129,7 +143,21 @@ class NotificationChannel(TenantOwned):
         choices=Digest.choices,
         default=Digest.OFF,
         db_default="off",
-        help_text="For mail: a summary at seven in the tenant's time zone, each day or each Monday.",
+        help_text="For mail: a summary each day or each week.",
+    )
+    digest_hour = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(23)],
+        help_text="0 to 23, in the tenant's time zone. Empty: that of the platform, 7 for daily digests and 9 for weekly ones.",
+    )
+    digest_day = models.CharField(
+        max_length=9,
+        choices=Weekday.choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of weekly digests. Empty: Monday.",
     )
     digest_roles = models.JSONField(
         default=list,

@@ -66,6 +66,37 @@ class Condition(models.Model):
         return self.name
 
 
+# What fails again and again.
+
+
+class FailuresInARow(TenantOwned):
+    """How often the runs of a role, or of what a schedule starts, have failed one after the other. The row goes with the first success.
+
+    Runs that were asked to come back later, or ended for want of money or of a server, say nothing. Written with the counters.
+    """
+
+    class Kind(models.TextChoices):
+        ROLE = "role"
+        SCHEDULE = "schedule"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    subject = models.CharField(max_length=63, help_text="The role, or the id of the schedule.")
+    count = models.PositiveBigIntegerField()
+    error_code = models.CharField(max_length=200, blank=True, default="", help_text="Of the last one.")
+    since = models.DateTimeField(help_text="When the first of them was noticed.")
+
+    class Meta:
+        verbose_name_plural = "failures in a row"
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "kind", "subject"), name="failures_once_per_subject"),
+        )
+        indexes = (models.Index(fields=("count",), name="failures_most"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject}: {self.count}"
+
+
 # Submissions that created nothing, since an equal activity was under way.
 
 

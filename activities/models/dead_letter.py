@@ -58,6 +58,7 @@ class DeadLetter(TenantOwned):
     pipeline_run_id = models.UUIDField(null=True)
     state = models.CharField(max_length=8, choices=DeadLetterState.choices, default=DeadLetterState.OPEN)
     escalation_id = models.UUIDField(null=True, help_text="The activity that asks a person about it.")
+    planning_id = models.UUIDField(null=True, help_text="The activity with which a planner was woken for it.")
     handled_at = models.DateTimeField(null=True, help_text="When people were told.")
     closed_at = models.DateTimeField(null=True)
     closed_by = models.CharField(max_length=200, blank=True, default="")

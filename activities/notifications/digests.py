@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from django.conf import settings
 from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Now
 from django.template.loader import render_to_string
@@ -21,7 +22,7 @@ from django.template.loader import render_to_string
 from activities.alerts import tell_channel
 from activities.dead_letters import operations
 from activities.models import Activity, Alert, DeadLetter, NotificationChannel
-from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from activities.models.dead_letter import DeadLetterState
 from activities.notifications.backends import site
 from activities.selectors import OPEN_FOR_PEOPLE
@@ -92,7 +93,7 @@ def _moved_on(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bo
     seen = channel.digest_due_at
     if seen is None or seen > now:
         return False
-    following = next_due(channel.digest, zone_of(tenant.timezone), after=now)
+    following = next_due(times_of(channel), zone_of(tenant.timezone), after=now)
     rows = NotificationChannel.objects.for_tenant(tenant.pk).filter(
         pk=channel.pk, digest=channel.digest, digest_due_at=seen
     )
@@ -217,8 +218,23 @@ def _local(moment: datetime, period: Period) -> str:
 # When a digest is due, and which time it tells of: whole days and weeks of the tenant's own time zone.
 
 
-HOUR = time(7)  # before people begin their day
 DAYS = {Digest.DAILY: 1, Digest.WEEKLY: 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """At which hour of the tenant's day a digest leaves, and for weekly ones on which day (0 is Monday)."""
+
+    hour: int
+    weekday: int | None = None
+
+
+def times_of(channel: NotificationChannel) -> Times:
+    """As the channel says, else as the platform does."""
+    weekly = channel.digest == Digest.WEEKLY
+    usual = settings.ORCHESTRATOR_WEEKLY_DIGEST_HOUR if weekly else settings.DIGEST_CRON_HOUR
+    hour = usual if channel.digest_hour is None else channel.digest_hour
+    return Times(hour, Weekday.values.index(channel.digest_day or Weekday.MONDAY) if weekly else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +266,12 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo("UTC")
 
 
-def next_due(digest: str, zone: ZoneInfo, *, after: datetime) -> datetime:
-    """The next seven o'clock of the zone later than `after`; for weekly digests that of a Monday."""
+def next_due(times: Times, zone: ZoneInfo, *, after: datetime) -> datetime:
+    """The next such hour of the zone later than `after`. One that the clocks leave out comes an hour later."""
     day = after.astimezone(zone).date()
     while True:
-        found = datetime.combine(day, HOUR, zone).astimezone(UTC)
-        if found > after and (digest == Digest.DAILY or day.weekday() == 0):
+        found = datetime.combine(day, time(times.hour), zone).astimezone(UTC)
+        if found > after and times.weekday in (None, day.weekday()):
             return found
         day += timedelta(days=1)
 
@@ -271,4 +287,4 @@ def plan_digest(channel: NotificationChannel, timezone: str, *, now: datetime | 
     """Note on the channel, without saving it, when its next digest is due; never, when it wants none."""
     wanted = channel.digest != Digest.OFF
     after = now or clock.now()
-    channel.digest_due_at = next_due(channel.digest, zone_of(timezone), after=after) if wanted else None
+    channel.digest_due_at = next_due(times_of(channel), zone_of(timezone), after=after) if wanted else None

@@ -161,6 +161,10 @@ class AgentSettingsSerializer(StrictSerializer):
     retry = RetrySerializer(**OPTIONAL)
     rate = RateSerializer(**OPTIONAL)
     backlog = BacklogSerializer(**OPTIONAL)
+    hears_of_failures = Flag(
+        help_text="Work of other roles that fails for good wakes this one, to plan again. Off if left out.",
+        **OPTIONAL,
+    )
     enabled = Flag(**OPTIONAL)
 
 
@@ -187,6 +191,7 @@ PLAIN = (
     "retry",
     "rate",
     "backlog",
+    "hears_of_failures",
 )
 
 
@@ -212,6 +217,7 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     backlog = serializers.DictField(
         help_text="max_waiting, when_full and expire_after_seconds, where they are not the platform's own."
     )
+    hears_of_failures = serializers.BooleanField(help_text="Failures for good of other roles wake it.")
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     own = serializers.ListField(child=serializers.CharField())
@@ -324,6 +330,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "retry": {**platform.retry, **agent.retry, **own.retry},
             "rate": own.rate or None,
             "backlog": {**agent.backlog, **own.backlog},
+            "hears_of_failures": own.hears_of_failures,
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,
             "own": _own_names(own),

@@ -78,6 +78,9 @@ class Standing:
     limits: Mapping[str, int | None]
     breaker: str  # closed, open, or half_open while a probe is due or under way
     breaker_seconds: float
+    idle_seconds: (
+        float  # since the cooldown of an open breaker was over; 0 before, and for one that is closed
+    )
     retry_seconds: float
     faults_in_a_row: int
     counts: Mapping[str, int]  # calls by outcome, and how often the breaker opened
@@ -144,6 +147,7 @@ class Governor:
             int(found.get("faults", 0)),
             max(0.0, float(found.get("open_until", 0)) - moment) / 1000,
         )
+        over_for = max(0.0, moment - float(found.get("open_until", moment))) / 1000
         half_open = faults >= self.profile.breaker_faults
         return Standing(
             under_way=under_way,
@@ -152,6 +156,7 @@ class Governor:
             limits={name: int(limit) or None for name, limit in zip(DIMENSIONS, limits, strict=True)},
             breaker="open" if open_for else "half_open" if half_open else "closed",
             breaker_seconds=open_for,
+            idle_seconds=over_for,
             retry_seconds=max(0.0, float(found.get("retry_at", 0)) - moment) / 1000,
             faults_in_a_row=faults,
             counts={

@@ -186,6 +186,7 @@ class KnownProvider:
     place: str
     profile: Profile
     called_at: float  # seconds since 1970, to within a minute
+    base_url: str = ""  # empty where an earlier version noted it
 
 
 def note_call(provider: Provider) -> None:
@@ -196,6 +197,7 @@ def note_call(provider: Provider) -> None:
     row = {
         "adapter": provider.adapter,
         "place": provider.place,
+        "base_url": provider.base_url,
         "profile": asdict(provider.profile),
         "called_at": time.time(),
     }
@@ -214,7 +216,14 @@ def known_providers() -> list[KnownProvider]:
     if old:
         client.hdel(keys.known(), *old)
     kept = [
-        KnownProvider(key, row["adapter"], row["place"], _profile_of_known(row["profile"]), row["called_at"])
+        KnownProvider(
+            key,
+            row["adapter"],
+            row["place"],
+            _profile_of_known(row["profile"]),
+            row["called_at"],
+            row.get("base_url", ""),
+        )
         for key, row in rows.items()
         if key not in old
     ]

@@ -210,6 +210,11 @@ class AgentConfig(TenantOwned):
         blank=True,
         help_text="max_waiting, when_full (reject, drop_oldest or evict_lowest), expire_after_seconds",
     )
+    hears_of_failures = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Work of other roles that fails for good wakes it, to plan again (job.failed).",
+    )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(default=False)
     version = models.PositiveIntegerField(default=1, editable=False)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from activities import wait_reasons
+from activities import selectors, wait_reasons
 from activities.models import Activity
+from activities.selectors import TEXTS, Wanted
 from activities.states import LinkKind
 from console.activities.query_language import Condition, QueryFault, parse
 from console.cursor import Cursor, page_of
@@ -115,18 +116,27 @@ def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activ
 
     The engine asks people about each failure with an activity of its own. These are no work: only who looks for such sees them.
     """
-    rows = Activity.objects.for_tenant(tenant_id)
+    rows: QuerySet[Activity] = Activity.objects.for_tenant(tenant_id)
     if not any(condition.field in _MAY_MEAN_ESCALATIONS for condition in conditions):
         rows = rows.filter(Q(link_kind=None) | ~Q(link_kind=LinkKind.ESCALATION))
+    sought = [condition for condition in conditions if condition.field in _SOUGHT]
+    if sought:
+        wanted = [Wanted(each.value, _SOUGHT[each.field], each.negated) for each in sought]
+        rows = selectors.containing(rows, tenant_id, wanted, before=_made_before(conditions))
     for condition in conditions:
-        wanted = _FILTERS[condition.field](condition)
-        rows = rows.exclude(wanted) if condition.negated else rows.filter(wanted)
-    found: QuerySet[Activity] = rows
-    return found
+        if condition in sought:
+            continue
+        narrowed = _FILTERS[condition.field](condition)
+        rows = rows.exclude(narrowed) if condition.negated else rows.filter(narrowed)
+    return rows
 
 
-def _words(condition: Condition) -> Q:
-    return Q(name__icontains=condition.value) | Q(description__icontains=condition.value)
+def _made_before(conditions: Sequence[Condition]) -> datetime | None:
+    """What is older than an age was made before that moment: a search begins there."""
+    ages = [
+        each.value for each in conditions if each.field == "age" and each.operator == ">" and not each.negated
+    ]
+    return clock.now() - max(ages) if ages else None
 
 
 def _age(condition: Condition) -> Q:
@@ -154,9 +164,10 @@ def _compared(name: str) -> Callable[[Condition], Q]:
 #: Who uses one of these says which activities are meant, questions about failures among them.
 _MAY_MEAN_ESCALATIONS = frozenset({"words", "name", "for", "kind", "parent"})
 
+#: What is looked for in texts, among as many activities as a search looks at.
+_SOUGHT = {"words": TEXTS, **{name: (name,) for name in ("name", "params", "metadata", "error")}}
+
 _FILTERS: dict[str, Callable[[Condition], Q]] = {
-    "words": _words,
-    "name": lambda condition: Q(name__icontains=condition.value),
     "status": _among("status"),
     "role": _role,
     "wake": _among("wake_reason"),

@@ -1,7 +1,8 @@
 """The language in which people say which activities they look for: `status:failed role:seo age:<2h name:"home page"`.
 
-Conditions stand beside each other and all hold. A word without a field is looked for in names and descriptions; a minus before a condition
-turns it round; several values of one field stand between commas. Pure: text in, conditions out, or a fault that says where it is.
+Conditions stand beside each other and all hold. A word without a field is looked for in names, descriptions, params, metadata and errors;
+a minus before a condition turns it round; several values of one field stand between commas. Pure: text in, conditions out, or a fault that
+says where it is.
 """
 
 from __future__ import annotations
@@ -194,6 +195,6 @@ FIELDS: dict[str, Callable[[str], Any]] = {
     "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(_assignee),
     "kind": _several(_kind),
     "priority": _priority, "attempts": _number, "step": _roles, "run": _id, "parent": _id, "schedule": _id, "deliverable": _id,
-    "key": str,
+    "key": str, "params": str, "metadata": str, "error": str,
 }  # fmt: skip
 COMPARED = frozenset({"age", "priority", "attempts"})

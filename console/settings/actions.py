@@ -7,7 +7,7 @@ from typing import Any
 
 from django import forms
 
-from activities.models.alert import AlertKind, ChannelKind, Digest
+from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from console.internal_api import ApiForm, JsonField, WordsField
 from tenants.models import BudgetPeriod, BudgetUnit
 from tenants.models.events import KINDS
@@ -89,7 +89,18 @@ class ChangedNotification(Arranged):
         required=False,
         choices=Digest.choices,
         initial=Digest.OFF,
-        help_text="For email: a summary at seven in the tenant's time zone, each day or each Monday.",
+        help_text="For email: a summary each day or each week.",
+    )
+    digest_hour = forms.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=23,
+        help_text="In the tenant's time zone. Empty: 7 for daily digests, 9 for weekly ones, unless the platform says otherwise.",
+    )
+    digest_day = forms.ChoiceField(
+        required=False,
+        choices=[("", "Monday, unless chosen"), *Weekday.choices],
+        help_text="Of weekly digests.",
     )
     digest_roles = WordsField(
         label="Human roles of the digest",
@@ -113,7 +124,17 @@ class NewNotification(ChangedNotification):
     target = forms.CharField(
         max_length=2_000, help_text="A URL for slack and webhook, addresses separated by commas for email."
     )
-    field_order = ("kind", "name", "target", "kinds", "digest", "digest_roles", "enabled")
+    field_order = (
+        "kind",
+        "name",
+        "target",
+        "kinds",
+        "digest",
+        "digest_hour",
+        "digest_day",
+        "digest_roles",
+        "enabled",
+    )
 
 
 class WebhookForm(Arranged):

@@ -82,6 +82,8 @@ def _of_counters(reading: Reading) -> Iterator[Metric]:
     yield histogram("queue_wait_seconds", DURATIONS, {(role,): found for (role, _), found in waits.items()})
     yield histogram("run_duration_seconds", DURATIONS, reading.histograms["run"])
     yield histogram("activity_attempts", ATTEMPTS, {(role,): found for (role, _), found in attempts.items()})
+    refused = reading.totals.get("refused", {})
+    yield family("refusals", (((role,), count) for (role, _), count in refused.items()))
     yield single("workers_lost", sum(lost.values()))
 
 

@@ -83,6 +83,10 @@ CATALOGUE = {
         Declared("run_duration_seconds", "histogram", "From the claim of a run to its end.", ("role", "status")),
         Declared("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
         Declared(
+            "refusals", "counter",
+            "Runs that ended because their agent or its provider asked to come back later (429).", _ROLE,
+        ),
+        Declared(
             "repeated_submissions", "counter",
             "Submissions answered with an equal activity that was under way.", _ROLE,
         ),

@@ -31,6 +31,13 @@ ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS = _env.float(
 ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS", default=900.0)
 ORCHESTRATOR_RATE_LIMITED_END_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_END_SECONDS", default=86_400.0)
 
+# How many runs of a role, or of what a schedule starts, fail one after the other until people are told. 0: they are not told of that.
+ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW = _env.int("ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW", default=5)
+
+# A planner that hears of failures is woken for one kind of failure once in so long. Smaller: it plans again and again while all of a kind
+# fails. Larger: it hears late that its new plan fails as the old one did.
+ORCHESTRATOR_PLAN_AGAIN_SECONDS = _env.float("ORCHESTRATOR_PLAN_AGAIN_SECONDS", default=600.0)
+
 # For how long one process may do the upkeep without renewing its lease. Too small: a busy machine changes its leader again and again. Too
 # large: a frozen leader holds up delays, retries and recovery for as long.
 ORCHESTRATOR_LEADER_LEASE_SECONDS = _env.float("ORCHESTRATOR_LEADER_LEASE_SECONDS", default=6.0)
@@ -76,10 +83,11 @@ ORCHESTRATOR_INLINE_CALLABLES = tuple(_env.list("ORCHESTRATOR_INLINE_CALLABLES",
 
 # How long an answer given in the console can be taken back before it takes effect; 0: it cannot. Too large: work waits for what is decided.
 ORCHESTRATOR_UNDO_SECONDS = _env.float("ORCHESTRATOR_UNDO_SECONDS", default=10.0)
-# How often the endpoints of HTTP agents are looked at, and how soon again after a first failure. Too small: agents get calls that are
-# no work. Too large: people hear late of one that is away.
+# How often the endpoints of HTTP agents are looked at, how soon again after a first failure, and how often while they are away. Too small:
+# agents get calls that are no work. Too large: people hear late of one that is away, or back.
 ORCHESTRATOR_HEALTH_INTERVAL_SECONDS = _env.float("ORCHESTRATOR_HEALTH_INTERVAL_SECONDS", default=300.0)
 ORCHESTRATOR_HEALTH_RETRY_SECONDS = _env.float("ORCHESTRATOR_HEALTH_RETRY_SECONDS", default=30.0)
+ORCHESTRATOR_HEALTH_PROBE_SECONDS = _env.float("ORCHESTRATOR_HEALTH_PROBE_SECONDS", default=60.0)
 # How long one look may take. Too small: a slow agent counts as away. Too large: one that hangs holds up the others of its turn.
 ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS", default=5.0)
 # Model providers: the platform's keys, for roles without credentials and endpoint of their own, and where these keys are sent.

@@ -10,6 +10,11 @@ _env = environ.Env()
 SLACK_WEBHOOK_URL = _env("SLACK_WEBHOOK_URL", default="")
 ALERT_EMAIL = _env("ALERT_EMAIL", default="")  # several addresses with commas
 
+# At which hour of the tenant's own day digests leave, where a channel says nothing else: daily ones, and weekly ones (on Mondays). An hour
+# that there is not would keep beat and workers from starting, so it is brought into the day.
+DIGEST_CRON_HOUR = _env.int("DIGEST_CRON_HOUR", default=7) % 24
+ORCHESTRATOR_WEEKLY_DIGEST_HOUR = _env.int("ORCHESTRATOR_WEEKLY_DIGEST_HOUR", default=9) % 24
+
 # How mail leaves: smtp+tls://user:password@host:587. Empty: no mail is sent, and deliveries by mail fail saying so.
 EMAIL_URL = _env("EMAIL_URL", default="")
 vars().update(environ.Env.email_url_config(EMAIL_URL or "dummymail://"))

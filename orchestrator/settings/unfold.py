@@ -130,6 +130,7 @@ UNFOLD = {
                     _page("Tool calls", "construction", "activities_toolcall"),
                     _page("Bulk jobs", "checklist", "activities_bulkjob"),
                     _page("Dead letters", "dangerous", "activities_deadletter"),
+                    _page("Failures in a row", "trending_down", "activities_failuresinarow"),
                     _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
                     _page("Turned away", "block", "activities_turnedaway"),
                     _page("Platform conditions", "monitor_heart", "activities_condition"),

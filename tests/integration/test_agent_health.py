@@ -115,6 +115,10 @@ def test_an_agent_that_goes_away_and_comes_back_is_told_of_once_each(
     second, third = looked_at(), looked_at()
     assert (second.health, third.health, third.health_failures) == ("unhealthy", "unhealthy", 3)
     assert "could not be reached" in third.health_detail
+    assert third.health_due_at is not None
+    assert 50 < (third.health_due_at - timezone.now()).total_seconds() < 61, (
+        "it is asked every minute while it is away"
+    )
     assert alerts(tenant) == [("The agent scribe cannot be reached", "warning")]
     with tenant_scope(tenant.pk):
         told = Alert.objects.get()

@@ -276,7 +276,7 @@ def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any]
     with tenant_scope(acme.pk):
         due = NotificationChannel.objects.get().digest_due_at
     assert due is not None
-    assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (7, 0)
+    assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (9, 0)
 
     assert client.put(f"{ADDRESS}{made.json()['id']}/", {"name": "Mia", "digest": "off"}).status_code == 200
     with tenant_scope(acme.pk):
@@ -293,14 +293,67 @@ def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any]
         ("daily", "2026-03-02T05:59:59Z", "2026-03-02T06:00:00Z"),
         ("daily", "2026-03-02T06:00:00Z", "2026-03-03T06:00:00Z"),
         ("daily", "2026-03-28T12:00:00Z", "2026-03-29T05:00:00Z"),  # summer time begins that night
-        ("weekly", "2026-03-02T06:00:00Z", "2026-03-09T06:00:00Z"),
-        ("weekly", "2026-10-24T12:00:00Z", "2026-10-26T06:00:00Z"),  # and ends in this one
+        ("weekly", "2026-03-02T08:00:00Z", "2026-03-09T08:00:00Z"),
+        ("weekly", "2026-10-24T12:00:00Z", "2026-10-26T08:00:00Z"),  # and ends in this one
     ],
 )
-def test_the_next_time_is_seven_oclock_whatever_the_clocks_do(digest: str, now: str, expected: str) -> None:
-    found = digests.next_due(digest, BERLIN, after=datetime.fromisoformat(now))
+def test_daily_ones_come_at_seven_and_weekly_ones_on_mondays_at_nine_whatever_the_clocks_do(
+    digest: str, now: str, expected: str
+) -> None:
+    times = digests.times_of(NotificationChannel(digest=digest))
+
+    assert digests.next_due(times, BERLIN, after=datetime.fromisoformat(now)) == datetime.fromisoformat(
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"digest": "daily", "digest_hour": 0}, "2026-03-02T23:00:00Z"),
+        ({"digest": "daily", "digest_hour": 22}, "2026-03-02T21:00:00Z"),
+        ({"digest": "weekly", "digest_day": "thursday"}, "2026-03-05T10:00:00Z"),
+        ({"digest": "weekly", "digest_day": "sunday", "digest_hour": 18}, "2026-03-08T17:00:00Z"),
+        ({"digest": "daily"}, "2026-03-03T04:00:00Z"),
+        ({"digest": "weekly"}, "2026-03-09T10:00:00Z"),
+    ],
+)
+def test_a_channel_chooses_hour_and_day_and_the_platform_where_it_does_not(
+    settings: Any, chosen: dict[str, Any], expected: str
+) -> None:
+    settings.DIGEST_CRON_HOUR, settings.ORCHESTRATOR_WEEKLY_DIGEST_HOUR = 5, 11
+    noon_of_monday = datetime(2026, 3, 2, 11, tzinfo=UTC)
+
+    found = digests.next_due(digests.times_of(NotificationChannel(**chosen)), BERLIN, after=noon_of_monday)
 
     assert found == datetime.fromisoformat(expected)
+
+
+def test_the_chosen_hour_and_day_are_those_at_which_it_leaves(api: Callable[..., Any], acme: Tenant) -> None:
+    body = {
+        "kind": "email",
+        "name": "Mia",
+        "target": "mia@acme.example",
+        "digest": "weekly",
+        "digest_hour": 18,
+        "digest_day": "friday",
+    }
+
+    made = api(tenant=acme).post(ADDRESS, body)
+
+    assert (made.status_code, made.json()["digest_hour"], made.json()["digest_day"]) == (201, 18, "friday")
+    waits(acme)
+    with tenant_scope(acme.pk):
+        due = NotificationChannel.objects.get().digest_due_at
+    assert due is not None
+    assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (18, 4)
+    assert [digests.send_due(now=due - timedelta(seconds=1)), digests.send_due(now=due)] == [0, 1]
+    assert due_at(NotificationChannel(pk=made.json()["id"], tenant=acme)) == digests.next_due(
+        digests.Times(18, 4), BERLIN, after=due
+    )
+    for wrong in ({"digest_hour": 24}, {"digest_hour": -1}, {"digest_day": "doomsday"}):
+        refused = api(tenant=acme).post(ADDRESS, {**body, "name": "Other", **wrong})
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, next(iter(wrong)))
 
 
 def test_a_period_is_whole_days_of_the_zone() -> None:

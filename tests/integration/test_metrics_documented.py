@@ -13,7 +13,7 @@ from activities.maintenance.invariants import Report
 from activities.models import WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.configuration import settings_for
-from agents.exceptions import AgentError
+from agents.exceptions import AgentError, AgentRateLimited
 from agents.governor import providers
 from orchestrator.metrics.definitions import CATALOGUE
 from tenants.context import system_scope, tenant_scope
@@ -43,6 +43,9 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
     engine.agent.behaviour = _fail
     engine.submit(tenant, "qa")
     engine.drain()
+    engine.agent.behaviour = _refuse
+    engine.submit(tenant, "qa")
+    engine.drain()
     engine.submit(tenant, "seo")  # granted, and nobody takes it
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="decide", human_role="editor", is_approval_gate=True)], actor="test")
@@ -65,6 +68,10 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
 
 def _fail(request: object) -> None:
     raise AgentError("no")
+
+
+def _refuse(request: object) -> None:
+    raise AgentRateLimited("later", retry_after=60.0)
 
 
 def test_the_table_is_what_a_scrape_returns(something_of_everything: Tenant) -> None:

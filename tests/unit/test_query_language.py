@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.states import SETTLED, Status
-from console.activities.listing import _FILTERS
+from console.activities.listing import _FILTERS, _SOUGHT
 from console.activities.query_language import FIELDS, Condition, QueryFault, parse
 
 ID = "01a20146-3c77-704b-9279-1d37fd515cc4"
@@ -109,4 +109,4 @@ def test_whatever_is_typed_is_understood_or_faulted_within_the_text(text: str) -
 
 
 def test_every_field_can_be_looked_for() -> None:
-    assert set(_FILTERS) == {*FIELDS, "words"}
+    assert {*_FILTERS, *_SOUGHT} == {*FIELDS, "words"}

@@ -3,7 +3,8 @@
 -- Returns     nothing
 -- Counts      submitted: by role. ended: arrivals in a settled status, by role and status. wait: from when the activity could be claimed
 --             to its claim. run: from its claim to the end of a run, by what became of the run. attempts: which attempt it was that an
---             activity succeeded with or failed for good.
+--             activity succeeded with or failed for good. refused: runs that ended since their agent or provider was asked too often
+--             (429), by role; those that were held back before anybody was asked are not among them.
 -- Plan        each event looks up its activity, the event before it and its run by their keys.
 WITH fresh AS MATERIALIZED (
     SELECT e.activity_id, e.seq, e.verb, e.source, e.target, e.at, a.not_before, a.assignee_type, coalesce(a.agent_role, '') AS role
@@ -11,9 +12,9 @@ WITH fresh AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT not_before, assignee_type, agent_role FROM activities_activity WHERE id = e.activity_id OFFSET 0) a
     WHERE e.id > %(after)s AND e.id <= %(until)s
 ), ended AS MATERIALIZED (
-    SELECT f.role, f.verb, r.status, r.attempt, extract(epoch FROM f.at - r.started_at)::float AS seconds
+    SELECT f.role, f.verb, r.status, r.attempt, r.code, extract(epoch FROM f.at - r.started_at)::float AS seconds
     FROM fresh f CROSS JOIN LATERAL (
-        SELECT o.status, o.attempt, o.started_at FROM activities_activityrun o
+        SELECT o.status, o.attempt, o.started_at, o.error ->> 'code' AS code FROM activities_activityrun o
         WHERE o.activity_id = f.activity_id AND o.started_at <= f.at ORDER BY o.fence DESC LIMIT 1
     ) r
     WHERE f.assignee_type = 'agent' AND f.source = ANY(%(running)s) AND NOT f.target = ANY(%(running)s)
@@ -33,6 +34,8 @@ WITH fresh AS MATERIALIZED (
     WHERE f.verb = 'claim'
     UNION ALL
     SELECT 'run', role, status, greatest(0, seconds), %(durations)s::float[] FROM ended
+    UNION ALL
+    SELECT 'refused', role, '', 0, ARRAY['infinity'::float] FROM ended WHERE status = 'failed' AND code = 'rate_limited'
     UNION ALL
     SELECT 'attempts', role, '', attempt, %(attempts)s::float[] FROM ended WHERE verb IN ('complete', 'request_approval', 'fail')
 )

@@ -15,6 +15,9 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from agents import credentials
 from agents.models import Agent, AgentConfig
+from orchestrator.beat import PatientScheduler
+from orchestrator.celery import app
+from pipelines.schedules import beat
 from tenants import tokens
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
@@ -169,7 +172,7 @@ def test_a_periodic_task_is_added_in_the_theme(root: Client) -> None:
         every = IntervalSchedule.objects.create(every=1, period="hours")
     task = {
         "name": "hourly",
-        "task": "activities.run",
+        "task": beat.CHECK_TASK,
         "enabled": "on",
         "interval": str(every.pk),
         "args": "[]",
@@ -181,6 +184,35 @@ def test_a_periodic_task_is_added_in_the_theme(root: Client) -> None:
 
     with system_scope():
         assert PeriodicTask.objects.get(name="hourly").interval == every
+        assert [row.name for row in PatientScheduler(app=app, lazy=True).enabled_models_qs()] == ["hourly"]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"task": "activities.run"}, {"task": "os.system"}, {"kwargs": '{"tenant": "x"}'}, {"args": "[1]"}],
+    ids=["a task of ours that is no tick", "a task of nobody", "arguments by name", "arguments"],
+)
+def test_a_periodic_task_that_would_never_be_sent_cannot_be_saved(
+    root: Client, foreign: dict[str, str]
+) -> None:
+    with system_scope():
+        every = IntervalSchedule.objects.create(every=1, period="hours")
+    task = {
+        "name": "hourly",
+        "task": beat.CHECK_TASK,
+        "enabled": "on",
+        "interval": str(every.pk),
+        "args": "[]",
+        "kwargs": "{}",
+        "headers": "{}",
+    }
+
+    answer = root.post("/admin/django_celery_beat/periodictask/add/", {**task, **foreign})
+
+    assert answer.status_code == 200
+    assert b"Beat sends only the system" in answer.content
+    with system_scope():
+        assert not PeriodicTask.objects.exists()
 
 
 def test_a_tenant_keeps_its_slug(tenant: Tenant, root: Client) -> None:

@@ -159,7 +159,7 @@ def test_a_change_keeps_the_target_unless_there_is_a_new_one(api: Any, tenant: T
 
     assert kept.json() | {"created_at": "", "id": ""} == {
         "id": "", "kind": "email", "name": "Renamed", "target": "o…@example.com", "kinds": [], "enabled": True, "version": 2,
-        "digest": "off", "digest_roles": [], "created_at": "",
+        "digest": "off", "digest_hour": None, "digest_day": None, "digest_roles": [], "created_at": "",
     }  # fmt: skip
     assert (new.json()["target"], new["ETag"]) == ("l…@example.org", '"3"')
     with tenant_scope(tenant.pk):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import bulk_jobs, cancellation, outputs, wait_reasons
+from activities import bulk_jobs, cancellation, outputs, selectors, wait_reasons
 from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -94,6 +94,30 @@ def test_a_query_finds_what_it_says_newest_first(asked: Questions, ann: Person) 
     assert found("age:%3E1h") == []
     assert found('name:"as"+age:%3C1h') == ["Wasps"]
     assert found("wake:new_task+-status:created") == ["Audit"]
+
+
+def test_a_query_looks_into_params_metadata_and_errors(
+    asked: Questions, ann: Person, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(
+        asked.tenant,
+        work("Bees", params={"order": 4711}),
+        work("Wasps", metadata={"ticket": "ABC-7"}),
+        work("Ants"),
+    )
+    submitted(other_tenant, work("Theirs", params={"order": 4711}, metadata={"ticket": "ABC-7"}))
+    asked.escalation("No page.")
+
+    def found(query: str) -> list[str]:
+        return names(ann.get(f"{LIST}?q={query}"))
+
+    assert found("4711") == found("params:4711") == ["Bees"]
+    assert found("metadata:abc-7") == ["Wasps"]
+    assert found("error:%22no+page%22") == ["Audit"]
+    assert found("params:abc-7") == []
+    assert found("-params:order+-error:page") == ["Ants", "Wasps"]
+    monkeypatch.setattr(selectors, "SEARCHED", 1)
+    assert found("4711") == [], "three newer ones, of which a search looks at the newest"
 
 
 def test_each_says_why_it_waits(asked: Questions, ann: Person) -> None:

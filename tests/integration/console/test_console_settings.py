@@ -204,11 +204,17 @@ def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
     tenant: Tenant, boss: Person
 ) -> None:
     new = forms_of(boss.get(f"{SETTINGS}notification-channels/"))["new"]
-    asked = {"kind": "email", "name": "mail", "target": "boss@example.com", "digest": "weekly"}
+    asked = {
+        "kind": "email",
+        "name": "mail",
+        "target": "boss@example.com",
+        "digest": "weekly",
+        "digest_hour": "18",
+    }
     new.send(boss.browser, **asked, digest_roles="editor, legal", enabled="on")
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
-    assert (channel.digest, channel.digest_roles) == ("weekly", ["editor", "legal"])
+    assert (channel.digest, channel.digest_hour, channel.digest_roles) == ("weekly", 18, ["editor", "legal"])
 
     address = f"{SETTINGS}notification-channels/{channel.pk}/"
     form = forms_of(boss.get(address))["change"]
@@ -216,7 +222,13 @@ def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
 
     with tenant_scope(tenant.pk):
         changed = NotificationChannel.objects.get()
-    assert (changed.name, changed.digest, changed.digest_roles) == ("post", "weekly", ["editor", "legal"])
+    assert (changed.name, changed.digest, changed.digest_hour, changed.digest_day) == (
+        "post",
+        "weekly",
+        18,
+        "",
+    )
+    assert changed.digest_roles == ["editor", "legal"]
     assert changed.digest_due_at is not None
 
 

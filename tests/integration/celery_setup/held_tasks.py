@@ -1,0 +1,26 @@
+"""Tasks of the tests, which a worker of the product runs: one that does not end before it is told to, and one that fails."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+from celery import shared_task
+from django.conf import settings
+
+STARTED, GO, ENDED = "held:started", "held:go", "held:ended"
+
+
+@shared_task(name="tests.held", ignore_result=True)
+def held() -> None:
+    """Notes each beginning and each end at the broker."""
+    with redis.Redis.from_url(settings.CELERY_BROKER_URL) as client:
+        client.incr(STARTED)
+        while not client.exists(GO):
+            time.sleep(0.05)
+        client.incr(ENDED)
+
+
+@shared_task(name="tests.fails", ignore_result=False)
+def fails() -> None:
+    raise ValueError("a row of somebody's")

