@@ -64,8 +64,11 @@ def test_a_worker_outlives_its_broker_and_results_of_the_systems_tasks_are_kept_
     publishing._redis_broker.cache_clear()
 
     eventually(lambda: results("retention.look_after") and results("tests.fails"))
-    (kept,), (failed,) = results("retention.look_after"), results("tests.fails")
-    assert (kept.status, kept.result, kept.worker) == ("SUCCESS", "0", "kit@local")
+    (kept, *_), (failed,) = (
+        results("retention.look_after"),
+        results("tests.fails"),
+    )  # the worker leads, and may hint as well
+    assert (kept.status, kept.result.isdigit(), kept.worker) == ("SUCCESS", True, "kit@local")
     assert (failed.status, failed.traceback) == ("FAILURE", None)
     assert "ValueError" in failed.result
     assert "a row of somebody's" not in f"{failed.result} {failed.meta}"
