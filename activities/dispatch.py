@@ -216,13 +216,14 @@ def _offer_if_woken(grant: Grant) -> None:
 def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
     """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its to give back.
 
-    Or because our own claim, `run_id`, has happened and its answer was lost with the connection: then nobody works on it, and it goes back.
+    Or because our own claim, `run_id`, has happened, and its answer was lost with the connection or came when the slot was gone: then
+    nobody works on it, and it goes back.
     """
     with tenant_scope(grant.tenant_id):
         runs = ActivityRun.objects.for_tenant(grant.tenant_id)
         used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).first()
         if used is not None and used.pk == run_id:
-            lost = ServerAway("The connection was lost while the run was claimed.", retry_after=0.0)
+            lost = ServerAway("The answer to the claim was lost, or came too late.", retry_after=0.0)
             with suppress(RunSuperseded):
                 results.failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
             return
@@ -249,7 +250,7 @@ class _Claimed:
 
 
 class _SlotWithdrawn(Exception):
-    """The slot went to others while the claim waited for PostgreSQL, so the claim is undone."""
+    """The slot went to others while the claim waited for PostgreSQL. What was claimed is handed back, if anything was."""
 
 
 def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Claimed | None:
@@ -257,29 +258,36 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Cl
 
     A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
     `SETTLE_SECONDS` later. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again
-    before it commits.
+    before anything is called.
     """
     with tenant_scope(grant.tenant_id):
         role = configuration.settings_for(grant.tenant_id, grant.role)
         knowledge = execution_request.knowledge_of(grant.tenant_id, grant.role, role)
         briefing = sessions.briefing_with(role.briefing, knowledge.versions)
-        row = transitions.claim(
+        _refuse_late(grant, asked)
+        found = transitions.claim(
             tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
             worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "", briefing=briefing,
             day=calendar.today(),
         )  # fmt: skip
-        if row is None:
-            return None
-        role = execution_request.role_for(role, row.agent_options)
-        if role.budgeted:
-            budgets.reserve(row, run_id, role)
-        if time.monotonic() - asked > CLAIM_SECONDS and not _slot_is_held(grant):
-            raise _SlotWithdrawn
-        signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
-        run = RunToken(
-            grant.tenant_id, row.id, run_id, row.fence, briefing, execution_sessions.continued(row), signs
-        )
+        if role.budgeted and (row := found.first()) is not None:
+            budgets.reserve(row, run_id, execution_request.role_for(role, row.agent_options))
+    row = found.first()
+    if row is None:
+        return None
+    _refuse_late(grant, asked)
+    role = execution_request.role_for(role, row.agent_options)
+    signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
+    run = RunToken(
+        grant.tenant_id, row.id, run_id, row.fence, briefing, execution_sessions.continued(row), signs
+    )
     return _Claimed(row, run, role, knowledge, grant)
+
+
+def _refuse_late(grant: Grant, asked: float) -> None:
+    """Raises `_SlotWithdrawn` when it took so long that the slot may have gone to others, and it has."""
+    if time.monotonic() - asked > CLAIM_SECONDS and not _slot_is_held(grant):
+        raise _SlotWithdrawn
 
 
 def _call(claimed: _Claimed) -> None:

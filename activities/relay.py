@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
@@ -41,6 +41,11 @@ _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 def after_commit(what: Exchange) -> None:
     """Hand over once the surrounding transaction has committed; at once when there is none."""
     transaction.on_commit(lambda: hand_over(what), using=APP, robust=True)
+
+
+def after_commit_of(found: Callable[[], Exchange]) -> None:
+    """As `after_commit`, for what is known only then."""
+    transaction.on_commit(lambda: hand_over(found()), using=APP, robust=True)
 
 
 def hand_over(what: Exchange) -> None:

@@ -138,10 +138,17 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
 
 def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> None:
     """Create those of the items, each a step of a run, that the beginning lets begin. Otherwise as `submit`, without the bound: what begins
-    was admitted before. A step that has its activity already gets no other one."""
+    was admitted before. A step that has its activity already gets no other one.
+
+    Goes with what the transaction does next, mostly its commit.
+    """
     tenant_id = _tenant()
     items = [_with_due_time(item) for item in items]
-    _follow_up(tenant_id, items, _insert(tenant_id, items, actor, beginning))
+    given = _given(tenant_id, items, actor, beginning)
+    rows = _statement(beginning.text).run_with_next(given, using=APP)
+    if any(map(_may_have_deadlines, items)):
+        _plan_deadlines(tenant_id, items, _by_id(rows.fetched()))
+    relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetched()))))
 
 
 def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) -> list[Submitted]:
@@ -181,11 +188,11 @@ def _tenant() -> UUID:
     return tenant_id
 
 
-def _follow_up(tenant_id: UUID, items: Iterable[NewActivity], created: Mapping[UUID, Any]) -> None:
+def _follow_up(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
     """What goes with those that were created."""
-    made = [item for item in items if item.id in created]
-    _plan_deadlines(tenant_id, made, created)
-    _offer(tenant_id, made, created)
+    _plan_deadlines(tenant_id, items, created)
+    if offers := _offers(tenant_id, items, created):
+        relay.after_commit(Exchange(offers=offers))
 
 
 def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
@@ -193,22 +200,26 @@ def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
     return [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
 
 
-def _insert(
+def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
+    """What could be created, when, and in which group. The rest collided with something that exists."""
+    return _by_id(_statement("").run(_given(tenant_id, items, actor), using=APP))
+
+
+def _given(
     tenant_id: UUID, items: Sequence[NewActivity], actor: str, beginning: Beginning = Beginning("", {})
-) -> dict[UUID, Any]:
-    """What could be created, when, and in which group. The rest collided with something that exists, or does not begin."""
-    rows = wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode()
-    inserted = _statement(beginning.text).run(
-        {
-            **beginning.parameters,
-            "tenant": tenant_id,
-            "actor": actor,
-            "rows": rows,
-            "provenance": request_context.written(),
-        },
-        using=APP,
-    )
-    return {row.id: row for row in inserted}
+) -> dict[str, Any]:
+    """The parameters of the statement."""
+    return {
+        **beginning.parameters,
+        "tenant": tenant_id,
+        "actor": actor,
+        "rows": wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode(),
+        "provenance": request_context.written(),
+    }
+
+
+def _by_id(rows: Iterable[Any]) -> dict[UUID, Any]:
+    return {row.id: row for row in rows}
 
 
 def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
@@ -249,6 +260,7 @@ def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapp
     planned = [
         Deadline(tenant_id=tenant_id, activity_id=item.id, kind=kind, at=at, human_role=human_role)
         for item in items
+        if item.id in created
         for kind, at, human_role in _deadlines_of(item, created[item.id].created_at)
     ]
     if planned:
@@ -256,7 +268,7 @@ def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapp
 
 
 def _deadlines_of(item: NewActivity, asked_at: datetime) -> list[tuple[str, datetime, str]]:
-    if item.due_at is None and not (item.human_role and item.decision_rules):
+    if not _may_have_deadlines(item):
         return []
     rules = DecisionRules.read(item.decision_rules if item.human_role else None)
     times = list(rules.deadlines(asked_at))
@@ -265,9 +277,13 @@ def _deadlines_of(item: NewActivity, asked_at: datetime) -> list[tuple[str, date
     return times
 
 
-def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
-    now = clock.now()
-    offers = [
+def _may_have_deadlines(item: NewActivity) -> bool:
+    return item.due_at is not None or bool(item.human_role and item.decision_rules)
+
+
+def _offers(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> list[Offer]:
+    """Of those that were created and may run now."""
+    return [
         Offer(
             item.id,
             tenant_id,
@@ -281,10 +297,10 @@ def _offer(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID,
             item.schedule_id,
         )
         for item in items
-        if item.agent_role and not (item.not_before and item.not_before > now)
+        if item.id in created
+        and item.agent_role
+        and (item.not_before is None or item.not_before <= clock.now())
     ]
-    if offers:
-        relay.after_commit(Exchange(offers=offers))
 
 
 def _existing(tenant_id: UUID, item: NewActivity) -> UUID | None:

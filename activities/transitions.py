@@ -25,7 +25,7 @@ from activities.models import Activity
 from activities.signals import activity_settled
 from tenants import wide_json
 from tenants.context import APP, current_tenant
-from tenants.sql import Statement
+from tenants.sql import Rows, Statement
 
 _FOLDER = Path(__file__).parent / "sql"
 _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
@@ -218,14 +218,15 @@ def claim(
     version: str,
     day: date,
     briefing: str = "",
-) -> Any | None:
+) -> Rows:
     """Claim for one run, and start it when its input is at hand (`started`). `day` is the ledger's.
 
     The row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
 
-    None when there is nothing to claim: a duplicate, a late message, a cancelled activity.
+    No row when there is nothing to claim: a duplicate, a late message, a cancelled activity. It goes with what the transaction does next,
+    mostly its commit.
     """
-    rows = _CLAIM.run(
+    return _CLAIM.run_with_next(
         {
             "tenant": tenant_id,
             "activity": activity_id,
@@ -242,7 +243,6 @@ def claim(
         },
         using=APP,
     )
-    return rows[0] if rows else None
 
 
 def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> None:

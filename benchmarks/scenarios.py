@@ -442,11 +442,11 @@ def _claim_and_finish(tenant: Tenant, count: int) -> Figures:
 def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
     run = uuid4()
     with tenant_scope(tenant.pk):
-        claimed = transitions.claim(
+        found = transitions.claim(
             tenant_id=tenant.pk, activity_id=activity, role=ROLE, run_id=run, grant=run.hex, worker_id=run, timeout_seconds=600,
             version="", day=calendar.today(),
         )  # fmt: skip
-    assert claimed is not None
+    (claimed,) = found.fetched()
     return run, claimed.fence
 
 

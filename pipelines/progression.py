@@ -291,7 +291,7 @@ def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
     """End a run whose steps have all settled. In the transaction that holds its lock."""
-    _END_RUN.run({"tenant": tenant_id, "run": run_id, "fatal": list(plan.graph.fatal)}, using=APP)
+    _END_RUN.run_with_next({"tenant": tenant_id, "run": run_id, "fatal": list(plan.graph.fatal)}, using=APP)
 
 
 def reopen(activity: Any) -> None:

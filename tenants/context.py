@@ -95,6 +95,7 @@ def _execute(
     raw: BoundedConnection, sql: str, parameters: None, many: bool, context: Mapping[str, Any]
 ) -> None:
     setting = sql.encode()
+    raw.send_kept()
     if raw.begins_with(setting):
         return
     if raw.pgconn.transaction_status == TransactionStatus.IDLE:

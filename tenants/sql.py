@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
@@ -25,13 +26,14 @@ from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, PyFormat, Transformer
 from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.json import JsonbLoader
 
 from tenants.context import current_alias
 from tenants.postgresql.base import BoundedConnection
 
 Parameters = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,21 @@ class Statement:
 
     def run(self, parameters: Parameters, *, using: str | None = None) -> list[Any]:
         """Execute in the current transaction of the alias and fetch all rows (none when the statement returns nothing)."""
+        return self._given(parameters, using, _Prepared.run)
+
+    def run_with_next(self, parameters: Parameters, *, using: str | None = None) -> Rows:
+        """As `run`, together with what the transaction does next, at the latest its commit, in one round trip: its rows come later.
+
+        An error of the statement is one of what it went with, and undoes the transaction.
+        """
+        connection = connections[using or current_alias()]
+        rows = self._given(parameters, using, _Prepared.keep)
+        rows.errors = connection.wrap_database_errors
+        return rows
+
+    def _given(
+        self, parameters: Parameters, using: str | None, way: Callable[[_Prepared, str, Parameters], T]
+    ) -> T:
         connection = connections[using or current_alias()]
         if connection.connection is None:
             connection.ensure_connection()
@@ -54,17 +71,17 @@ class Statement:
         with connection.wrap_database_errors:
             prepared = _Prepared.on(connection.connection)
             if not connection.execute_wrappers:
-                return prepared.run(self.text, parameters)
-            rows: list[Any] = []
+                return way(prepared, self.text, parameters)
+            found: list[T] = []
 
             def execute(sql: str, parameters: Parameters, many: bool, context: object) -> None:
-                rows[:] = prepared.run(sql, parameters)
+                found[:] = [way(prepared, sql, parameters)]
 
             execution: Callable[..., None] = execute
             for wrapper in reversed(connection.execute_wrappers):
                 execution = partial(wrapper, execution)
             execution(self.text, parameters, False, {"connection": connection, "cursor": None})
-            return rows
+            return found[0]
 
 
 class _JsonbLoader(JsonbLoader):
@@ -74,6 +91,33 @@ class _JsonbLoader(JsonbLoader):
 #: A statement and the types of its parameters; with others it is prepared anew. None has no type, a number that of its size.
 _Key = tuple[bytes, tuple[int, ...]]
 _MOST_PREPARED = 500  # on one connection; those that come after are parsed each time
+
+
+class Rows:
+    """What a statement returns that goes with another one, or with the commit."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+        self._rows: list[Any] | None = None
+        self.errors: AbstractContextManager[Any] = nullcontext()
+
+    def fetched(self) -> list[Any]:
+        """The rows. The statement is carried out now if it was not yet. Raises `LookupError` when it was undone before it was sent."""
+        if self._rows is None:
+            with self.errors:
+                self._send()
+        if self._rows is None:
+            raise LookupError("the statement was not carried out")
+        return self._rows
+
+    def first(self) -> Any | None:
+        """As `fetched`, of a statement that returns one row or none."""
+        rows = self.fetched()
+        return rows[0] if rows else None
+
+    def come(self, rows: list[Any]) -> None:
+        self._rows = rows
+
 
 # PostgreSQL does not know a name any more, or a table has changed its columns since.
 _STALE = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
@@ -102,58 +146,69 @@ class _Prepared:
         self._rows: dict[_Key, Callable[..., Any]] = {}
 
     def run(self, text: str, parameters: Parameters) -> list[Any]:
-        query, names, formats = _converted(text)
-        raw, transformer = self._raw, self._transformer
+        raw = self._raw
         with raw.lock:
-            values = transformer.dump_sequence([parameters[name] for name in names], formats)
-            key = (query, tuple(transformer.types or ()))
-            try:
-                result = raw.wait(self._executed(key, values))
-            except _STALE:
-                self._names.pop(key, None)
-                self._rows.pop(key, None)
-                raise
-            if result.status != ExecStatus.TUPLES_OK:
-                return []
-            transformer.set_pgresult(result)
-            return transformer.load_rows(0, result.ntuples, self._rows.get(key) or self._row_of(key, result))
+            execution = self._execution(text, parameters)
+            raw.wait(self._executed(execution))
+            return execution.rows.fetched()
 
-    def _executed(self, key: _Key, values: Any) -> PQGen[PGresult]:
-        """Send the statement together with what has to go before it, in one round trip, and read its result."""
-        pgconn = self._raw.pgconn
-        opening = self._raw.opening()
-        name, is_new = self._names.get(key), False
-        if name is None:
-            name = b""
-            if self._given < _MOST_PREPARED:
-                self._given += 1
-                name = f"orchestrator_{self._given}".encode()
-            is_new = True
-        if not opening and not is_new:
-            pgconn.send_query_prepared(name, values, param_formats=self._transformer.formats)
-            return _checked((yield from generators.execute(pgconn)))
-        pgconn.enter_pipeline_mode()
-        for each in opening:
-            pgconn.send_query_params(each, None)
-        if is_new:
-            pgconn.send_prepare(name, key[0], param_types=key[1])
-        pgconn.send_query_prepared(name, values, param_formats=self._transformer.formats)
-        pgconn.pipeline_sync()
-        yield from generators.send(pgconn)
-        # All answers are read before the first of them that is an error is raised, or the connection would be left with the rest.
-        answers = []
-        while (found := (yield from generators.fetch_many(pgconn))) and found[
-            0
-        ].status != ExecStatus.PIPELINE_SYNC:
-            answers.append(found)
-        if found:
-            pgconn.exit_pipeline_mode()
-        # Without the end of the pipeline the connection was lost, which the last answer says.
-        for before in answers[:-1]:
-            _checked(before)
-        if is_new and name:
+    def keep(self, text: str, parameters: Parameters) -> Rows:
+        """With what is sent next, or now where no transaction is."""
+        raw = self._raw
+        with raw.lock:
+            execution = self._execution(text, parameters)
+            if not raw.keep(execution):
+                raw.wait(self._executed(execution))
+            return execution.rows
+
+    def _execution(self, text: str, parameters: Parameters) -> _Execution:
+        query, names, formats = _converted(text)
+        transformer = self._transformer
+        values = transformer.dump_sequence([parameters[name] for name in names], formats)
+        return _Execution(
+            self, (query, tuple(transformer.types or ())), values, transformer.formats, Rows(self._send)
+        )
+
+    def _send(self) -> None:
+        self._raw.send_kept()
+
+    def _executed(self, execution: _Execution) -> PQGen[None]:
+        """In one round trip with what has to go before it."""
+        raw, name = self._raw, self._names.get(execution.key)
+        if name is None or raw.is_to_send_more():
+            yield from raw.together(execution)
+            return
+        raw.pgconn.send_query_prepared(name, execution.values, param_formats=execution.formats)
+        answers = yield from generators.execute(raw.pgconn)
+        execution.take(answers)
+        if answers[-1].status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(answers[-1])
+
+    def name(self, key: _Key) -> tuple[bytes, bool]:
+        """Under which the statement is prepared, and whether it has to be prepared before."""
+        if name := self._names.get(key):
+            return name, False
+        if self._given == _MOST_PREPARED:
+            return b"", True
+        self._given += 1
+        return f"orchestrator_{self._given}".encode(), True
+
+    def failed(self, key: _Key, result: PGresult) -> None:
+        """A statement that PostgreSQL does not know any more is prepared anew the next time."""
+        if isinstance(psycopg.errors.error_from_result(result), _STALE):
+            self._names.pop(key, None)
+            self._rows.pop(key, None)
+
+    def taken(self, key: _Key, name: bytes, result: PGresult) -> list[Any]:
+        """The rows of an answer, whose statement was prepared under `name` if that is not empty."""
+        if name:
             self._names[key] = name
-        return _checked(answers[-1])
+        if result.status != ExecStatus.TUPLES_OK:
+            return []
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(
+            0, result.ntuples, self._rows.get(key) or self._row_of(key, result)
+        )
 
     def _row_of(self, key: _Key, result: PGresult) -> Callable[..., Any]:
         # The columns of a prepared statement stay the same: PostgreSQL refuses it when they would be others.
@@ -162,17 +217,35 @@ class _Prepared:
         return made
 
 
+@dataclass(slots=True)
+class _Execution:
+    """A statement with its values, as `BoundedConnection.together` sends it."""
+
+    prepared: _Prepared
+    key: _Key
+    values: Any
+    formats: Any
+    rows: Rows
+    name: bytes = b""
+
+    def send(self, pgconn: PGconn) -> int:
+        self.name, is_new = self.prepared.name(self.key)
+        if is_new:
+            pgconn.send_prepare(self.name, self.key[0], param_types=self.key[1])
+        pgconn.send_query_prepared(self.name, self.values, param_formats=self.formats)
+        return 1 + is_new
+
+    def take(self, answers: Sequence[PGresult]) -> None:
+        if answers[-1].status == ExecStatus.FATAL_ERROR:
+            self.prepared.failed(self.key, answers[-1])
+        else:
+            self.rows.come(self.prepared.taken(self.key, self.name, answers[-1]))
+
+
 @dataclass(frozen=True, slots=True)
 class _Context:
     adapters: AdaptersMap
     connection: psycopg.Connection[Any]
-
-
-def _checked(results: list[PGresult]) -> PGresult:
-    result = results[-1]
-    if result.status == ExecStatus.FATAL_ERROR:
-        raise psycopg.errors.error_from_result(result)
-    return result
 
 
 @lru_cache(maxsize=1024)

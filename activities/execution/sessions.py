@@ -24,7 +24,8 @@ def continued(claimed: Any) -> str:
     if claimed.session["fits"]:
         return session_id
     facts = (claimed.tenant_id, _matter_of(claimed), claimed.agent_role, session_id)
-    sessions.end(*facts, EndReason.INSTRUCTIONS_CHANGED)
+    with tenant_scope(claimed.tenant_id):
+        sessions.end(*facts, EndReason.INSTRUCTIONS_CHANGED)
     return ""
 
 

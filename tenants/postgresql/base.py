@@ -4,13 +4,15 @@ Every wait ends: an answer arrives, the server is found to be silent (`tenants.p
 of the alias, is over. In the last two cases the connection is closed and `OperationalError` is raised, as for one that was lost: nobody
 knows whether the statement was carried out. Aliases without the option, those of migrations, wait as long as the server takes.
 
-A transaction costs no round trip before its first statement: what it begins with is kept here until then (`begins_with`, `opening`).
+A transaction costs no round trip before its first statement: what it begins with is kept here until then (`begins_with`, `opening`). Nor
+does a statement whose rows nobody needs before the commit: it is kept, too, and goes with what is sent next (`keep`, `together`).
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import psycopg
 from django.db.backends.postgresql import base
@@ -18,8 +20,33 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from tenants.postgresql import silence
+
+
+class Sent(Protocol):
+    """What is sent together with others in one round trip."""
+
+    def send(self, pgconn: PGconn) -> int:
+        """In pipeline mode; how many answers will come."""
+
+    def take(self, answers: Sequence[PGresult]) -> None:
+        """All of them; the last may be an error. Not called when something before it has failed."""
+
+
+class _Command:
+    """One that has no parameters and whose answer says nothing more than whether it was carried out."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def send(self, pgconn: PGconn) -> int:
+        pgconn.send_query_params(self._text, None)
+        return 1
+
+    def take(self, answers: Sequence[PGresult]) -> None:
+        pass
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -28,6 +55,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_within_seconds: float | None = None
     silence: silence.Silence
     _setting: bytes = b""
+    _kept: Sequence[Sent] = ()
 
     def begins_with(self, setting: bytes) -> bool:
         """Let the transaction that begins with the next statement carry out `setting` before it; nothing is sent yet.
@@ -46,26 +74,79 @@ class BoundedConnection(psycopg.Connection[Any]):
         setting, self._setting = self._setting, b""
         return [self._get_tx_start_command(), *([setting] if setting else [])]
 
+    def is_to_send_more(self) -> bool:
+        """Whether something has to go before the next statement, or with it."""
+        return bool(self._kept) or (
+            not self.autocommit and self.pgconn.transaction_status == TransactionStatus.IDLE
+        )
+
+    def keep(self, statement: Sent) -> bool:
+        """Let `statement` go with what is sent next in this transaction, at the latest with its commit. False, outside of one, if it has to
+        be sent now. A transaction that is rolled back forgets it."""
+        if self.autocommit:
+            return False
+        self._kept = (*self._kept, statement)
+        return True
+
+    def together(self, *last: Sent) -> PQGen[None]:
+        """Send what has to go before the next statement, what was kept, and `last`, in one round trip; each takes its answers.
+
+        The first error is raised when all answers are there: what came after it was not carried out.
+        """
+        pgconn = self.pgconn
+        commands: list[Sent] = [*map(_Command, self.opening()), *self._kept, *last]
+        self._kept = ()
+        pgconn.enter_pipeline_mode()
+        counts = [command.send(pgconn) for command in commands]
+        pgconn.pipeline_sync()
+        yield from generators.send(pgconn)
+        # All answers are read before an error is raised, or the connection would be left with the rest.
+        answers: list[PGresult] = []
+        while (found := (yield from generators.fetch_many(pgconn))) and (
+            found[0].status != ExecStatus.PIPELINE_SYNC
+        ):
+            answers += found[-1:]
+        if found:
+            pgconn.exit_pipeline_mode()
+        # Without the end of the pipeline the connection was lost, which the last answer says.
+        fault = next((answer for answer in answers if answer.status == ExecStatus.FATAL_ERROR), None)
+        for command, count in zip(commands, counts, strict=True):
+            mine, answers = answers[:count], answers[count:]
+            if len(mine) == count and mine[-1].status != ExecStatus.PIPELINE_ABORTED:
+                command.take(mine)
+        if fault is not None:
+            raise psycopg.errors.error_from_result(fault)
+
+    def send_kept(self) -> None:
+        """Send now what was kept."""
+        if self._kept:
+            self.wait(self.together())
+
     def _start_query(self) -> PQGen[None]:
         """psycopg's hook before every statement of a cursor."""
-        if opening := self.opening():
+        if self._kept:
+            yield from self.together()
+        elif opening := self.opening():
             self.pgconn.send_query(b"; ".join(opening))
             for result in (yield from generators.execute(self.pgconn)):
                 if result.status == ExecStatus.FATAL_ERROR:
                     raise psycopg.errors.error_from_result(result)
 
     def _commit_gen(self) -> PQGen[None]:
+        if self._kept:
+            yield from self.together(_Command(b"COMMIT"))
+            return
         self._setting = b""
         yield from super()._commit_gen()
 
     def _rollback_gen(self) -> PQGen[None]:
-        self._setting = b""
+        self._setting, self._kept = b"", ()
         yield from super()._rollback_gen()
 
     def set_autocommit(self, value: bool) -> None:
         # Twice for each transaction of Django's, and nothing is sent for it. It is also the first that Django does with a connection from
         # a pool, however that came back to it.
-        self._setting = b""
+        self._setting, self._kept = b"", ()
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._autocommit = bool(value)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from threading import Barrier, Lock
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import IntegrityError, NotSupportedError, OperationalError, connections, transaction
 from django.urls import include, path
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,7 +27,7 @@ from tenants.api.views import TenantView
 from tenants.context import APP, OWNER, set_tenant, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql.base import BoundedConnection
-from tenants.sql import Statement
+from tenants.sql import Rows, Statement
 
 pytestmark = [
     pytest.mark.long,
@@ -299,3 +300,153 @@ def _backend() -> int:
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+ADDED = Statement("added", "INSERT INTO noted (number) VALUES (%(number)s) RETURNING number")
+
+
+@pytest.fixture
+def noted() -> Iterator[Callable[[], list[int]]]:
+    """What was committed to a table of numbers, one of a kind each, in the order in which they came."""
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("CREATE TABLE noted (place int GENERATED ALWAYS AS IDENTITY, number int UNIQUE)")
+        cursor.execute("GRANT ALL ON noted TO PUBLIC")
+
+    def read() -> list[int]:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("SELECT number FROM noted ORDER BY place")
+            return [number for (number,) in cursor.fetchall()]
+
+    yield read
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DROP TABLE noted")
+
+
+def _add(number: int) -> Rows:
+    return ADDED.run_with_next({"number": number}, using=APP)
+
+
+def test_a_statement_that_goes_with_the_commit_takes_no_round_trip_of_its_own(
+    tenant: Tenant, noted: Callable[[], list[int]]
+) -> None:
+    with tenant_scope(tenant.pk):
+        _add(1)  # from now on it is prepared
+    pgconn = connections[APP].connection.pgconn
+    with tempfile.TemporaryFile() as traced:
+        pgconn.trace(traced.fileno())
+        try:
+            with tenant_scope(tenant.pk):
+                two, three = _add(2), _add(3)
+        finally:
+            pgconn.untrace()
+        traced.seek(0)
+        round_trips = traced.read().count(b"ReadyForQuery")
+
+    assert round_trips == 1
+    assert noted() == [1, 2, 3]
+    assert [two.fetched(), three.fetched()] == [[(2,)], [(3,)]]
+
+
+@pytest.mark.parametrize(
+    "look", [_by_a_cursor, _by_hand, _in_a_savepoint], ids=["cursor", "by_hand", "savepoint"]
+)
+def test_a_statement_that_goes_with_the_next_goes_before_it(
+    tenant: Tenant, noted: Callable[[], list[int]], look: Callable[[], str]
+) -> None:
+    with tenant_scope(tenant.pk):
+        _add(1)
+        assert look() == str(tenant.pk)
+        ADDED.run({"number": 2}, using=APP)
+        _add(3)
+        ADDED.run({"number": 4}, using=APP)
+
+    assert noted() == [1, 2, 3, 4]
+
+
+def test_whoever_asks_for_the_rows_of_a_statement_that_was_not_sent_sends_it(
+    tenant: Tenant, noted: Callable[[], list[int]]
+) -> None:
+    with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
+        assert _add(1).first() == (1,)
+        raise ZeroDivisionError
+
+    assert noted() == []
+    assert _add(2).first() == (2,)  # no transaction to wait for
+    assert noted() == [2]
+
+
+def test_a_transaction_that_is_undone_forgets_what_was_to_go_with_its_commit(
+    tenant: Tenant, noted: Callable[[], list[int]]
+) -> None:
+    with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
+        lost = _add(1)
+        raise ZeroDivisionError
+    with tenant_scope(tenant.pk):
+        ADDED.run({"number": 2}, using=APP)
+
+    assert noted() == [2]
+    with pytest.raises(LookupError):
+        lost.fetched()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["prepared", "new"])
+def test_an_error_of_what_goes_with_the_commit_undoes_the_transaction_and_the_connection_goes_on(
+    tenant: Tenant, noted: Callable[[], list[int]], known: bool
+) -> None:
+    if not known:
+        connections[APP].close()
+    with tenant_scope(tenant.pk):
+        _add(1)
+    kept: list[Rows] = []
+
+    def add_one_twice() -> None:
+        with tenant_scope(tenant.pk):
+            _add(2)
+            kept.extend([_add(1), _add(3)])
+
+    with pytest.raises(IntegrityError):
+        add_one_twice()
+    with tenant_scope(tenant.pk):
+        assert _by_hand() == str(tenant.pk)
+        _add(4)
+
+    assert noted() == [1, 4]
+    for rows in kept:
+        with pytest.raises(LookupError):
+            rows.fetched()
+
+
+def test_a_connection_that_ends_before_the_commit_is_an_error_of_the_server(
+    tenant: Tenant, noted: Callable[[], list[int]]
+) -> None:
+    pid = _backend()
+
+    def add_to_a_lost_connection() -> None:
+        with tenant_scope(tenant.pk):
+            _add(1)
+            with connections[OWNER].cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    with pytest.raises(OperationalError) as refused:
+        add_to_a_lost_connection()
+    with tenant_scope(tenant.pk):
+        _add(2)
+
+    assert outages.is_away(refused.value)
+    assert noted() == [2]
+
+
+def test_a_table_whose_columns_change_breaks_one_statement_that_goes_with_the_commit(
+    tenant: Tenant, noted: Callable[[], list[int]]
+) -> None:
+    every = Statement("every", "SELECT * FROM noted")
+    with tenant_scope(tenant.pk):
+        every.run_with_next({}, using=APP)
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("ALTER TABLE noted ADD more int")
+    with pytest.raises(NotSupportedError), tenant_scope(tenant.pk):
+        every.run_with_next({}, using=APP)
+    with tenant_scope(tenant.pk):
+        found = every.run_with_next({}, using=APP)
+
+    assert found.fetched() == []

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from activities import admission, dispatch, publishing, relay, tasks
-from activities.admission import Closed, audit, exchange, rebuilding
+from activities.admission import Closed, Grant, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
 from activities.execution import results
 from activities.maintenance import recovery
@@ -195,6 +195,38 @@ def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
 
     assert before == ("created", [])
     assert [run.status for run in engine.runs(acme, activity_id)] == ["completed"]
+
+
+def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_handed_back(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    engine.agent.behaviour = lambda request: called.append(request) or Completed(Output(content="x"))
+    refuse, looked = dispatch._refuse_late, []
+
+    def while_the_server_is_away(grant: Grant, asked: float) -> None:
+        looked.append(grant)
+        if len(looked) == 2:  # after the commit
+            exchange(Exchange(releases=[rebuilding.Release(grant.activity_id, grant.grant)]))
+            monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
+        refuse(grant, asked)
+
+    (activity_id,) = engine.submit(acme)
+    with monkeypatch.context() as away:
+        away.setattr(dispatch, "_refuse_late", while_the_server_is_away)
+        engine.drain()
+    before = (
+        len(called),
+        engine.status(acme, activity_id),
+        [run.status for run in engine.runs(acme, activity_id)],
+    )
+    engine.make_due(acme)
+    engine.drain()
+
+    assert before == (0, "created", ["failed"])
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["failed", "completed"]
+    with tenant_scope(acme.pk):
+        assert Activity.objects.get(pk=activity_id).attempts == 1
 
 
 def test_claims_that_waited_and_kept_their_slots_go_on(
