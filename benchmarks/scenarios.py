@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,6 +22,7 @@ from activities.submission import NewActivity, submit
 from agents.models import AgentConfig
 from benchmarks import baseline, setting
 from benchmarks.baseline import handwritten
+from orchestrator.processes import standard_processes
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
@@ -33,6 +36,7 @@ ROLE = "qa"
 WAITING = 100_000
 ENDED = 1_000_000
 _PREPARED: set[Path] = set()
+EMPTY_PROJECT = Path(__file__).parent / "empty_project"
 
 
 def _tenant(
@@ -490,6 +494,38 @@ def idle(folder: Path, scale: float) -> Figures:
         }
 
 
+def starts(folder: Path, scale: float) -> Figures:
+    """Web with its first page, worker and beat, one after the other, each until it is at rest; beside it that of an empty Django project.
+
+    Processor time is that of the process and its children from their start, memory their proportional set.
+    """
+    figures: Figures = {}
+    port = setting.free_port()
+    ours = standard_processes(port=port, flower_port=0, concurrency=16)
+    own = {spec.name: list(spec.argv[2:]) for spec in ours}
+    empty = ["celery", "-A", "empty_project"]
+    others = {
+        "web": ["gunicorn", "empty_project:application", "--workers=1", "--threads=8", f"--bind=127.0.0.1:{port}", "--no-control-socket"],
+        "worker": [*empty, "worker", "--pool=threads", "--concurrency=16", "--loglevel=ERROR"],
+        "beat": [*empty, "beat", "--loglevel=ERROR", f"--schedule={folder / 'beat-schedule'}"],
+    }  # fmt: skip
+    for name, other in others.items():
+        by = {"ours": own[name], "empty": other}
+        for who, command in by.items():
+            where = EMPTY_PROJECT if who == "empty" else setting.ROOT
+            environment = {**os.environ, "PYTHONPATH": str(EMPTY_PROJECT)} if who == "empty" else None
+            if environment:
+                environment.pop("DJANGO_SETTINGS_MODULE", None)
+            log = folder / f"start-{name}-{who}.log"
+            with setting.Workers(command, log=log, cwd=where, environment=environment) as started:
+                if name == "web":  # it loads its pages with the first request
+                    page = "api/v1/queues/" if who == "ours" else "anything"
+                    setting.wait(partial(setting.answers, f"http://127.0.0.1:{port}/{page}"), 60)
+                figures[f"{name} {who}: CPU s"], figures[f"{name} {who}: MiB"] = started.at_rest()
+        figures[f"{name}: CPU ratio"] = figures[f"{name} ours: CPU s"] / figures[f"{name} empty: CPU s"]
+    return figures
+
+
 def _forget(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         ids = list(Activity.objects.filter(tenant=tenant, status="created").values_list("pk", flat=True))
@@ -512,4 +548,5 @@ ALL: dict[str, Callable[[Path, float], Figures]] = {
     "rows": rows,
     "killed": killed,
     "idle": idle,
+    "starts": starts,
 }

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import requests
 
 from orchestrator.processes import standard_processes
 
@@ -88,6 +89,30 @@ class Workers:
             if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED
         )
 
+    def at_rest(self) -> tuple[float, float]:
+        """Seconds of processor time since the start and MiB of proportional memory, of all with their children, once they have nothing to
+        do: for two seconds less than a twentieth of a core."""
+        wait(lambda: self._used()[0] > 0.2)
+        before = -1.0
+        while (used := self._used()[0]) - before > 0.1:
+            before = used
+            time.sleep(2.0)
+        return self._used()
+
+    def _used(self) -> tuple[float, float]:
+        seconds = memory = 0.0
+        for process in self.processes:
+            if process.poll() is not None:
+                raise RuntimeError(
+                    f"{' '.join(map(str, process.args))} has ended: {self.log.read_text()[-2000:]}"
+                )  # type: ignore[union-attr]
+            first = psutil.Process(process.pid)
+            for each in (first, *first.children(recursive=True)):
+                times = each.cpu_times()
+                seconds += times.user + times.system
+                memory += each.memory_full_info().pss / 2**20
+        return seconds, memory
+
     def kill(self) -> None:
         for process in self.processes:
             os.killpg(process.pid, signal.SIGKILL)
@@ -142,6 +167,15 @@ def free_port() -> int:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there, with whatever it says."""
+    try:
+        requests.get(url, timeout=30)
+    except requests.RequestException:
+        return False
+    return True
 
 
 def cpu_seconds(folder: Path) -> float:
