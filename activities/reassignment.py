@@ -130,6 +130,8 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         mailbox_id=activity.mailbox_id,
         pipeline_run_id=activity.pipeline_run_id,
         pipeline_id=activity.pipeline_id,
+        period_id=activity.period_id,
+        template=activity.template,
         step=activity.step,
         branch=activity.branch,
         schedule_id=activity.schedule_id,

@@ -83,6 +83,8 @@ class NewActivity:
     deliverable_id: UUID | None = None
     pipeline_run_id: UUID | None = None
     pipeline_id: UUID | None = None
+    period_id: UUID | None = None
+    template: str | None = None
     step: str | None = None
     branch: int = 0
     round: int = 1
@@ -130,6 +132,7 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
         deliverable_id=parent.deliverable_id,
         pipeline_run_id=parent.pipeline_run_id,
         pipeline_id=parent.pipeline_id,
+        period_id=parent.period_id,
         schedule_id=parent.schedule_id,
         mailbox_id=parent.mailbox_id,
         **fields,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 from agents.contracts import AgentRequest, Completed, Output
 
 _NOTHING = Completed(Output())
@@ -10,6 +12,27 @@ _NOTHING = Completed(Output())
 def echo(request: AgentRequest) -> Output:
     """Answers with its parameters as data and the first line of its prompt as content."""
     return Output(content=request.prompt.partition("\n")[0], data=dict(request.params))
+
+
+def plan_month(request: AgentRequest) -> Output:
+    """A planner: as many runs as the period's target says, or one for each week; of the pipelines in turn, evenly over the days.
+
+    For the role `activity-planner`. It knows nothing of what the runs are about; give the role a model for that.
+    """
+    told = request.params
+    period, pipelines = told["period"], [pipeline["key"] for pipeline in told["pipelines"]]
+    begins, ends = (date.fromisoformat(period[name]) for name in ("starts_on", "ends_on"))
+    days = (ends - begins).days + 1
+    runs = (period.get("target") or days // 7) if pipelines else 0
+    items = [
+        {
+            "pipeline": pipelines[number % len(pipelines)],
+            "name": f"{told['deliverable']['name']} {number + 1} of {runs}",
+            "not_before": f"{begins + timedelta(days=number * days // runs)}T00:00:00Z",
+        }
+        for number in range(runs)
+    ]
+    return Output(data={"items": items})
 
 
 def noop(request: AgentRequest) -> Completed:

@@ -12,9 +12,10 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
+from pipelines import period_counts
 from pipelines.exceptions import DeliverableInUse, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
-from pipelines.models.deliverable import DeliverableState, next_month
+from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -42,7 +43,20 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
             **values, **due, version=F("version") + 1, updated_at=Now()
         )
         before.refresh_from_db()
+        _tell_periods(before)
         return before
+
+
+def _tell_periods(deliverable: Deliverable) -> None:
+    """Periods that have not ended go by the target that holds now."""
+    periods = DeliverablePeriod.objects.for_tenant(deliverable.tenant_id).filter(
+        deliverable_id=deliverable.pk, status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)
+    )
+    for period_id in list(periods.order_by("pk").values_list("pk", flat=True)):
+        period = period_counts.locked(deliverable.tenant_id).get(pk=period_id)
+        if period.target != deliverable.target and period.ended_at is None:
+            periods.filter(pk=period_id).update(target=deliverable.target)
+            period_counts.recount(deliverable.tenant_id, period_id)
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:

@@ -7,6 +7,7 @@ A period is at risk while one of these is so:
 
     no plan    the planner failed, was cancelled, or its plan was refused too often
     a run      of it failed
+    target     it has one, and would not reach it even if all runs that are under way were completed
     a step     failed whose failure will fail its run, though other steps of the run are still at work
 
 Lock order: activity, pipeline run, period.
@@ -90,8 +91,17 @@ def _status(period: DeliverablePeriod, counts: Counter[str]) -> str:
 def _troubles(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
     if period.status == PeriodState.PLANNING:
         return _troubles_of_planner(period)
-    found = _failed_runs(period) if counts[RunState.FAILED] else []
+    found = _short_of_target(period, counts)
+    found += _failed_runs(period) if counts[RunState.FAILED] else []
     return found + _failed_steps(period) if counts[RunState.RUNNING] else found
+
+
+def _short_of_target(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
+    """What is not completed and not under way will not be completed in this period."""
+    within_reach = counts[RunState.COMPLETED] + counts[RunState.RUNNING]
+    if period.target is None or within_reach >= period.target:
+        return []
+    return [f"{within_reach} of {period.target} runs can be completed at most"]
 
 
 def _troubles_of_planner(period: DeliverablePeriod) -> list[str]:

@@ -168,6 +168,8 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         deliverable_id=run.deliverable_id,
         pipeline_run_id=run.id,
         pipeline_id=plan.pipeline_id,
+        period_id=run.period_id,
+        template=step.template,
         step=step_id,
         decision_rules=_rules_of(step, run.requested_identity),
         schedule_id=run.schedule_id,

@@ -51,7 +51,7 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
         definition = checked(tenant_id, data, templates)
         pipeline, _ = Pipeline.objects.get_or_create(
-            tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name}
+            tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name, "created_by": actor}
         )
         # Two editors at once: the row's lock gives the versions different numbers.
         pipeline = Pipeline.objects.for_tenant(tenant_id).select_for_update().get(pk=pipeline.pk)

@@ -89,7 +89,16 @@ class ActivitySerializer(ResponseSerializer):
     parent = serializers.UUIDField(source="parent_id", allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
     link_kind = serializers.CharField(allow_null=True, help_text="What it is to its parent.")
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
+    period = serializers.UUIDField(
+        source="period_id", allow_null=True, help_text="The month of its deliverable that it belongs to."
+    )
+    pipeline = serializers.UUIDField(
+        source="pipeline_id", allow_null=True, help_text="Whose run it is a step of."
+    )
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
+    template = serializers.CharField(
+        allow_null=True, help_text="Key of the template that its step was made from."
+    )
     step = serializers.CharField(allow_null=True)
     branch = serializers.IntegerField(help_text="Which item of its step's for_each it does, from 1; else 0.")
     schedule = serializers.UUIDField(
@@ -118,6 +127,7 @@ class ActivitySerializer(ResponseSerializer):
     decided_at = serializers.DateTimeField(allow_null=True)
     blocker_type = serializers.CharField(allow_null=True)
     blocker_message = serializers.CharField(allow_null=True)
+    blocked_at = serializers.DateTimeField(allow_null=True, help_text="When it was blocked last.")
     cancel_reason = serializers.CharField(allow_null=True)
     reassign_reason = serializers.CharField(allow_null=True)
     decision_rules = serializers.DictField(

@@ -56,6 +56,7 @@ def open_approval(
         deliverable_id=about.deliverable_id if about else None,
         mailbox_id=about.mailbox_id if about else None,
         pipeline_run_id=about.pipeline_run_id if about else None,
+        period_id=about.period_id if about else None,
         metadata={"approval_type": new.type},
         decision_rules=rules.stored(),
     )

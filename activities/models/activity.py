@@ -64,6 +64,12 @@ class Activity(TenantOwned):
     deliverable_id = models.UUIDField(null=True, blank=True)
     pipeline_run_id = models.UUIDField(null=True, blank=True)
     pipeline_id = models.UUIDField(null=True, blank=True, help_text="Of its run: what a pause goes by.")
+    period_id = models.UUIDField(
+        null=True, blank=True, help_text="The month of its deliverable that it plans or belongs to."
+    )
+    template = models.CharField(
+        max_length=63, null=True, blank=True, help_text="Key of the template that its step was made from."
+    )
     step = models.CharField(max_length=63, null=True, blank=True)
     branch = models.IntegerField(default=0)
     round = models.PositiveSmallIntegerField(default=1)
@@ -195,6 +201,11 @@ class Activity(TenantOwned):
                 fields=("tenant", "schedule_id", "-created_at"),
                 condition=models.Q(schedule_id__isnull=False),
                 name="activity_of_schedule",
+            ),
+            models.Index(
+                fields=("tenant", "period_id", "-created_at"),
+                condition=models.Q(period_id__isnull=False),
+                name="activity_of_period",
             ),
             models.Index(
                 fields=("expires_at",),

@@ -20,7 +20,7 @@ WITH before AS (
     WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
     RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.group_scope, a.files, a.metadata, a.decision_rules,
               a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
-              a.input_ref, a.output_ref, a.schedule_id, a.pipeline_id, a.run_now_at, a.mailbox_id, a.created_at, before.status AS source, again.wanted AS again
+              a.input_ref, a.output_ref, a.schedule_id, a.pipeline_id, a.period_id, a.template, a.run_now_at, a.mailbox_id, a.created_at, before.status AS source, again.wanted AS again
 ), run AS (
     UPDATE activities_activityrun r
     SET status = 'completed', ended_at = clock_timestamp()

@@ -6,7 +6,7 @@ WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
         is_approval_gate boolean, requires_approval boolean, priority smallint, params jsonb, metadata jsonb,
-        input jsonb, input_ref uuid, parent_id uuid, link_kind text, deliverable_id uuid, pipeline_run_id uuid, pipeline_id uuid,
+        input jsonb, input_ref uuid, parent_id uuid, link_kind text, deliverable_id uuid, pipeline_run_id uuid, pipeline_id uuid, period_id uuid, template text,
         step text, branch integer, round smallint, schedule_id uuid, dedup_key text, group_key text, group_scope text, files jsonb, not_before timestamptz,
         expires_at timestamptz, due_at timestamptz, timeout_seconds integer, retry jsonb, max_attempts smallint,
         decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
@@ -22,11 +22,11 @@ WITH {beginning}wanted AS (
     INSERT INTO activities_activity
         (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,
          requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
-         pipeline_run_id, pipeline_id, step, branch, round, schedule_id, dedup_key, group_key, group_scope, files, not_before, expires_at, due_at, timeout_seconds,
+         pipeline_run_id, pipeline_id, period_id, template, step, branch, round, schedule_id, dedup_key, group_key, group_scope, files, not_before, expires_at, due_at, timeout_seconds,
          retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, fence, attempts, stalls, version, created_at)
     SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
            requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
-           pipeline_run_id, pipeline_id, step, branch, {round}, schedule_id, dedup_key,
+           pipeline_run_id, pipeline_id, period_id, template, step, branch, {round}, schedule_id, dedup_key,
            coalesce(group_key, 'repository:' || left(CASE WHEN role.options ? 'repositories' THEN params ->> 'repository'
                ELSE regexp_replace(role.options ->> 'repository', '^.*/', '') END, 150)),
            group_scope, files, not_before,

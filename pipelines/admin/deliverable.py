@@ -77,6 +77,7 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         "status",
         "pipelines",
         "params",
+        "target",
         "next_on",
         "periods_link",
     )
@@ -102,7 +103,8 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
     def save_model(self, request: HttpRequest, obj: Deliverable, form: Any, change: bool) -> None:
         """As the API does it: its transaction belongs to the tenant, the one around us to the platform."""
         values = {
-            name: form.cleaned_data[name] for name in ("name", "description", "status", "pipelines", "params")
+            name: form.cleaned_data[name]
+            for name in ("name", "description", "status", "pipelines", "params", "target")
         }
         if change:
             deliverables.change(obj.tenant_id, obj.pk, values)

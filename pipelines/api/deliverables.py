@@ -21,11 +21,12 @@ from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
+from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, Whole, read
 from tenants.models import Role
 
 DELIVERABLES = "/api/v1/deliverables/"
 LONGEST_DESCRIPTION = 20_000
+MOST_RUNS = 200  # of a plan
 MOST_PIPELINES = 50  # of a deliverable: the planner is told about each of them
 
 
@@ -39,6 +40,9 @@ class DeliverableSerializer(ResponseSerializer):
     status = serializers.CharField(help_text=f"One of {', '.join(DeliverableState.values)}.")
     pipelines = serializers.ListField(child=serializers.CharField())
     params = serializers.DictField()
+    target = serializers.IntegerField(
+        allow_null=True, help_text="How many runs of a period shall be completed, if it was said."
+    )
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -71,6 +75,12 @@ class DeliverableBodySerializer(StrictSerializer):
         help_text="Keys of the pipelines that its plans may use.",
     )
     params = Member(help_text="For every run of its periods, under what the plan says itself.", **OPTIONAL)
+    target = Whole(
+        min_value=1,
+        max_value=MOST_RUNS,
+        help_text="How many runs of a period shall be completed. A period that cannot reach it any more is at risk.",
+        **OPTIONAL,
+    )
 
     def validate_pipelines(self, keys: list[str]) -> list[str]:
         unknown = deliverables.unknown_pipelines(self.context["tenant_id"], keys)
@@ -135,7 +145,7 @@ class DeliverableViewSet(VersionedResource):
         """What is left out is emptied; a status that is left out stays. Periods that have their plan go on as they are."""
         self.get_object()
         body = read(DeliverableBodySerializer, request.data, tenant_id=self.tenant_id)
-        values = {"description": "", "params": {}, **body}
+        values = {"description": "", "params": {}, "target": None, **body}
         return Response(self.shown(deliverables.change(self.tenant_id, pk, values)))
 
     @operation(

@@ -47,6 +47,9 @@ class PeriodSerializer(ResponseSerializer):
     starts_on = serializers.DateField()
     ends_on = serializers.DateField()
     status = serializers.CharField(help_text=f"One of {', '.join(PeriodState.values)}.")
+    target = serializers.IntegerField(
+        allow_null=True, help_text="How many runs shall be completed, if its deliverable says so."
+    )
     planned = serializers.IntegerField(help_text="Runs that the plan asked for.")
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()

@@ -43,12 +43,14 @@ class TemplateSerializer(ResponseSerializer):
 class PipelineSerializer(ResponseSerializer):
     """A pipeline in short."""
 
+    id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
     description = serializers.CharField()
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField(help_text="Nothing new of its runs starts until somebody resumes it.")
     version = serializers.IntegerField(source="latest", help_text="Number of the newest version; the ETag.")
+    created_by = serializers.CharField(help_text="Who saved its first version.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     link = serializers.SerializerMethodField()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
@@ -54,6 +55,12 @@ class Deliverable(TenantOwned):
     pipelines = models.JSONField(
         default=list, help_text='Keys of the pipelines that its plans may use, such as ["content-brief"].'
     )
+    target = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="How many runs of a period shall be completed. A period that cannot reach it is at risk.",
+    )
     params = models.JSONField(
         default=dict, blank=True, help_text="For every run of its periods, under what the plan says itself."
     )
@@ -87,6 +94,9 @@ class DeliverablePeriod(TenantOwned):
     starts_on = models.DateField()
     ends_on = models.DateField(help_text="The last day of the month.")
     status = models.CharField(max_length=10, choices=PeriodState.choices, default=PeriodState.PLANNING)
+    target = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The deliverable's, as long as the period has not ended."
+    )
     planned = models.PositiveIntegerField(default=0, help_text="Runs that the plan asked for.")
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)

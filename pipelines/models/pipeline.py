@@ -54,6 +54,7 @@ class Pipeline(TenantOwned):
     description = models.TextField(blank=True, default="")
     enabled = models.BooleanField(default=True)
     latest = models.PositiveIntegerField(default=0, help_text="Number of the newest version.")
+    created_by = models.CharField(max_length=200, blank=True, default="", db_default="", editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -136,9 +136,10 @@ def _take_up_answer(period: DeliverablePeriod, activity: Any) -> None:
 
 
 def _answer_of(activity: Any) -> Any:
-    """The output's data. It lies in the spool: this is the transaction that has put it there."""
+    """The output's data, or what its content says. It lies in the spool: this is the transaction that has put it there."""
     spool = OutputSpool.objects.for_tenant(activity.tenant_id).filter(pk=activity.output_ref)
-    return spool.values_list("data", flat=True).first()
+    data, content = spool.values_list("data", "content").first() or (None, None)
+    return plans.in_words(content) if data is None and content else data
 
 
 def _read(period: DeliverablePeriod, document: Any) -> Plan:
@@ -208,6 +209,7 @@ def _give_up(period: DeliverablePeriod, refused: Activity, told: str) -> None:
         parent_id=refused.pk,
         link_kind=LinkKind.ESCALATION,
         deliverable_id=period.deliverable_id,
+        period_id=period.pk,
         reviewer_notes=told,
     )
     submit([escalation], actor=ACTOR)
@@ -254,9 +256,10 @@ MARK = "deliverable_period"
 _TASK = """\
 Plan {month} of the deliverable "{name}".
 
-Answer with a plan as the output's `data`, in the form of the parameter `plan_schema`. Each item becomes one run of one of the
-`pipelines`. All of them start when the plan is taken up, or at the item's `not_before`. The period is from {starts_on} to {ends_on},
-in UTC. `last_period` says how the period before went, if there was one."""
+Answer with a plan in the form of the parameter `plan_schema`, as the output's `data` or as JSON in its `content`. Each item becomes one
+run of one of the `pipelines`. All of them start when the plan is taken up, or at the item's `not_before`. The period is from {starts_on} to
+{ends_on}, in UTC. `last_period` says how the period before went, if there was one.{target}"""
+_TARGET = " At least {target} runs shall be completed."
 
 
 def planner_question(
@@ -276,19 +279,21 @@ def planner_question(
             name=deliverable.name,
             starts_on=period.starts_on,
             ends_on=period.ends_on,
+            target=_TARGET.format(target=period.target) if period.target else "",
         ),
         agent_role=ROLE,
         params={
             "deliverable": {
                 name: getattr(deliverable, name) for name in ("key", "name", "description", "params")
             },
-            "period": {"id": str(period.pk), **_days(period)},
+            "period": {"id": str(period.pk), **_days(period), "target": period.target},
             "pipelines": [offer.to_dict() for offer in offers],
             "last_period": _figures(last) if last else None,
             "plan_schema": plans.SCHEMA,
         },
         metadata={MARK: str(period.pk)},
         deliverable_id=deliverable.pk,
+        period_id=period.pk,
         dedup_key=f"{period.tenant_id}:{period.pk}:{WakeReason.SCHEDULED}",
         wake_reason=WakeReason.SCHEDULED,
     )
@@ -343,5 +348,5 @@ def _days(period: DeliverablePeriod) -> dict[str, str]:
 
 
 def _figures(period: DeliverablePeriod) -> dict[str, Any]:
-    figures = ("status", "planned", "completed", "failed", "cancelled", "at_risk", "at_risk_reason")
+    figures = ("status", "target", "planned", "completed", "failed", "cancelled", "at_risk", "at_risk_reason")
     return {**_days(period), **{name: getattr(period, name) for name in figures}}

@@ -6,6 +6,7 @@ Pure. The form is `plan_schema.json`, which the planner gets with its work.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,10 +19,12 @@ import jsonschema  # type: ignore[import-untyped]  # comes without types
 
 from pipelines.definition.faults import Fault, Faults, at
 from pipelines.exceptions import PipelineError
+from tenants import strict_json
 
 SCHEMA: Mapping[str, Any] = json.loads(Path(__file__).with_name("plan_schema.json").read_text("utf-8"))
 
 MOST_FAULTS = 50  # more help nobody
+MOST_BYTES = 2**20  # of a plan in words
 _NORMAL = 10
 
 _KINDS = {
@@ -91,6 +94,33 @@ def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
     if faults.found:
         raise PlanInvalid(faults.found[:MOST_FAULTS])
     return Plan(tuple(_item(item) for item in data["items"]), data)
+
+
+_BLOCK = re.compile(
+    r"^[ \t]*```[ \t]*(?:json)?[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE | re.IGNORECASE
+)
+
+
+def in_words(content: str) -> Any:
+    """The plan in what a model has written: JSON, alone or in one block between fences with words around it.
+
+    Raises `PlanInvalid` when it holds none, or several, since nobody could say which is meant.
+    """
+    blocks = [content] if content.strip()[:1] in ("{", "[") else _BLOCK.findall(content)
+    if len(blocks) != 1:
+        raise PlanInvalid([Fault("", _NO_PLAN if not blocks else _SEVERAL)])
+    try:
+        return strict_json.loads(
+            blocks[0].encode(errors="replace"), max_bytes=MOST_BYTES, reject_duplicate_keys=True
+        )
+    except strict_json.StrictJSONError as error:
+        raise PlanInvalid([Fault("", f"is not JSON: {error}")]) from error
+
+
+_NO_PLAN = (
+    "must be an object: answer with `data`, or with JSON in `content`, alone or in one block between fences"
+)
+_SEVERAL = "must be one plan: there are several blocks between fences"
 
 
 def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _create(
     wanted = [
         DeliverablePeriod(
             id=uuid7(), tenant_id=tenant_id, deliverable=deliverable, starts_on=month.starts_on, ends_on=month.ends_on,
-            planner_activity_id=uuid7(),
+            planner_activity_id=uuid7(), target=deliverable.target,
         )
         for deliverable in deliverables
     ]  # fmt: skip

@@ -112,7 +112,7 @@ def test_the_same_key_twice_is_409(api: Any, acme: Tenant) -> None:
         ({"key": "Not A Key"}, "key"), ({"key": None}, "key"), ({"name": ""}, "name"), ({"status": "asleep"}, "status"),
         ({"pipelines": []}, "pipelines"), ({"pipelines": "flow"}, "pipelines"), ({"pipelines": ["flow", "none"]}, "pipelines[1]"),
         ({"pipelines": ["flow", "flow"]}, "pipelines[1]"), ({"pipelines": [1]}, "pipelines[0]"), ({"params": []}, "params"),
-        ({"colour": 1}, "colour"),
+        ({"colour": 1}, "colour"), ({"target": 0}, "target"), ({"target": 201}, "target"), ({"target": "8"}, "target"),
     ],
 )  # fmt: skip
 def test_every_fault_is_named_by_its_path(api: Any, acme: Tenant, broken: Any, path: str) -> None:

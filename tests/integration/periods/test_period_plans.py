@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from activities.models import Activity, Alert
-from agents import configuration
+from agents import configuration, samples
 from agents.contracts import Completed, Output
 from agents.models import Agent
 from pipelines import deliverables, periods
@@ -20,6 +20,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere
 from tests.integration.periods.months import (
+    MAY,
     PLAN,
     again,
     answering,
@@ -152,6 +153,111 @@ def test_an_answer_that_is_no_plan_goes_back_too(
     engine.deliver()
 
     assert "- must be an object" in planner(acme, may).reviewer_notes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"items": [{"pipeline": "flow"}]}',
+        'The plan:\n\n```json\n{"items": [{"pipeline": "flow"}]}\n```\nGood luck!\n',
+        '```\n{"items": [{"pipeline": "flow"}]}\n```',
+    ],
+    ids=["bare", "fenced as json", "fenced"],
+)
+def test_a_plan_that_a_model_gives_as_text_is_taken_up(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, content: str
+) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output(content=content))
+
+    engine.drain()
+
+    assert figures(acme, may) == ("completed", 1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('{"items": [', "is not JSON"),
+        ('{"items": [], "items": []}', "is not JSON"),
+        ("```json\n{}\n```\nor\n```json\n{}\n```", "must be one plan"),
+        ('```json\n{"items": [{"pipeline": "flop"}]}\n```', "unknown pipeline"),
+        ("[1]", "must be an object"),
+    ],
+    ids=["broken", "a member twice", "two blocks", "unknown pipeline", "a list"],
+)
+def test_text_that_holds_no_plan_goes_back_with_what_is_wrong(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod, content: str, fault: str
+) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output(content=content))
+
+    engine.deliver()
+
+    assert fault in planner(acme, may).reviewer_notes
+    assert runs(acme, may) == []
+
+
+def test_data_counts_before_text(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output(data=PLAN, content='{"items": []}'))
+
+    engine.drain()
+
+    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+@pytest.mark.parametrize(("target", "planned"), [(None, 4), (3, 3), (40, 40)], ids=["none", "few", "many"])
+def test_the_sample_planner_plans_as_many_runs_as_the_target_says(
+    engine: Engine, acme: Tenant, blog: Deliverable, target: int | None, planned: int
+) -> None:
+    deliverables.change(acme.pk, blog.pk, {"target": target})
+    engine.agent.behaviour = lambda request: Completed(
+        samples.plan_month(request) if request.agent_role == "activity-planner" else Output(content="done")
+    )
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+
+    engine.drain()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert figures(acme, period) == ("completed", planned, planned, 0, 0)
+    assert risk(acme, period) == (False, "")
+
+
+def test_the_work_of_a_period_is_found_by_it_and_by_its_pipeline_and_template(
+    api: Any, engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    template = {"key": "draft", "name": "Draft", "agent_role": "qa", "requires_approval": True}
+    assert api("admin").post("/api/v1/templates/", template).status_code == 201
+    save(acme, "flow", {"id": "a", "template": "draft"}, {"id": "b", "agent_role": "dev"})
+    engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]})
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    engine.submit(acme, "qa")
+    engine.drain()
+
+    def found(**which: Any) -> list[dict[str, Any]]:
+        query = "&".join(f"{name}={value}" for name, value in which.items())
+        return list(api().get(f"/api/v1/activities/?{query}").json()["results"])
+
+    (run,) = runs(acme, period)
+    assert sorted(one["name"] for one in found(period=period.pk)) == [
+        "Approve: Draft",
+        "Draft",
+        "Plan May 2026: Blog",
+    ]
+    assert {one["period"] for one in found(period=period.pk)} == {str(period.pk)}
+    assert {one["template"] for one in found(pipeline_run=run.pk)} == {"draft"}
+    (drafted,) = found(template="draft", assignee_type="agent")
+    assert (drafted["step"], drafted["period"]) == ("a", str(period.pk))
+    pipeline = api().get("/api/v1/pipelines/flow/").json()["id"]
+    assert {one["id"] for one in found(pipeline=pipeline)} == {
+        one["id"] for one in found(pipeline_run=run.pk)
+    }
+
+    # A revision takes the place of what it revises.
+    assert api("admin").post(f"{drafted['link']}reject/", {"notes": "Longer."}).status_code == 200
+    assert [one["round"] for one in found(template="draft", period=period.pk, assignee_type="agent")] == [
+        2,
+        1,
+    ]
 
 
 def test_after_too_many_rounds_people_are_asked_and_told_once(

@@ -13,7 +13,7 @@ from django.db import IntegrityError, connections
 from activities import cancellation, relay
 from activities.human_tasks import tasks as human_tasks_tasks
 from activities.models import Alert
-from pipelines import period_counts, periods
+from pipelines import deliverables, period_counts, periods
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import PeriodEnded, PeriodNotPlanning
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -48,6 +48,42 @@ def test_a_run_that_fails_is_counted_and_puts_the_period_at_risk(
     assert figures(acme, may) == ("completed", 2, 0, 2, 0)
     assert risk(acme, may) == (True, "Bees failed; Honey failed.")
     assert count(acme, Alert, kind="period_at_risk") == 1
+
+
+def test_a_period_that_cannot_reach_its_target_any_more_is_at_risk(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    deliverables.change(acme.pk, blog.pk, {"target": 2})
+    engine.agent.behaviour = answering(PLAN)
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    engine.deliver()  # the planner
+    assert risk(acme, period) == (False, "")
+    bees, _ = runs(acme, period)
+
+    cancel_run(acme.pk, bees.pk, actor="test")
+
+    assert risk(acme, period) == (True, "1 of 2 runs can be completed at most.")
+    assert count(acme, Alert, kind="period_at_risk") == 1
+    deliverables.change(acme.pk, blog.pk, {"target": 1})
+    assert risk(acme, period) == (False, "")
+    engine.drain()
+    assert figures(acme, period) == ("completed", 2, 1, 0, 1)
+    assert risk(acme, period) == (False, "")
+
+
+def test_a_plan_of_fewer_runs_than_the_target_puts_the_period_at_risk_at_once(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    deliverables.change(acme.pk, blog.pk, {"target": 3})
+    engine.agent.behaviour = answering(PLAN)
+    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+
+    engine.deliver()
+
+    assert risk(acme, period) == (True, "2 of 3 runs can be completed at most.")
+    (asked,) = [call for call in engine.agent.calls if call.agent_role == "activity-planner"]
+    assert asked.params["period"]["target"] == 3
+    assert "At least 3 runs shall be completed." in asked.prompt
 
 
 def test_a_run_that_is_tried_again_and_recovers_takes_the_flag_away(

@@ -64,7 +64,8 @@ def test_the_planner_is_told_what_it_may_plan_with_and_how_the_last_month_went(
     told = [call.params for call in engine.agent.calls if call.agent_role == "activity-planner"]
     assert told[0]["last_period"] is None
     assert told[1]["last_period"] == {
-        "starts_on": "2026-04-01", "ends_on": "2026-04-30", "status": "completed", "planned": 2, "completed": 2, "failed": 0,
+        "starts_on": "2026-04-01", "ends_on": "2026-04-30", "status": "completed", "target": None, "planned": 2,
+            "completed": 2, "failed": 0,
         "cancelled": 0, "at_risk": False, "at_risk_reason": "",
     }  # fmt: skip
     assert told[1]["deliverable"] == {

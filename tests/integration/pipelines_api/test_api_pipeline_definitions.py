@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -34,6 +35,10 @@ def test_a_pipeline_is_made_and_shown_with_its_definition_and_versions(api: Any,
     ]
     assert (made["Location"], made["ETag"]) == (f"{PIPELINES}flow/", '"1"')
     assert api("viewer").get(made["Location"]).json() == shown
+    assert api("viewer").put(made["Location"], definition(name="Newer")).status_code == 403
+    changed = api("admin", name="another").put(made["Location"], definition(name="Newer")).json()
+    assert (changed["id"], changed["created_by"]) == (shown["id"], "token:admin of acme")
+    assert UUID(shown["id"])
 
 
 def test_making_the_same_pipeline_twice_is_409_and_makes_no_version(api: Any, acme: Tenant) -> None:
