@@ -7,8 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from agents.command_line import transcripts
-from tenants.retention.kinds import Kind, register
-from tenants.retention.rows import Rows
+from tenants.retention.kinds import Kind, Rows, register
 
 _SESSIONS = Rows("agents_agentsession", Path(__file__).parent / "sql", "retention_of_sessions")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
 
-from console import agents, audit, dead_letters, queues, second_factor, usage, views, workers
+from console import agents, audit, dead_letters, queues, runs, second_factor, usage, views, workers
 from console.activities import views as activities
 from console.containment import contained_with_scripts
 from console.inbox.undo import undo
 from console.pipelines import views as pipelines
-from console.runs import views as runs
 from console.saved_views import every as saved_views
 from console.schedules import views as schedules
 from console.settings import members, programs

@@ -9,7 +9,7 @@ class TenantsConfig(AppConfig):
             bounds,
             checks,  # noqa: F401  # registers itself
         )
-        from tenants.retention import own
+        from tenants.retention import kinds
 
         bounds.connect()
-        own.connect()
+        kinds.connect()

@@ -22,7 +22,7 @@ from django_filters.widgets import SuffixedMultiWidget
 from rest_framework.filters import SearchFilter
 from rest_framework.request import Request
 
-from tenants.api import ordering
+from tenants.api import pagination
 from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.pagination import CURSOR, LIMIT
 
@@ -77,7 +77,7 @@ class StrictFilterBackend(DjangoFilterBackend):
         filtered = super().filter_queryset(request, queryset, view)
         if getattr(view, "search_fields", None):
             filtered = SearchFilter().filter_queryset(request, filtered, view)
-        return filtered.order_by(*ordering.ordering_of(request, view))
+        return filtered.order_by(*pagination.ordering_of(request, view))
 
     def get_filterset_class(self, view: Any, queryset: QuerySet[Any] | None = None) -> Any:
         if getattr(view, "filterset_class", None) or queryset is None:
@@ -103,8 +103,8 @@ def refuse_unknown(
     single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
     if getattr(view, "search_fields", None):
         single.add(SEARCH)
-    if ordering.offered_by(view):
-        single.add(ordering.PARAMETER)
+    if pagination.offered_by(view):
+        single.add(pagination.PARAMETER)
     if found := list(_faults(request, single, repeatable)):
         raise InvalidRequest(found)
 

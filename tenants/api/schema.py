@@ -10,7 +10,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import get_doc
 
-from tenants.api import ordering
+from tenants.api import pagination
 from tenants.api.filters import SEARCH, SEARCH_LENGTH
 
 Schema = dict[str, Any]
@@ -57,9 +57,9 @@ class StrictFilterScheme(DjangoFilterExtension):
                     SEARCH, "Words that must all occur.", {"type": "string", "maxLength": SEARCH_LENGTH}
                 )
             )
-        if offered := sorted(ordering.offered_by(view)):
+        if offered := sorted(pagination.offered_by(view)):
             about = f"One or more of {', '.join(offered)}, separated by commas; a leading - is descending."
-            found.append(_parameter(ordering.PARAMETER, about, {"type": "string"}))
+            found.append(_parameter(pagination.PARAMETER, about, {"type": "string"}))
         return found
 
 
