@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import redis
-from django.conf import settings
 
 from tenants import redis as connections
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter import scripts
+from tenants.limiter import keys, scripts
 
 MARKER_SECONDS = 3600  # how long a take may be open before its unused part can no longer be given back
 
@@ -53,7 +52,7 @@ class Bucket:
         by `give_back`.
         """
         _refuse_negative(cost)
-        named = [_key(self.name)] + ([_take_key(self.name, take_id)] if take_id else [])
+        named = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
         with _answer_expected():
             allowed, remaining, wait = scripts.TAKE.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
@@ -67,7 +66,7 @@ class Bucket:
 
         Counts once: False when this take was settled before, is too old, or never was.
         """
-        named = [_key(self.name), _take_key(self.name, take_id)]
+        named = [keys.bucket(self.name), keys.take(self.name, take_id)]
         with _answer_expected():
             was_open, _ = scripts.GIVE_BACK.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
@@ -79,7 +78,7 @@ class Bucket:
     def refill(self) -> None:
         """Fill it up: what was taken so far is forgiven."""
         with _answer_expected():
-            connections.client(timeout_seconds=self.timeout_seconds).delete(_key(self.name))
+            connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
 
     def peek(self, cost: float = 1.0) -> Decision:
         """What `take` would say now. Changes nothing."""
@@ -87,7 +86,7 @@ class Bucket:
         with _answer_expected():
             allowed, remaining, wait = scripts.PEEK.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
-                [_key(self.name)],
+                [keys.bucket(self.name)],
                 (self.rate, self.burst, cost),
             )
         return Decision(bool(allowed), float(remaining), wait / 1000)
@@ -125,16 +124,3 @@ class Breaker:
 
     def reset(self) -> None:
         self._closed_again = 0.0
-
-
-# Keys in Redis; nothing else makes any.
-
-
-def _key(name: str) -> str:
-    """The token bucket of a name such as `api:<tenant id>`. Braces keep it on one node with its markers."""
-    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}bucket:{{{name}}}"
-
-
-def _take_key(name: str, take_id: str) -> str:
-    """The marker of one take from that bucket."""
-    return f"{_key(name)}:take:{take_id}"
