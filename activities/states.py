@@ -167,7 +167,7 @@ SETTLED = FINAL | _values([_S.FAILED, _S.NEEDS_REVIEW])
 #: A worker or an accepted agent has it.
 RUNNING = _values([_S.ASSIGNED, _S.IN_PROGRESS])
 #: Somebody or something else must act first; no worker and no slot is held.
-WAITING = _values([_S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, _S.BLOCKED])
+WAITING = _values(s for s in Status if STATUSES[s].ended_by)
 #: A time after which it may not start any more ends it: it has not begun, or could not go on with the answer that it waits for.
 EXPIRING = _values([_S.CREATED]) | WAITING - _values([_S.AWAITING_APPROVAL])
 #: Counts as existing for a dedup key.

@@ -35,6 +35,10 @@ from tests.linking import RecordingLink
 KEY = "providers-own-key-0123456789"
 TOKEN = "callback-token-0123456789"
 
+#: The adapters that the suite of conformance knows, and those whose agents it cannot write a script for.
+ADAPTERS = ("http", "inline", "anthropic", "openai", "batch")
+TESTED_ELSEWHERE = {"cli": "tests/integration/test_command_line_workers.py"}
+
 
 @dataclass(frozen=True)
 class Says:

@@ -196,7 +196,6 @@ def test_every_status_says_what_people_are_told_of_it() -> None:
     assert set(states.STATUSES) == set(map(str, Status))
     assert {spec.glyph for spec in states.STATUSES.values()} <= set(GLYPHS)
     assert {spec.tone for spec in states.STATUSES.values()} <= set(TONES)
-    assert {status for status, spec in states.STATUSES.items() if spec.ended_by} == states.WAITING
 
 
 def test_every_reason_to_wake_has_its_section_of_the_prompt_and_ends_a_wait_or_none() -> None:

@@ -14,6 +14,7 @@ from agents.outbound import budget
 from benchmarks.fake_provider import FakeProvider
 from tests import cleaning
 from tests.subjects import (
+    ADAPTERS,
     KEY,
     AnthropicSubject,
     BatchSubject,
@@ -46,7 +47,7 @@ def reachable(
     cleaning.empty_redis()
 
 
-@pytest.fixture(params=["http", "inline", "anthropic", "openai", "batch"])
+@pytest.fixture(params=ADAPTERS)
 def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: FakeProvider) -> Subject:
     """Every adapter in turn."""
     if request.param == "batch":

@@ -10,16 +10,33 @@ from typing import Any
 
 import pytest
 
+from agents import adapters
 from agents.contracts import Completed, Output, ToolAnswer, ToolCall
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.models import Adapter
 from agents.runner import run_agent
 from tests.linking import RecordingLink
-from tests.subjects import TOKEN, Calls, Fails, Hangs, Says, Subject, a_request, usage
+from tests.subjects import (
+    ADAPTERS,
+    TESTED_ELSEWHERE,
+    TOKEN,
+    Calls,
+    Fails,
+    Hangs,
+    Says,
+    Subject,
+    a_request,
+    usage,
+)
 
 
 def needs(subject: Subject, ability: str) -> None:
     if ability in subject.cannot:
         pytest.skip(f"{subject.name}: {subject.cannot[ability]}")
+
+
+def test_every_adapter_is_a_subject_of_this_suite() -> None:
+    assert sorted((*ADAPTERS, *TESTED_ELSEWHERE)) == sorted(adapters.names()) == sorted(Adapter.values)
 
 
 def test_an_agent_is_started_with_its_prompt(subject: Subject) -> None:
