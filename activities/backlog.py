@@ -50,7 +50,7 @@ RETRY_SECONDS = 10  # by then a tenth of a second's work of a few workers is gon
 EXACT_BELOW = 1_000
 NEAR = 500  # so far below a larger bound it is counted under the lock as well
 
-REJECT, DROP_OLDEST, EVICT_LOWEST = WHEN_FULL = ("reject", "drop_oldest", "evict_lowest")
+REJECT, DROP_OLDEST, EVICT_LOWEST = ("reject", "drop_oldest", "evict_lowest")
 
 _SHEDDABLE = (Path(__file__).parent / "sql" / "sheddable.sql").read_text(encoding="utf-8")
 _OLDEST, _NEWEST = (

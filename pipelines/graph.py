@@ -139,10 +139,6 @@ class Graph:
     def roots(self) -> tuple[str, ...]:
         return tuple(step for step, dependencies in self.dependencies.items() if not dependencies)
 
-    def topological_order(self) -> tuple[str, ...]:
-        """Every step after all that it depends on. Raises graphlib.CycleError if there is a cycle."""
-        return self._order
-
     def layers(self) -> tuple[tuple[str, ...], ...]:
         """Steps by the length of the longest path to them. No step depends on another of its layer."""
         depth: dict[str, int] = {}
@@ -343,11 +339,6 @@ def find_cycles(dependencies: Mapping[str, Iterable[str]]) -> list[tuple[str, ..
                     knotted.update(cycle)
                     cycles.append(_closed(cycle, dependencies))
     return cycles
-
-
-def find_cycle(dependencies: Mapping[str, Iterable[str]]) -> tuple[str, ...] | None:
-    """One cycle, as `find_cycles` names it, or None if there is an order."""
-    return next(iter(find_cycles(dependencies)), None)
 
 
 def _closed(cycle: Sequence[str], dependencies: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
