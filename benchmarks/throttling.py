@@ -1,4 +1,4 @@
-"""Three ways of calling a provider with limits, by 20 callers at once.
+"""Five ways of calling a provider with limits, by 20 callers at once.
 
 A call that is refused is tried again twice, after one and two "seconds" of the short minute, as clients commonly do; then it has failed.
 What the governor holds back is not a try: nothing was sent. Every figure but the first is in parts of the provider's minute or in per cent.
@@ -79,6 +79,43 @@ class Bucket(Client):
                     break
             time.sleep(0.25 * MINUTE_SECONDS / REQUESTS)
         self.send()
+
+
+class OneByOne(Client):
+    """One call after the other, whatever there is room for."""
+
+    def __init__(self, provider: FakeProvider) -> None:
+        super().__init__(provider)
+        object.__setattr__(self, "lock", threading.Lock())
+
+    def call(self) -> None:
+        with self.__dict__["lock"]:
+            self.send()
+
+
+class Adaptive(Client):
+    """As many calls at once as went well lately: two to begin with, one more after each success, half of them after a refusal."""
+
+    def __init__(self, provider: FakeProvider) -> None:
+        super().__init__(provider)
+        object.__setattr__(self, "free", threading.Condition())
+        object.__setattr__(self, "state", [2.0, 0])  # how many may be under way, how many are
+
+    def call(self) -> None:
+        free, state = self.__dict__["free"], self.__dict__["state"]
+        with free:
+            while state[1] >= int(state[0]):
+                free.wait()
+            state[1] += 1
+        well = False
+        try:
+            self.send()
+            well = True
+        finally:
+            with free:
+                state[1] -= 1
+                state[0] = min(float(CALLERS), state[0] + 1) if well else max(1.0, state[0] / 2)
+                free.notify_all()
 
 
 class Governed(Client):
@@ -189,8 +226,22 @@ def token_bucket(folder: Path, scale: float) -> Figures:
     return measured(Bucket, int(CALLS * scale))
 
 
+def sequential(folder: Path, scale: float) -> Figures:
+    return measured(OneByOne, int(CALLS * scale))
+
+
+def adaptive(folder: Path, scale: float) -> Figures:
+    return measured(Adaptive, int(CALLS * scale))
+
+
 def governor(folder: Path, scale: float) -> Figures:
     return measured(Governed, int(CALLS * scale))
 
 
-ALL = {"unthrottled": unthrottled, "token_bucket": token_bucket, "governor": governor}
+ALL = {
+    "unthrottled": unthrottled,
+    "sequential": sequential,
+    "token_bucket": token_bucket,
+    "adaptive": adaptive,
+    "governor": governor,
+}

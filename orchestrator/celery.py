@@ -44,9 +44,10 @@ NOT_STARTED = 71  # "system error" of sysexits.h
 NOT_ENDED = 70  # the exit status after SIGQUIT when runs were still under way; they are taken over
 LEAVE_SECONDS = 3.0  # for what a cold shutdown does besides: messages go back, the lease is ended
 
-DEFAULT_CONCURRENCY = (
-    16  # Threads that wait for agents. WORKER_CONCURRENCY_<ROLE> or --concurrency say otherwise.
-)
+# How many agents a worker runs at once when neither WORKER_CONCURRENCY nor --concurrency says so: threads that wait for agents elsewhere
+# cost little, and a connection to PostgreSQL each; programs on this machine want a core each.
+THREADS_PER_CORE = 8
+FEWEST_THREADS, MOST_THREADS = 16, 64
 SYSTEM_CONCURRENCY = 4  # Threads of a worker without roles: background tasks are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
 
 ROLES_SECONDS = 0.75  # between two looks at the registry: what is added there is served within 2 s
@@ -113,7 +114,32 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
         conf.worker_concurrency = _concurrency_of(SYSTEM_QUEUE) or SYSTEM_CONCURRENCY
         return
     named = _concurrency_of(roles[0]) if len(roles) == 1 else 0
-    conf.worker_concurrency = named or int(os.environ.get("WORKER_CONCURRENCY") or DEFAULT_CONCURRENCY)
+    conf.worker_concurrency = named or int(os.environ.get("WORKER_CONCURRENCY") or 0) or _usual_size(roles)
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _usual_size(roles: Sequence[str]) -> int:
+    """As many programs as there are cores where all of the worker's roles run on this machine, else threads that wait."""
+    if roles and _run_here(roles):
+        return cores()
+    return min(max(FEWEST_THREADS, THREADS_PER_CORE * cores()), MOST_THREADS)
+
+
+def _run_here(roles: Sequence[str]) -> bool:
+    """Whether the registry has a program of this machine for each of them. While PostgreSQL is away nobody knows, and none has."""
+    from django.db import DatabaseError
+
+    from agents.models import Adapter, Agent
+
+    try:
+        found = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
+    except DatabaseError:
+        return False
+    return all(found.get(role) == Adapter.CLI for role in roles)
 
 
 def _concurrency_of(name: str) -> int:

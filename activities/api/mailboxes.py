@@ -181,7 +181,9 @@ class ItemSerializer(ResponseSerializer):
     client_message_id = serializers.CharField(allow_null=True)
     agent_role = serializers.CharField(allow_null=True)
     status = serializers.CharField(source="stands", help_text="pending, claimed, done, failed or cancelled")
-    attempts = serializers.SerializerMethodField(help_text="How often a consumer has taken it.")
+    attempts = serializers.IntegerField(
+        source="tries", help_text="How often a consumer has taken it, or its agent was told of it."
+    )
     max_attempts = serializers.IntegerField()
     run_after = serializers.DateTimeField(allow_null=True)
     due_at = serializers.DateTimeField(allow_null=True, help_text="Not taken before.")
@@ -196,9 +198,6 @@ class ItemSerializer(ResponseSerializer):
     created_at = serializers.DateTimeField()
     claimed_at = serializers.DateTimeField(allow_null=True)
     done_at = serializers.DateTimeField(allow_null=True)
-
-    def get_attempts(self, item: MailboxItem) -> int:
-        return item.attempts
 
 
 class TakenItemSerializer(ResponseSerializer):

@@ -189,6 +189,11 @@ class RunSerializer(ResponseSerializer):
     status = serializers.CharField(help_text=f"One of {', '.join(states.RunStatus)}.")
     wake_reason = serializers.CharField()
     agent_version = serializers.CharField()
+    worker = serializers.UUIDField(
+        source="worker_id",
+        allow_null=True,
+        help_text="The process that carries it; null once its agent has accepted it.",
+    )
     started_at = serializers.DateTimeField()
     accepted_at = serializers.DateTimeField(
         allow_null=True, help_text="When the agent took the work, to report later."

@@ -21,6 +21,7 @@ from django.db.models import (
     Value,
     When,
 )
+from django.db.models.functions import Coalesce
 
 from activities.mailboxes.producer import NewItem, post
 from activities.models import Activity, ApprovalLink, Mailbox, MailboxItem, Wake
@@ -66,7 +67,9 @@ def waited(since: datetime | None, now: datetime) -> float | None:
 def _standing(tenant_id: UUID) -> QuerySet[Any]:
     wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"))
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(tenant_id)
+    told = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
     return rows.annotate(
+        tries=Coalesce(Subquery(told.values("attempts")[:1]), F("attempts")),
         run_id=Subquery(wakes.values("run_id")[:1]),
         stands=Case(
             When(~Q(state=ItemState.PENDING) | Q(agent_role=None), then=F("state")),

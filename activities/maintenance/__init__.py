@@ -74,9 +74,9 @@ _maintenance: Maintenance | None = None
 
 
 def begin() -> None:
-    """Start upkeep in this process, once."""
+    """Start upkeep in this process, once, unless its settings keep it from ever leading."""
     global _maintenance
-    if _maintenance is None:
+    if _maintenance is None and settings.ORCHESTRATOR_MAY_LEAD:
         _maintenance = Maintenance()
         _maintenance.start()
 

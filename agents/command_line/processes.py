@@ -7,6 +7,7 @@ it has started. When it shall end it is asked to, and killed after a grace. Howe
 from __future__ import annotations
 
 import os
+import re
 import resource
 import selectors
 import signal
@@ -259,7 +260,9 @@ class Meter:
             try:
                 with process.oneshot():
                     times = process.cpu_times()
-                    rss += process.memory_info().rss
+                    rss += max(
+                        process.memory_info().rss, _largest(process.pid) if process.pid == self.pid else 0
+                    )
                     self._cpu[process.pid, process.create_time()] = times.user + times.system
                     count += 1
             except psutil.Error:
@@ -270,13 +273,28 @@ class Meter:
         return Resources(self.peak, sum(self._cpu.values()), self.most)
 
     def complete(self, used: resource.struct_rusage) -> Resources:
-        """With the kernel's account of the ended process and of the children that it waited for."""
+        """With the kernel's account of the ended process and of the children that it waited for.
+
+        Its account of memory begins with the fork, so it holds the size that this process had then. Only what is more than this process
+        ever had is surely the program's; what is less is known from the samples.
+        """
         kilobyte = 1024  # on Linux; the figure is bytes elsewhere, and then the samples are larger anyway
+        told, ours = used.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return Resources(
-            peak_rss_bytes=max(self.peak, used.ru_maxrss * kilobyte),
+            peak_rss_bytes=max(self.peak, told * kilobyte if told > ours else 0),
             cpu_seconds=max(sum(self._cpu.values()), used.ru_utime + used.ru_stime),
             processes=max(self.most, 1),
         )
+
+
+def _largest(pid: int) -> int:
+    """The most memory that a running program has had since it began, as the kernel keeps it; 0 where nobody can tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 def tree_of(pid: int) -> list[psutil.Process]:

@@ -41,6 +41,8 @@ ORCHESTRATOR_PLAN_AGAIN_SECONDS = _env.float("ORCHESTRATOR_PLAN_AGAIN_SECONDS", 
 # For how long one process may do the upkeep without renewing its lease. Too small: a busy machine changes its leader again and again. Too
 # large: a frozen leader holds up delays, retries and recovery for as long.
 ORCHESTRATOR_LEADER_LEASE_SECONDS = _env.float("ORCHESTRATOR_LEADER_LEASE_SECONDS", default=6.0)
+# Whether this process may lead at all. 0 on replicas that shall not, such as workers at a slow link; some process must be allowed to.
+ORCHESTRATOR_MAY_LEAD = _env.bool("ORCHESTRATOR_MAY_LEAD", default=True)
 # How often the leader promotes what is due and offers what was forgotten. Smaller costs idle processor time.
 ORCHESTRATOR_TICK_SECONDS = _env.float("ORCHESTRATOR_TICK_SECONDS", default=1.0)
 ORCHESTRATOR_PROMOTE_PER_TICK = 100  # bounds the work of one pass

@@ -703,6 +703,22 @@ def test_a_job_that_the_program_no_longer_has_goes_with_the_next_leader(database
     assert [found.name for found in job_records.read().jobs] == ["kept"]
 
 
+def test_a_process_that_may_not_lead_never_does(
+    database: None, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(maintenance.Maintenance, "start", lambda self: started.append(True))
+
+    settings.ORCHESTRATOR_MAY_LEAD = False  # type: ignore[attr-defined]
+    maintenance.begin()
+    assert (started, lease()) == ([], None)
+
+    settings.ORCHESTRATOR_MAY_LEAD = True  # type: ignore[attr-defined]
+    maintenance.begin()
+    maintenance.end()
+    assert started == [True]
+
+
 def test_every_job_of_the_table_names_the_module_that_does_it() -> None:
     names = [found.name for found in maintenance.table()]
     assert len(names) == len(set(names))

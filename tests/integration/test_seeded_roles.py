@@ -14,6 +14,7 @@ from orchestrator import celery
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.registry import registered
 
 #: Role, name, queue, how many of a tenant's activities may run at once.
 ROLES = (
@@ -122,7 +123,7 @@ def test_dead_letters_have_a_queue_of_their_own_among_those_of_the_system() -> N
     ],
 )
 def test_the_environment_sets_the_size_of_a_worker(
-    monkeypatch: pytest.MonkeyPatch, queues: str, environment: dict[str, str], size: int
+    database: None, monkeypatch: pytest.MonkeyPatch, queues: str, environment: dict[str, str], size: int
 ) -> None:
     for name in (
         "WORKER_CONCURRENCY_CHIEF_OF_STAFF",
@@ -135,9 +136,31 @@ def test_the_environment_sets_the_size_of_a_worker(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(celery, "_asked", [])
+    monkeypatch.setattr(celery, "cores", lambda: 2)
     configured: Any = type("Configured", (), {"worker_concurrency": None})()
 
     celery.choose_concurrency(sender="w", instance=None, conf=configured, options={"queues": queues})
+
+    assert configured.worker_concurrency == size
+
+
+@pytest.mark.parametrize(
+    ("queues", "cores", "size"),
+    [
+        ("agent__coder", 1, 1), ("agent__coder", 6, 6), ("agent__coder,agent__qa", 6, 48), ("agent__qa", 1, 16), ("agent__qa", 4, 32),
+        ("agent__qa", 32, 64), ("", 4, 32), ("agent__nobody", 4, 32),
+    ],
+)  # fmt: skip
+def test_without_a_word_the_size_follows_from_the_cores_and_from_what_the_roles_want(
+    database: None, monkeypatch: pytest.MonkeyPatch, queues: str, cores: int, size: int
+) -> None:
+    monkeypatch.delenv("WORKER_CONCURRENCY", raising=False)
+    monkeypatch.setattr(celery, "_asked", [])
+    monkeypatch.setattr(celery, "cores", lambda: cores)
+    configured: Any = type("Configured", (), {"worker_concurrency": None})()
+
+    with registered("coder", adapter="cli"):
+        celery.choose_concurrency(sender="w", instance=None, conf=configured, options={"queues": queues})
 
     assert configured.worker_concurrency == size
 

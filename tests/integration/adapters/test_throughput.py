@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentRateLimited
@@ -75,3 +78,29 @@ def test_a_batch_has_a_result_for_each_request_and_fails_those_that_it_shall() -
         assert b'"errored"' in batches.results(made["id"])[1]
         assert batches.look(again["id"])[1]["request_counts"]["succeeded"] == 1
         assert Fault().kind == "status"
+
+
+@pytest.mark.parametrize("way", throttling.ALL)
+def test_each_way_of_calling_that_is_compared_calls_as_it_says(
+    way: str, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What benchmarks.providers compares, in a second: nothing is refused while the provider has room."""
+    monkeypatch.setattr(throttling, "MINUTE_SECONDS", 5.0)
+    at_once: list[int] = []
+
+    class Watched(FakeProvider):
+        def __enter__(self) -> Any:
+            running = super().__enter__()
+            settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+            return running
+
+        def __exit__(self, *raised: Any) -> Any:
+            at_once.append(self.recorder.most_at_once)
+            return super().__exit__(*raised)
+
+    monkeypatch.setattr(throttling, "FakeProvider", Watched)
+
+    figures = throttling.ALL[way](tmp_path, 12 / throttling.CALLS)
+
+    assert (figures["success %"], figures["429 %"]) == (100, 0)
+    assert at_once[0] == 1 if way == "sequential" else at_once[0] > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 import tracemalloc
@@ -120,6 +121,17 @@ def test_what_was_used_is_noted_with_the_children(tmp_path: Path) -> None:
     assert used["peak_rss_bytes"] > 80 << 20
     assert used["cpu_seconds"] >= 0.2
     assert used["processes"] >= 2
+
+
+def test_a_small_program_is_not_told_to_have_had_the_memory_of_its_worker(tmp_path: Path) -> None:
+    """The kernel's own account of a program begins with the fork, when it is as large as who started it."""
+    ballast = b"x" * (200 << 20)
+    link = Linked()
+
+    run(program(tmp_path, "time.sleep(0.3)"), link)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > len(ballast)
+    assert 2 << 20 < link.progress["resources"]["peak_rss_bytes"] < 100 << 20
 
 
 def test_a_flood_of_output_costs_constant_memory_and_is_kept_up_to_its_bound(

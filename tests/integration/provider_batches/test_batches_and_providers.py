@@ -8,7 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from activities.provider_batches import items, lifecycle
+from agents import configuration
+from agents.governor import Call, Governor, Profile, providers
 from benchmarks.fake_provider import FakeProvider, Fault
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine
@@ -67,6 +70,22 @@ def test_a_provider_that_has_enough_gets_the_batch_later(
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")
     assert timedelta(seconds=30) < batch.due_at - datetime.now(UTC) <= timedelta(seconds=40)
+
+
+def test_a_provider_that_limits_batches_still_answers_calls(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.refusals.append(Fault(status=429, retry_after="40"))
+    batched(3)
+    items.gather()
+    lifecycle.tend()
+
+    with tenant_scope(tenant.pk):
+        called = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)
+    batches = Governor(f"{called.key}|batches", Profile())
+    assert 30 < batches.look().retry_seconds <= 40
+    assert called.governor.look().retry_seconds == 0
+    assert called.governor.ask(Call(id="now", deadline_seconds=5)).granted
 
 
 def test_a_batch_that_is_refused_fails_its_items_for_good(
