@@ -111,6 +111,17 @@ def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, wha
     assert (after.status, after.version) == (before.status, before.version)
 
 
+def test_the_end_of_a_run_leaves_earlier_runs_as_they_ended(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    results.stalled(token_of(acme, activity_id))
+    engine.drain()
+
+    cancellation.cancel(acme.pk, activity_id, actor="Ann")
+
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled", "cancelled"]
+
+
 def test_a_run_that_was_put_aside_is_not_put_aside_again(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()

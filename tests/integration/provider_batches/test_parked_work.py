@@ -9,18 +9,21 @@ from uuid import UUID
 
 import pytest
 
-from activities import admission, cancellation
+from activities import cancellation
 from activities.admission import Exchange, rebuilding
+from activities.exceptions import RunSuperseded
 from activities.maintenance import invariants, recovery
-from activities.provider_batches import lifecycle
+from activities.provider_batches import items, lifecycle
 from activities.wait_reasons import briefly, why
-from agents.contracts import AgentRequest, Parked
+from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine
 from tests.integration.provider_batches.parked_work import NORMAL, content, statuses
+from tests.integration.recovery.losses import Died
+from tests.spending import token_of
 
 
 def paths(provider: FakeProvider) -> Counter[str]:
@@ -162,18 +165,22 @@ def test_cancelled_work_is_not_sent(
 
 
 def test_work_that_is_cancelled_during_its_call_waits_for_no_batch(engine: Engine, tenant: Tenant) -> None:
-    def parks(request: AgentRequest) -> Parked:
-        elsewhere(lambda: cancellation.cancel(tenant.pk, request.activity_id, actor="Ann"))
-        return Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
+    def is_being_done(request: object) -> Completed:
+        raise Died
 
     engine.serve(tenant)
-    engine.agent.behaviour = parks
+    engine.agent.behaviour = is_being_done
     (found,) = engine.submit(tenant)
-    engine.drain()
+    with pytest.raises(Died):
+        engine.deliver()
+    run = token_of(tenant, found)
+    cancellation.cancel(tenant.pk, found, actor="Ann")
 
-    assert engine.status(tenant, found) == "cancelled"
+    parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
+    with pytest.raises(RunSuperseded):
+        items.park(run, parked, engine.get(tenant, found))
+
     assert batching.items(tenant) == []
-    assert admission.audit(withdraw_orphans=False) == []
 
 
 def test_a_batch_that_nobody_wants_any_more_is_cancelled_at_its_provider(
