@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db import close_old_connections
 from django.db.models import QuerySet
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from activities import (
     activity_tree,
@@ -239,12 +239,12 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
 
 
 def accepted(run: RunToken) -> None:
-    """The agent took the work and will call back; no worker waits for it any more. Raises `RunSuperseded`."""
+    """The agent took the work and will call back; no worker waits for it any more. Twice is as once. Raises `RunSuperseded`."""
     with tenant_scope(run.tenant_id):
         moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
-            pk=run.run_id, fence=run.fence, status="running", accepted_at=None
+            pk=run.run_id, fence=run.fence, status="running"
         )
-        if not moved.update(accepted_at=Now(), worker_id=None):
+        if not moved.update(accepted_at=Coalesce("accepted_at", Now()), worker_id=None):
             # Its callback may have come before its own 202.
             raise RunSuperseded(run.run_id)
 

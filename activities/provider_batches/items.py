@@ -16,7 +16,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from activities import budgets, relay
 from activities.admission import Exchange
@@ -58,20 +58,23 @@ def _moved(row: Any) -> BatchItem | None:
 
 
 def park(run: RunToken, parked: Parked, row: Any) -> None:
-    """Keep the run's request, and let its slots go. Raises `RunSuperseded`."""
+    """Keep the run's request, and let its slots go. Twice is as once. Raises `RunSuperseded`."""
     holds_up_group = bool(row.group_key or row.files)
     with tenant_scope(run.tenant_id):
         # The item first: its key locks the activity, which goes before the run.
-        BatchItem.objects.create(
+        item = BatchItem(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, briefing=run.briefing,
             agent_role=row.agent_role, provider=parked.provider, model=parked.model, body=dict(parked.body),
             bytes=len(orjson.dumps(parked.body)), leave_at=parked.leave_at,
         )  # fmt: skip
+        BatchItem.objects.bulk_create([item], ignore_conflicts=True)
         runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(
-            pk=run.run_id, fence=run.fence, status="running", accepted_at=None
+            pk=run.run_id, fence=run.fence, status="running"
         )
         grants = list(runs.values_list("grant", flat=True))
-        if not runs.update(accepted_at=Now(), worker_id=None, parked=not holds_up_group):
+        if not runs.update(
+            accepted_at=Coalesce("accepted_at", Now()), worker_id=None, parked=not holds_up_group
+        ):
             raise RunSuperseded(run.run_id)
         if not holds_up_group:
             relay.after_commit(Exchange(releases=[Release(run.activity_id, grant) for grant in grants]))

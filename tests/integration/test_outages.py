@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,11 +16,15 @@ from psycopg import errors
 from activities import dispatch, leases, transitions
 from activities.execution import request as execution_request
 from activities.execution import results
-from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from activities.provider_batches import items
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Parked
 from agents.exceptions import ServerAway
 from tenants.context import APP, OWNER
 from tenants.models import Tenant
+from tests import batching
 from tests.engine import Engine, eventually
+from tests.integration.recovery.losses import Died
+from tests.spending import token_of
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +50,13 @@ def before(statement: str, happen: Callable[[Any], None], *, times: int = 1) -> 
 
 @contextmanager
 def lost_answer(statement: str) -> Iterator[list[int]]:
-    """The statement's transaction is committed, and the answer to the commit never arrives."""
+    """The transaction of a statement with this text is committed, and the answer to the commit never arrives."""
     done: list[int] = []
     connection = connections[APP]
     seen: list[int] = []
 
     def wrapper(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
-        if sql == statement:
+        if statement in sql:
             seen.append(1)
         return execute(sql, parameters, many, context)
 
@@ -136,6 +141,38 @@ def test_a_result_whose_answer_was_lost_counts_once(engine: Engine, tenant: Tena
     assert lost
     assert [run.status for run in engine.runs(tenant, activity)] == ["completed"]
     assert engine.status(tenant, activity) == "done"
+
+
+def test_an_acceptance_whose_answer_was_lost_keeps_its_slot(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant, "qa", max_concurrency=1)
+    engine.agent.behaviour = lambda request: Accepted()
+    first, second = engine.submit(tenant, count=2)
+
+    with lost_answer('SET "accepted_at"') as lost:
+        engine.drain()
+
+    assert lost
+    assert [engine.status(tenant, each) for each in (first, second)] == ["in_progress", "created"]
+
+
+def test_work_whose_parking_was_not_answered_waits_for_its_batch(engine: Engine, tenant: Tenant) -> None:
+    def is_being_done(request: object) -> AgentResult:
+        raise Died
+
+    engine.serve(tenant, "qa")
+    engine.agent.behaviour = is_being_done
+    (activity,) = engine.submit(tenant)
+    with pytest.raises(Died):
+        engine.deliver()
+    run, row = token_of(tenant, activity), engine.get(tenant, activity)
+    parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
+
+    with lost_answer('INSERT INTO "activities_batchitem"') as lost:
+        results.persistently(lambda: items.park(run, parked, row))
+
+    assert lost
+    assert [item.run_id for item in batching.items(tenant)] == [run.run_id]
+    assert engine.status(tenant, activity) == "in_progress"
 
 
 def test_a_claim_whose_answer_was_lost_is_handed_back_at_once_and_is_nobodys_failure(

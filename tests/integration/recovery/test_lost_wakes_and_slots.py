@@ -10,7 +10,7 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities import admission, dispatch, publishing, relay, tasks
+from activities import admission, cancellation, dispatch, publishing, relay, tasks
 from activities.admission import Closed, Grant, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange
 from activities.execution import results
@@ -21,7 +21,7 @@ from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.engine import Engine, at_once
+from tests.engine import Engine, at_once, elsewhere
 from tests.integration.recovery.losses import lose
 from tests.toolbox import at_work, calls_of
 from tests.upkeep import tick
@@ -169,6 +169,22 @@ def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme
 
     assert not first
     assert [release.grant for release in second.releases] == [message["grant"]]
+
+
+def test_the_slot_of_a_cancelled_run_is_in_use_until_its_call_ends(engine: Engine, acme: Tenant) -> None:
+    slots, found = rebuilding.SlotAudit(), list[Any]()
+
+    def is_cancelled_meanwhile(request: Any) -> Completed:
+        elsewhere(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
+        found.extend(elsewhere(slots.compare)[0].releases for _ in range(2))
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = is_cancelled_meanwhile
+    engine.submit(acme)
+    engine.drain()
+
+    assert found == [[], []]
+    assert audit(withdraw_orphans=False) == []
 
 
 def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
