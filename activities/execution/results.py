@@ -253,7 +253,7 @@ def persistently(action: Callable[[], T]) -> T:
     """Do `action`, again while a server is away, for as long as this process holds its lease; then the error is raised.
 
     What an agent worked for must not be lost to an outage. `action` may have happened although its answer was lost, so it must be harmless
-    to repeat: what changes a run carries its fencing number, and is superseded the second time.
+    to repeat: what changes a run carries its fencing number, and changes nothing the second time.
     """
     began, pause = time.monotonic(), 0.2
     while True:
