@@ -16,8 +16,8 @@ export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/compiled
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
-demo: $(VENV)/.run ## Run a real pipeline and watch it; INPUT=path uses your own file
-	@$(RUN) manage.py demo $${INPUT:+--input "$$INPUT"}
+demo: $(VENV)/.run ## Run a real pipeline and watch it; INPUT=path uses your own file, VERBOSE=1 prints everything
+	@$(RUN) manage.py demo $${INPUT:+--input "$$INPUT"} $${VERBOSE:+--verbose}
 
 demo-model: $(VENV)/.model ## Run the pipeline with a real language model on this machine, offline; the first time builds llama.cpp
 	@$(RUN) manage.py demo_model $${INPUT:+--input "$$INPUT"}

@@ -1,14 +1,16 @@
-"""How the demonstration looks: a live table while it runs, the results afterwards."""
+"""How the demonstration looks: a live table while it runs, one screen with what came of it afterwards, and everything for who wants it."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from console.labels import tone_of
 from orchestrator.demo.asking import Campaign
@@ -17,6 +19,7 @@ from orchestrator.demo.story import Agency, work_of
 
 _COLOURS = {"good": "green", "ask": "magenta", "live": "cyan", "bad": "red"}
 _LONGEST = 1_200  # Characters of one output on the screen; the whole of it is at the address printed below.
+_IN_A_LINE = 92
 
 
 def table(agencies: list[Agency]) -> Table:
@@ -107,6 +110,48 @@ def live(agencies: list[Agency]) -> Group:
     """What is redrawn while the runs are under way."""
     lines = [f"[bold]{agency.name}[/]: {line}" for agency in agencies for line in agency.log]
     return Group(table(agencies), *lines)
+
+
+def summary(agency: Agency, outputs: dict[str, dict[str, Any]]) -> Table:
+    """What each step produced, in a line, and what the editor said about it."""
+    rows = Table(title=agency.name, title_justify="left", box=None, pad_edge=False)
+    rows.add_column("step", no_wrap=True, min_width=9)
+    rows.add_column("status", no_wrap=True, min_width=9)
+    rows.add_column("s", no_wrap=True, justify="right", min_width=5)
+    rows.add_column("what came of it")
+    for activity in work_of(agency):
+        content = outputs.get(activity["id"], {}).get("content") or ""
+        step = activity["step"] + (f", {activity['round']}" if activity["round"] > 1 else "")
+        rows.add_row(step, _coloured(activity["status"]), _seconds(activity), Text(in_a_line(content)))
+        if decision := agency.decisions.get((activity["step"], activity["round"])):
+            rows.add_row("", "", "", Text(decision, style="magenta"))
+    return rows
+
+
+def campaign_summary(campaign: Campaign) -> RenderableType:
+    """What the agents asked, and what people answered."""
+    title = Text("Agents that ask people", style="italic")
+    done = Text(
+        f"  {len(campaign.work)} pieces of work done: {', '.join(each['name'] for each in campaign.work)}"
+    )
+    return Group(title, *(Text(f"  {line}") for line in campaign.log), done)
+
+
+def weekly_summary(weekly: Weekly) -> RenderableType:
+    """What the schedule does, when next, and what came of running it now."""
+    plan = weekly.preview
+    title = Text("A schedule over a table", style="italic")
+    when = f"  {plan['in_words']}; next at {plan['fires_at'][0]}"
+    did = f"  run now: a job for each of {weekly.rows} rows, {plan['batches']} batches: {weekly.execution['status']}"
+    return Group(title, Text(when), Text(did))
+
+
+def in_a_line(markdown: str) -> str:
+    """The beginning of a text without its title and its marks, for a table."""
+    lines = (line for line in markdown.splitlines() if not line.startswith("# "))
+    plain = (" ".join(re.sub(r"[#*_`|]+", " ", line).strip(" -").split()) for line in lines)
+    text = " · ".join(line for line in plain if set(line) - set("-: "))
+    return text if len(text) <= _IN_A_LINE else f"{text[:_IN_A_LINE]}…"
 
 
 def results(console: Console, agency: Agency, outputs: dict[str, dict[str, Any]]) -> None:

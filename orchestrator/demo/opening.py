@@ -36,6 +36,7 @@ class Demonstration(BaseCommand):
 
     requires_system_checks: list[str] = []
     farewell = ""
+    verbose = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -44,9 +45,13 @@ class Demonstration(BaseCommand):
             default=EXAMPLES / "input" / "urban-beekeeping.md",
             help="the text to work on",
         )
+        parser.add_argument(
+            "--verbose", action="store_true", help="print every output and every table, not one screen"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         console, began = Console(), time.monotonic()
+        self.verbose = options["verbose"]
         home = ServiceHome(settings.ORCHESTRATOR_HOME)
         stack = LocalStack(
             home=home,

@@ -17,6 +17,7 @@ NOTE = 'Add a section about what it costs. Mention "city council". Max 700 words
 APPROVAL_NOTE = "Good. Go on."
 POLL_SECONDS = 0.15
 PATIENCE_SECONDS = 120.0
+_SAID = {"approve": "approved", "reject": "rejected"}
 
 
 class DemoFailed(Exception):
@@ -34,6 +35,7 @@ class Agency:
     run: dict[str, Any] = field(default_factory=dict)
     activities: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    decisions: dict[tuple[str, int], str] = field(default_factory=dict)  # by step and round
     rejected: bool = False
 
     @property
@@ -82,13 +84,14 @@ def _decide(agency: Agency) -> None:
     for item in agency.editor.get("/inbox/")["results"]:
         if item.get("status") not in (None, "created", "in_progress"):
             continue
+        verdict, notes = "approve", APPROVAL_NOTE
         if agency.note and not agency.rejected:
             agency.rejected = True
-            agency.editor.post(f"/activities/{item['id']}/reject/", {"notes": agency.note})
-            agency.log.append(f"editor rejected: {agency.note}")
-        else:
-            agency.editor.post(f"/activities/{item['id']}/approve/", {"notes": APPROVAL_NOTE})
-            agency.log.append(f"editor approved: {APPROVAL_NOTE}")
+            verdict, notes = "reject", agency.note
+        agency.editor.post(f"/activities/{item['id']}/{verdict}/", {"notes": notes})
+        agency.log.append(f"editor {_SAID[verdict]}: {notes}")
+        judged = [*work_of(agency)][-1]  # the brief: what follows it begins when it is approved
+        agency.decisions[judged["step"], judged["round"]] = agency.log[-1]
 
 
 def _faults(agency: Agency) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from orchestrator.demo import asking, display, scheduling, story
@@ -21,81 +22,96 @@ class Command(Demonstration):
         "Run a content pipeline for two tenants, a campaign of agents that ask people, and a schedule over a table, "
         "on a text, and show what came of it."
     )
-    farewell = "`make up` keeps everything running."
+    farewell = "`make up` keeps everything running; docs/tutorial.md goes on from there."
 
     def play(
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
     ) -> None:
-        agencies = _agencies(addresses)
-        _play(console, agencies, text)
-        campaign = _campaign(agencies[0], text)
-        _play_campaign(console, campaign)
-        _tell_campaign(console, campaign)
-        _play_schedule(console, agencies[0], text)
-        _tell_results(console, agencies, stack.home.path / "demo", addresses)
-
-
-def _agencies(addresses: Addresses) -> list[Agency]:
-    return [
-        agency_of("Agency North", "demo-north", addresses, note=story.NOTE),
-        agency_of("Agency South", "demo-south", addresses, note=None),
-    ]
-
-
-def _play(console: Console, agencies: list[Agency], text: str) -> None:
-    for agency in agencies:
-        story.begin(agency, content_brief(), text)
-    with Live(display.live(agencies), console=console, refresh_per_second=8) as screen:
-        story.follow(agencies, lambda: screen.update(display.live(agencies)))
-
-
-def _campaign(agency: Agency, text: str) -> Campaign:
-    campaign = Campaign(agency.operator, agency.editor)
-    asking.begin(campaign, text)
-    return campaign
-
-
-def _play_campaign(console: Console, campaign: Campaign) -> None:
-    with Live(display.campaign_live(campaign), console=console, refresh_per_second=8) as screen:
-        asking.follow(campaign, lambda: screen.update(display.campaign_live(campaign)))
-
-
-def _tell_campaign(console: Console, campaign: Campaign) -> None:
-    for activity in campaign.work:
-        if activity["agent_role"] != "keyword-researcher":
-            output = campaign.operator.get(f"/activities/{activity['id']}/output/")
-            display.output_of(
-                console, f"{activity['name']} · {activity['status']}", output.get("content") or ""
-            )
-
-
-def _play_schedule(console: Console, agency: Agency, text: str) -> None:
-    weekly = Weekly(agency.operator)
-    scheduling.begin(weekly, text)
-    console.print(display.plan_of(weekly))
-    with Live(display.weekly_live(weekly), console=console, refresh_per_second=8) as screen:
-        scheduling.follow(weekly, lambda: screen.update(display.weekly_live(weekly)))
-
-
-def _tell_results(console: Console, agencies: list[Agency], folder: Path, addresses: Addresses) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for agency in agencies:
-        outputs = {
-            activity["id"]: agency.operator.get(f"/activities/{activity['id']}/output/")
-            for activity in story.work_of(agency)
-            if activity["output_ref"]
-        }
-        display.results(console, agency, outputs)
-    console.print(display.table(agencies))
-    for agency in agencies:
-        picture = folder / f"{agency.run['id']}.svg"
-        picture.write_text(
-            agency.operator.text(f"/pipeline-runs/{agency.run['id']}/picture/"), encoding="utf-8"
+        agencies = [
+            agency_of("Agency North", "demo-north", addresses, note=story.NOTE),
+            agency_of("Agency South", "demo-south", addresses, note=None),
+        ]
+        stack.tell(
+            "Two agencies run a pipeline: keywords, a brief that an editor judges, an outline and an audit"
         )
-        console.print(f"{agency.name}: {'; '.join(agency.log)}")
-        console.print(f"  picture of the run: {picture}", soft_wrap=True)
-        agency.operator.close()
-        agency.editor.close()
+        self._play_pipeline(console, agencies, text)
+        stack.tell("Agents prepare a campaign, and ask people")
+        campaign = Campaign(agencies[0].operator, agencies[0].editor)
+        self._play_campaign(console, campaign, text)
+        stack.tell("A schedule makes a job of every row of a table")
+        weekly = Weekly(agencies[0].operator)
+        self._play_schedule(console, weekly, text)
+        folder = stack.home.path / "demo"
+        folder.mkdir(parents=True, exist_ok=True)
+        outputs = [_outputs(agency, folder) for agency in agencies]
+        if self.verbose:
+            for agency, theirs in zip(agencies, outputs, strict=True):
+                display.results(console, agency, theirs)
+        else:
+            _tell(console, agencies, outputs, campaign, weekly)
+        _tell_where(console, folder, addresses)
+        for agency in agencies:
+            agency.operator.close()
+            agency.editor.close()
+
+    def _play_pipeline(self, console: Console, agencies: list[Agency], text: str) -> None:
+        for agency in agencies:
+            story.begin(agency, content_brief(), text)
+        with self._screen(console, display.live(agencies)) as screen:
+            story.follow(agencies, lambda: screen.update(display.live(agencies)))
+
+    def _play_campaign(self, console: Console, campaign: Campaign, text: str) -> None:
+        asking.begin(campaign, text)
+        with self._screen(console, display.campaign_live(campaign)) as screen:
+            asking.follow(campaign, lambda: screen.update(display.campaign_live(campaign)))
+        for activity in campaign.work if self.verbose else ():
+            if activity["agent_role"] != "keyword-researcher":
+                output = campaign.operator.get(f"/activities/{activity['id']}/output/")
+                title = f"{activity['name']} · {activity['status']}"
+                display.output_of(console, title, output.get("content") or "")
+
+    def _play_schedule(self, console: Console, weekly: Weekly, text: str) -> None:
+        scheduling.begin(weekly, text)
+        if self.verbose:
+            console.print(display.plan_of(weekly))
+        with self._screen(console, display.weekly_live(weekly)) as screen:
+            scheduling.follow(weekly, lambda: screen.update(display.weekly_live(weekly)))
+
+    def _screen(self, console: Console, first: RenderableType) -> Live:
+        """What is under way. It makes room for the summary, unless everything is wanted."""
+        return Live(first, console=console, refresh_per_second=8, transient=not self.verbose)
+
+
+def _outputs(agency: Agency, folder: Path) -> dict[str, dict[str, Any]]:
+    """What each activity produced. Kept as files, too, with the picture of the run."""
+    outputs: dict[str, dict[str, Any]] = {}
+    mine = folder / agency.name.lower().replace(" ", "-")
+    mine.mkdir(exist_ok=True)
+    for number, activity in enumerate(story.work_of(agency), 1):
+        if activity["output_ref"]:
+            output = outputs[activity["id"]] = agency.operator.get(f"/activities/{activity['id']}/output/")
+            name = f"{number}-{activity['step']}-round-{activity['round']}.md"
+            (mine / name).write_text(output.get("content") or "", encoding="utf-8")
+    picture = agency.operator.text(f"/pipeline-runs/{agency.run['id']}/picture/")
+    (mine / "run.svg").write_text(picture, encoding="utf-8")
+    return outputs
+
+
+def _tell(
+    console: Console,
+    agencies: list[Agency],
+    outputs: list[dict[str, Any]],
+    campaign: Campaign,
+    weekly: Weekly,
+) -> None:
+    for agency, theirs in zip(agencies, outputs, strict=True):
+        console.print(display.summary(agency, theirs))
+    console.print(display.campaign_summary(campaign))
+    console.print(display.weekly_summary(weekly))
+
+
+def _tell_where(console: Console, folder: Path, addresses: Addresses) -> None:
+    console.print(f"All outputs, and pictures of the runs: {folder}", soft_wrap=True)
     console.print(
         f"`make up` shows all of it: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
         f" · admin {addresses.web}/admin/ · API {addresses.web}/api/v1/docs/ · Flower {addresses.flower}",
