@@ -160,6 +160,19 @@ def tell_of_expired_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> 
     )
 
 
+def tell_of_expiring_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> bool:
+    """Once for each time at which the channel would expire. True when this call told of it."""
+    alert = raise_alert(
+        channel.tenant_id,
+        AlertKind.CHANNEL_EXPIRING,
+        f"The channel {channel.name} ({channel.kind}) expires soon",
+        body=f"Renew its access before {channel.expires_at:%Y-%m-%d %H:%M} UTC, and put the new time at the channel.",
+        facts={"channel": channel.pk, "kind": channel.kind, "expires_at": channel.expires_at},
+        dedup_key=f"channel_expiring:{channel.pk}:{channel.expires_at:%Y%m%dT%H%M%S}",
+    )
+    return alert is not None
+
+
 def tell_of_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
     """Once for each change, in every tenant whose schedules, pipelines or open work need the agent; the platform's channels once."""
     away = agent.health == Health.UNHEALTHY

@@ -12,7 +12,7 @@ from django.db.models import Count
 
 from activities import activity_tree, dead_letter_records, outbox, states, subagents
 from activities.activity_tree import Origin
-from activities.alerts import tell_of_agent_health, tell_of_expired_channel
+from activities.alerts import tell_of_agent_health, tell_of_expired_channel, tell_of_expiring_channel
 from activities.human_tasks import approval_links, blockers, reviews, subtasks
 from activities.mailboxes import producer, queries
 from activities.models import Activity
@@ -24,13 +24,14 @@ from agents.references import Broken, Reference, Source
 from agents.signals import health_changed
 from tenants.context import SYSTEM
 from tenants.models import Tenant
-from tenants.signals import channel_expired
+from tenants.signals import channel_expired, channel_expiring
 
 
 def connect() -> None:
     activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
     activity_settled.connect(end_wakes, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
+    channel_expiring.connect(tell_of_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
     health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
     references.provide("activities", SOURCE)
 

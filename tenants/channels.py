@@ -7,10 +7,11 @@ a person says so, or because its time is over; each way sends `channel_expired` 
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
@@ -18,11 +19,12 @@ from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.exceptions import NotFound, TenantError
 from tenants.models import Channel, ChannelStatus
-from tenants.signals import channel_expired
+from tenants.signals import channel_expired, channel_expiring
 
 logger = logging.getLogger(__name__)
 
 DUE_AT_ONCE = 100  # channels in one sweep; the rest is left to the next
+ANNOUNCED_AT_ONCE = 1_000
 
 #: The status as it is in force: one whose time is over has expired, whether or not the sweep has been there.
 STANDING = Case(
@@ -56,6 +58,31 @@ def expire_due() -> int:
         due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
         found = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
     return sum(_expire_if_due(tenant_id, channel_id) for tenant_id, channel_id in found)
+
+
+def announce_expiring() -> int:
+    """Have people told, a day ahead, of the channels of all tenants that will expire; how many this told of.
+
+    Access is renewed where it is kept, which is not here. A channel with a later `expires_at` is announced anew. Any number of processes
+    may do it at once.
+    """
+    until = Now() + timedelta(seconds=settings.ORCHESTRATOR_CHANNEL_NOTICE_SECONDS)
+    with system_scope():
+        soon = Channel.objects.filter(
+            status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until
+        )
+        found = list(soon.order_by("expires_at").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
+    return sum(_announce(tenant_id, channel_id) for tenant_id, channel_id in found)
+
+
+def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
+    with tenant_scope(tenant_id):
+        channel = (
+            Channel.objects.for_tenant(tenant_id).filter(pk=channel_id, status=ChannelStatus.ACTIVE).first()
+        )
+        if channel is None:
+            return False
+        return any(told for _, told in channel_expiring.send(sender=Channel, channel=channel))
 
 
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:

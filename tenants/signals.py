@@ -10,3 +10,7 @@ tenant_changed = Signal()
 
 #: A channel opens nothing any more, and did until now. Carries `channel`, a row of Channel.
 channel_expired = Signal()
+
+#: A channel will expire soon. Carries `channel`; sent again and again until then, so a receiver that has said so says nothing more, and
+#: returns whether it said something now.
+channel_expiring = Signal()

@@ -169,6 +169,7 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("dead letters", 5.0, "activities.dead_letters.escalation", 5.0, _tell_of_dead_letters),
     SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.lookout.look()),
     SystemJob("channels", 60.0, "tenants.channels", 10.0, lambda term: channels.expire_due()),
+    SystemJob("expiring channels", 600.0, "tenants.channels", 10.0, lambda term: channels.announce_expiring()),
     SystemJob("generations", 600.0, "activities.admission.rebuilding", 10.0, lambda term: rebuilding.forget_old_generations()),
     SystemJob("ended workers", 600.0, "activities.maintenance.recovery", 30.0, lambda term: recovery.forget_ended_workers()),
     SystemJob("old events", 600.0, "tenants.events.numbering", 30.0, lambda term: numbering.purge()),

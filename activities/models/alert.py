@@ -21,6 +21,7 @@ class AlertKind(models.TextChoices):
     OVERDUE = "overdue"
     EXPIRED = "expired"  # nobody decided in time, and the default outcome came about
     CHANNEL_EXPIRED = "channel_expired"
+    CHANNEL_EXPIRING = "channel_expiring"  # a day ahead
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs

@@ -34,6 +34,9 @@ ORCHESTRATOR_RATE_LIMITED_END_SECONDS = _env.float("ORCHESTRATOR_RATE_LIMITED_EN
 # How many runs of a role, or of what a schedule starts, fail one after the other until people are told. 0: they are not told of that.
 ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW = _env.int("ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW", default=5)
 
+# How long before a channel expires people are told.
+ORCHESTRATOR_CHANNEL_NOTICE_SECONDS = _env.float("ORCHESTRATOR_CHANNEL_NOTICE_SECONDS", default=86_400.0)
+
 # A planner that hears of failures is woken for one kind of failure once in so long. Smaller: it plans again and again while all of a kind
 # fails. Larger: it hears late that its new plan fails as the old one did.
 ORCHESTRATOR_PLAN_AGAIN_SECONDS = _env.float("ORCHESTRATOR_PLAN_AGAIN_SECONDS", default=600.0)

@@ -69,6 +69,26 @@ def test_an_expired_channel_is_told_of_in_the_same_transaction(
     assert alert.facts["channel"] == str(channel.pk)
 
 
+def test_a_day_ahead_people_are_told_once_and_again_of_another_time(
+    tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel
+) -> None:
+    soon = make_channel(name="Drive", expires_at=ahead(hours=23))
+    make_channel(expires_at=ahead(hours=25))
+    make_channel(expires_at=ago(hours=1))
+    make_channel(expires_at=ahead(hours=1), status="disabled")
+
+    assert [channels.announce_expiring() for _ in range(3)] == [1, 0, 0]
+
+    (alert,) = alerts(tenant)
+    assert (alert.kind, alert.title) == ("channel_expiring", "The channel Drive (google-ads) expires soon")
+    assert (alert.facts["channel"], alerts(other_tenant)) == (str(soon.pk), [])
+    channels.reactivate(tenant.pk, soon.pk, expires_at=ahead(hours=48))
+    assert channels.announce_expiring() == 0
+    channels.reactivate(tenant.pk, soon.pk, expires_at=ahead(hours=20))
+    assert sorted(at_once(*[channels.announce_expiring] * 4)) == [0, 0, 0, 1]
+    assert now_of(soon).standing == "active"
+
+
 def test_saying_it_again_says_nothing(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel()
 
