@@ -334,7 +334,11 @@ def _answered(claimed: _Claimed, result: AgentResult) -> None:
     try:
         results.persistently(
             lambda: results.completed(
-                run, result, needs_approval=needs_approval, has_parent=claimed.row.link_kind is not None
+                run,
+                result,
+                needs_approval=needs_approval,
+                has_parent=claimed.row.link_kind is not None,
+                of_step=claimed.row.step is not None,
             )
         )
     except RunSuperseded:

@@ -9,6 +9,7 @@ transaction. When an activity settles, the signal goes out in the same transacti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
 from operator import itemgetter
@@ -32,6 +33,41 @@ _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
     Statement.load(_FOLDER, name)
     for name in ("claim", "start", "finish", "hand_back", "end_run", "put_aside")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows, in an app above, when a step's activity has ended well, as part of the statement that ends it: common table expressions
+    that find the activity in `moved`, and the table and columns of theirs that come last with its row, all null when nothing follows."""
+
+    text: str
+    table: str
+    columns: Sequence[str]
+
+
+def _finishing(following: Following | None) -> Statement:
+    parts = {"following": "", "followed": "", "with_followed": ""}
+    if following:
+        told = "".join(f', {following.table}."{name}" AS followed_{name}' for name in following.columns)
+        parts = {
+            "following": f", {following.text}",
+            "followed": told,
+            "with_followed": f" LEFT JOIN {following.table} ON true",
+        }
+    text = _FINISH.text
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return Statement(name="finish", text=text)
+
+
+_finish = _finish_of_step = _finishing(None)
+
+
+def end_steps_with(following: Following) -> None:
+    """From now on, in this process."""
+    global _finish_of_step
+    _finish_of_step = _finishing(following)
+
 
 #: A named tuple: the activity's row after the move, with `source`, the status it came from.
 Moved = Any
@@ -254,10 +290,10 @@ def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> No
 
 def finish(
     *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, needs_approval: bool, actor: str,
-    content: str | None, data: Any, content_type: str,
+    content: str | None, data: Any, content_type: str, of_step: bool = False,
 ) -> Moved:  # fmt: skip
-    """Accept a run's result. Raises `RunSuperseded` when the run is not the live one."""
-    rows = _FINISH.run(
+    """Accept a run's result. Raises `RunSuperseded` when the run is not the live one. `of_step`: with what follows, see `Following`."""
+    rows = (_finish_of_step if of_step and not needs_approval else _finish).run(
         {
             "tenant": tenant_id,
             "activity": activity_id,

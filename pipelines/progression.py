@@ -11,8 +11,8 @@ Otherwise it is marked, and `undecided` goes on from there: no transaction waits
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, namedtuple
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
+from activities.transitions import Following
 from pipelines import conditions, inputs, parameters, period_counts, starting, versions
 from pipelines.definition import StepDefinition
 from pipelines.graph import Advance, StepState
@@ -45,6 +46,11 @@ _FOLDER = Path(__file__).parent / "sql"
 _SETTLE, _SETTLE_BRANCH, _STATES, _END_RUN = (
     Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch", "states", "end_run")
 )
+
+_OF_RUN = (*(field.attname for field in PipelineRun._meta.concrete_fields), "settled")
+_run_of: Callable[[Sequence[Any]], Any] = namedtuple("Run", _OF_RUN)._make  # type: ignore[attr-defined]
+#: A worker's good result settles its step in its own statement.
+FOLLOWING = Following((_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", _OF_RUN)
 
 _GOOD = (Status.DONE, Status.APPROVED)
 #: These are about an activity of a step; they are not the step.
@@ -104,6 +110,9 @@ def locked(tenant_id: UUID) -> QuerySet[PipelineRun]:
 
 def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:
     """The run and the state of the step, if the step has settled by this: with the last of its branches, if it has branches."""
+    if getattr(activity, "followed_id", None) is not None:
+        run = _run_of(activity[-len(_OF_RUN) :])
+        return (run, StepState.DONE) if run.settled else (None, StepState.DONE)
     state = StepState.DONE if activity.status in _GOOD else StepState.FAILED
     parameters = {
         "tenant": activity.tenant_id,

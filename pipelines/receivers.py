@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from activities import transitions
 from activities.signals import activity_buried, activity_reopened, activity_settled
 from agents import references as references_to_agents
 from pipelines.periods import monthly_job
@@ -13,6 +14,7 @@ from . import jobs, periods, progression, references
 
 
 def connect() -> None:
+    transitions.end_steps_with(progression.FOLLOWING)
     activity_settled.connect(advance_run_of_activity, dispatch_uid="pipelines.advance_run")
     activity_settled.connect(follow_job, dispatch_uid="pipelines.follow_job")
     activity_reopened.connect(follow_job, dispatch_uid="pipelines.job_reopened")

@@ -62,16 +62,25 @@ EARLY_TICKS = 2
 
 
 def completed(
-    run: RunToken, result: Completed, *, needs_approval: bool, has_parent: bool = False, actor: str = "worker"
+    run: RunToken,
+    result: Completed,
+    *,
+    needs_approval: bool,
+    has_parent: bool = False,
+    of_step: bool = False,
+    actor: str = "worker",
 ) -> transitions.Moved:
-    """Accept the output; the activity is done, or waits for its approval. `has_parent`: somebody may be woken by its end."""
+    """Accept the output; the activity is done, or waits for its approval.
+
+    `has_parent`: somebody may be woken by its end. `of_step`: a step of a run may settle by it, which then costs no statement more.
+    """
     with tenant_scope(run.tenant_id):
         if has_parent:
             activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
         moved = transitions.finish(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence,
             needs_approval=needs_approval, actor=actor, content=result.output.content, data=result.output.data,
-            content_type=result.output.content_type,
+            content_type=result.output.content_type, of_step=of_step,
         )  # fmt: skip
         sessions.used(run, moved, result.session_id)
         _give_back(moved)

@@ -3,6 +3,7 @@
 --             content, data, content_type
 -- Returns     one row with the activity as it is now, whether it goes on although a question holds it (`held`), and whether budgets keep something
 --             for the run (`reserved`); none when the run was superseded, cancelled or has ended.
+-- Of a step of a run it is one statement with what settles that step, see `transitions.Following`, whose row comes last.
 -- Guarantee   a wake that came during the run sends the activity back to created instead, for exactly one run that
 --             carries all such wakes.
 WITH before AS (
@@ -37,9 +38,9 @@ WITH before AS (
     SELECT tenant_id, id, version, CASE WHEN again THEN 'release' ELSE %(verb)s END, source, status, %(actor)s, %(run)s,
            '{}'::jsonb, clock_timestamp()
     FROM moved
-)
+){following}
 SELECT moved.*, run."grant", run.accepted_at,
        CASE WHEN moved.again THEN EXISTS (
            SELECT FROM approval_linked_activities l WHERE l.activity_id = %(activity)s AND l.state = 'waiting') ELSE false END AS held,
-       EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved
-FROM moved, run
+       EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = %(run)s) AS reserved{followed}
+FROM moved, run{with_followed}

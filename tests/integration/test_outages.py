@@ -13,13 +13,19 @@ from django.db import InterfaceError, connections
 from django.test import Client
 from psycopg import errors
 
-from activities import dispatch, leases, transitions
+from activities import dispatch, leases, outbox, relay, transitions
 from activities.execution import request as execution_request
 from activities.execution import results
+from activities.maintenance import recovery
+from activities.models import Activity
 from activities.provider_batches import items
+from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Parked
 from agents.exceptions import ServerAway
-from tenants.context import APP, OWNER
+from pipelines import versions
+from pipelines.models import PipelineRun, StepRun
+from pipelines.submission import NewRun, start_run
+from tenants.context import APP, OWNER, tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine, eventually
@@ -109,7 +115,7 @@ def test_a_result_is_recorded_after_an_outage_of_any_kind(
     engine.serve(tenant, "qa")
     (activity,) = engine.submit(tenant)
 
-    with before(transitions._FINISH.text, outage, times=3) as happened:
+    with before(transitions._finish.text, outage, times=3) as happened:
         engine.drain()
 
     done = engine.get(tenant, activity)
@@ -135,7 +141,7 @@ def test_a_result_whose_answer_was_lost_counts_once(engine: Engine, tenant: Tena
     engine.serve(tenant, "qa")
     (activity,) = engine.submit(tenant)
 
-    with lost_answer(transitions._FINISH.text) as lost:
+    with lost_answer(transitions._finish.text) as lost:
         engine.drain()
 
     assert lost
@@ -173,6 +179,77 @@ def test_work_whose_parking_was_not_answered_waits_for_its_batch(engine: Engine,
     assert lost
     assert [item.run_id for item in batching.items(tenant)] == [run.run_id]
     assert engine.status(tenant, activity) == "in_progress"
+
+
+@pytest.fixture
+def chain(engine: Engine, tenant: Tenant) -> PipelineRun:
+    """The run of two steps, one after the other, of which none has begun."""
+    engine.serve(tenant, "qa")
+    steps = [{"id": "first", "agent_role": "qa"}, {"id": "second", "agent_role": "qa"}]
+    versions.save(tenant.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
+    run = start_run(tenant.pk, "chain", NewRun(), actor="test")
+    relay.flush()
+    return run
+
+
+def _outcome(run: PipelineRun) -> tuple[str, int, list[tuple[str, str]]]:
+    with tenant_scope(run.tenant_id):
+        run.refresh_from_db()
+        steps = StepRun.objects.filter(run=run).order_by("step").values_list("step", "status")
+        return run.status, run.unsettled, list(steps)
+
+
+DONE = ("completed", 0, [("first", "done"), ("second", "done")])
+
+
+def test_a_step_whose_end_was_recorded_and_its_answer_lost_settles_once(
+    engine: Engine, chain: PipelineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lost_answer(transitions._finish_of_step.text) as lost:
+        engine.drain()
+    settled = _outcome(chain)
+    # What was to be offered after the commit was lost with its answer.
+    monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
+    recovery.offer_forgotten()
+    relay.flush()
+    engine.drain()
+
+    assert lost
+    assert settled == ("running", 1, [("first", "done"), ("second", "active")])
+    assert _outcome(chain) == DONE
+    assert len(engine.agent.calls) == 2
+
+
+@pytest.mark.parametrize("outage", [silent_for_too_long, ended_by_an_administrator, only_to_be_read])
+def test_steps_go_on_after_an_outage_of_any_kind(
+    outage: Callable[[Any], None], engine: Engine, chain: PipelineRun
+) -> None:
+    with before(transitions._finish_of_step.text, outage, times=3) as happened:
+        engine.drain()
+
+    assert (len(happened), len(engine.agent.calls)) == (3, 2)
+    assert _outcome(chain) == DONE
+
+
+def test_a_step_that_is_woken_during_its_call_settles_with_the_run_that_follows(
+    engine: Engine, tenant: Tenant, chain: PipelineRun
+) -> None:
+    seen: list[tuple[str, int, list[tuple[str, str]]]] = []
+
+    def woken_once(request: AgentRequest) -> AgentResult:
+        seen.append(_outcome(chain))
+        if len(seen) == 1:
+            with tenant_scope(tenant.pk):
+                activity = Activity.objects.select_for_update().get(pk=request.activity_id)
+                outbox.tell([activity], WakeReason.UNBLOCKED, payload={}, actor="test")
+        return Completed(Output(content="x"))
+
+    engine.agent.behaviour = woken_once
+    engine.drain()
+
+    waits = ("running", 2, [("first", "active"), ("second", "pending")])
+    assert seen == [waits, waits, ("running", 1, [("first", "done"), ("second", "active")])]
+    assert _outcome(chain) == DONE
 
 
 def test_a_claim_whose_answer_was_lost_is_handed_back_at_once_and_is_nobodys_failure(
