@@ -186,6 +186,7 @@ class ReassignmentSerializer(AssigneeSerializer):
 
 
 LONGEST_MESSAGE = 2_000
+MOST_SCOPES = 50  # of a kind that a call may name
 LONGEST_TEXT = 20_000
 LONGEST_CONTENT = 200_000
 
@@ -221,8 +222,22 @@ class ReviewRequestSerializer(StrictSerializer):
     human_role = Text(max_length=63, **OPTIONAL)
 
 
+class WorkScopeSerializer(StrictSerializer):
+    """Work of the tenant that has not ended. What is in any of the lists is in it."""
+
+    pipelines = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
+    deliverables = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
+    roles = serializers.ListField(child=Text(max_length=63), max_length=MOST_SCOPES, **OPTIONAL)
+    groups = serializers.ListField(child=Text(max_length=200), max_length=MOST_SCOPES, **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not any(attrs.values()):
+            raise serializers.ValidationError("must name pipelines, deliverables, roles or groups")
+        return attrs
+
+
 class ApprovalRequestSerializer(StrictSerializer):
-    """A decision about several activities. Left out, `activity_ids` is the agent's own."""
+    """A decision about several activities. With neither `activity_ids` nor a scope, an agent's is about its own."""
 
     type = Text(max_length=63, help_text="content_direction, brand_direction, or another name.")
     title = Text(max_length=200)
@@ -234,11 +249,20 @@ class ApprovalRequestSerializer(StrictSerializer):
     )
 
 
+class ApprovalByAgentSerializer(ApprovalRequestSerializer):
+    """Agents may name a scope, too: what people have granted their role to hold."""
+
+    scope = WorkScopeSerializer(
+        help_text="What people have granted the agent's role to hold (`may_hold` of its settings), and waits now.",
+        **OPTIONAL,
+    )
+
+
 KINDS: dict[str, type[StrictSerializer]] = {
     "report_blocker": BlockerSerializer,
     "create_subtask": SubtaskSerializer,
     "request_human_review": ReviewRequestSerializer,
-    "create_approval": ApprovalRequestSerializer,
+    "create_approval": ApprovalByAgentSerializer,
     "reassign_task": ReassignmentSerializer,
 }
 

@@ -28,6 +28,11 @@ def _text(description: str, longest: int) -> Mapping[str, Any]:
     return {"type": "string", "minLength": 1, "maxLength": longest, "description": description}
 
 
+def _names(description: str, form: str = "") -> Mapping[str, Any]:
+    kind: dict[str, Any] = {"type": "string", **({"format": form} if form else {})}
+    return {"type": "array", "items": kind, "maxItems": 50, "description": description}
+
+
 _AGENT_ROLE = _text("Role of the agent, if an agent shall do it. Give either this or human_role.", 63)
 _HUMAN_ROLE = _text("Role of the person, such as editor. Give either this or agent_role.", 63)
 _ASKED = _text(
@@ -90,7 +95,15 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             },
             activity_ids={
                 "type": "array", "items": {"type": "string", "format": "uuid"},
-                "description": "The activities that wait for the decision. Left out: your own.",
+                "description": "The activities that wait for the decision. Left out: your own, or those of the scope.",
+            },
+            scope={
+                "type": "object", "additionalProperties": False,
+                "properties": {
+                    "pipelines": _names("Ids of pipelines.", "uuid"), "deliverables": _names("Ids of deliverables.", "uuid"),
+                    "roles": _names("Roles of agents."), "groups": _names("Group keys."),
+                },
+                "description": "Only if people have granted your role to hold it: work of others that waits. The answer says what is held.",
             },
             human_role=_ASKED,
         ),

@@ -4,7 +4,9 @@ A tool acts with the authority of its run and nothing else: in the run's tenant,
 call has one effect however often it is repeated, and a repetition gets the first answer.
 
 An agent asks; people decide. No tool takes a due time, a default outcome, a quorum or voters, none answers or closes what somebody else has
-asked, and a question makes wait only what the run's own work consists of.
+asked, and a question makes wait only what the run's own work consists of, and what a person with the right to do so has granted its role
+to hold: `may_hold` of the tenant's settings for the role. A grant changes nothing else: people decide what waits by it, and it waits for
+whatever else holds it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
+from django.db.models import Q
 
 from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
@@ -28,7 +31,8 @@ from activities.human_tasks.approval_links import NewApproval
 from activities.models import Activity, ApprovalLink, ToolCall
 from activities.run_tokens import RunToken
 from activities.schemas import arguments_of
-from activities.states import SETTLED, LinkKind, Status
+from activities.states import LIVE, SETTLED, LinkKind, Status
+from agents.models import AgentConfig
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
@@ -55,14 +59,15 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
     with tenant_scope(run.tenant_id):
         if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer
-        activity_tree.lock(run.tenant_id, _moved_by(run, tool, arguments))
+        concrete = _with_work_of_scope(run, arguments) if arguments.get("scope") else arguments
+        activity_tree.lock(run.tenant_id, _moved_by(run, tool, concrete))
         if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once; the lock showed us the first.
         asking = suspension.live(run)
         _refuse_too_many(run)
         if tool in _ALWAYS_ASK or arguments.get("human_role"):
             refuse_flood(asking)
-        body = _TOOLS[tool](run, arguments)
+        body = _TOOLS[tool](run, concrete)
         ToolCall.objects.create(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool,
             digest=_digest(tool, key, arguments), arguments=_plain(arguments), answer=body,
@@ -104,7 +109,7 @@ def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUI
         ids |= activity_tree.ids_that_end_with(run.tenant_id, run.activity_id)
     if tool == CREATE_APPROVAL:
         asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
-        ids |= set(activity_tree.own_work(run.tenant_id, asking, _asked_about(run, arguments)))
+        ids |= set(_askable(asking, _asked_about(run, arguments)))
     return ids
 
 
@@ -152,10 +157,11 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
         raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
     linked, refused = _sorted_out(asking, wanted)
+    not_granted = _not_granted(asking, arguments.get("scope") or {})
     if not linked:  # nothing would wait for the answer, so nobody is asked
-        return {**_goes_on(None), **_holding(asking, wanted, (), refused)}
+        return {**_goes_on(None), **_holding(asking, wanted, (), refused, not_granted)}
     if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
-        return {**_goes_on(same), **_holding(asking, wanted, linked, refused)}
+        return {**_goes_on(same), **_holding(asking, wanted, linked, refused, not_granted)}
     new = NewApproval(
         type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
         human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
@@ -169,12 +175,76 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     if run.activity_id in linked:
         suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
         answer = _waits(Status.AWAITING_REVIEW, approval)
-    return {**answer, **_holding(asking, wanted, linked, refused)}
+    return {**answer, **_holding(asking, wanted, linked, refused, not_granted)}
 
 
 def _asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
-    """Each once, in the order in which they were given; left out, it is the run's own activity."""
-    return list(dict.fromkeys(arguments.get("activity_ids") or [run.activity_id]))
+    """Each once, in the order in which they were given; with neither ids nor a scope, it is the run's own activity."""
+    named = arguments.get("activity_ids") or []
+    return list(dict.fromkeys(named if named or arguments.get("scope") else [run.activity_id]))
+
+
+#: What a scope may name, and by which column an activity belongs to it.
+_SCOPES = {
+    "pipelines": "pipeline_id",
+    "deliverables": "deliverable_id",
+    "roles": "agent_role",
+    "groups": "group_key",
+}
+_NOT_GRANTED = "Nobody has granted your role to hold it."
+
+
+def _granted(asking: Activity) -> Mapping[str, Any]:
+    """What people let the role hold beside its own work; nothing unless they have said so."""
+    rows = AgentConfig.objects.for_tenant(asking.tenant_id).filter(agent_id=asking.agent_role)
+    found: Mapping[str, Any] = rows.values_list("may_hold", flat=True).first() or {}
+    return found
+
+
+def _within(scope: Mapping[str, Any]) -> Q:
+    """Agents' work of a scope, or of a grant. An empty one holds nothing."""
+    if scope.get("everything") is True:
+        return Q(assignee_type="agent")
+    found = Q(pk__in=())
+    for kind, column in _SCOPES.items():
+        if names := scope.get(kind):
+            found |= Q(**{f"{column}__in": names})
+    return found & Q(assignee_type="agent")
+
+
+def _with_work_of_scope(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with what the scope comes to at this moment: work that has not ended and that the role may hold, oldest first."""
+    asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
+    rows = Activity.objects.for_tenant(run.tenant_id).filter(
+        _within(arguments["scope"]), _within(_granted(asking)), status__in=LIVE
+    )
+    most = settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL
+    found = (
+        rows.exclude(pk=run.activity_id).order_by("created_at", "pk").values_list("pk", flat=True)[: most + 1]
+    )
+    return {**arguments, "activity_ids": [*(arguments.get("activity_ids") or ()), *found]}
+
+
+def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The members of a scope that the role may not hold as a whole, whether they exist or not."""
+    granted = _granted(asking) if scope else {}
+    if granted.get("everything") is True:
+        return []
+    return [
+        {"scope": kind, "name": str(name), "reason": _NOT_GRANTED}
+        for kind in _SCOPES
+        for name in scope.get(kind) or ()
+        if str(name) not in granted.get(kind, ())
+    ]
+
+
+def _askable(asking: Activity, wanted: Sequence[UUID]) -> dict[UUID, bool]:
+    """Of what an agent names, what its question may be about; true for what is part of its own work. The others may exist or not."""
+    own = activity_tree.own_work(asking.tenant_id, asking, wanted)
+    if (others := [one for one in wanted if one not in own]) and (granted := _granted(asking)):
+        rows = Activity.objects.for_tenant(asking.tenant_id).filter(_within(granted), pk__in=others)
+        own |= dict.fromkeys(rows.values_list("pk", flat=True), False)
+    return own
 
 
 def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
@@ -194,9 +264,9 @@ _BY_A_PERSON = "A person does it, and decides when."
 def _sorted_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
     """Of what an agent names: what its question may be about, locked, and why it is not about the others.
 
-    That is its own activity, its subtasks at any depth, and of its pipeline run and deliverable what waits.
+    That is its own activity, its subtasks at any depth, and what waits of its pipeline run, its deliverable and what its role was granted.
     """
-    own = activity_tree.own_work(asking.tenant_id, asking, wanted)
+    own = _askable(asking, wanted)
     rows = activity_tree.lock(asking.tenant_id, own)
     refused = {
         activity_id: why for activity_id, row in rows.items() if (why := _why_not(row, is_part=own[activity_id]))
@@ -223,7 +293,11 @@ _NOT_HELD: dict[str, str] = {
 
 
 def _holding(
-    asking: Activity, wanted: Sequence[UUID], linked: Iterable[UUID], refused: Mapping[UUID, str]
+    asking: Activity,
+    wanted: Sequence[UUID],
+    linked: Iterable[UUID],
+    refused: Mapping[UUID, str],
+    not_granted: Sequence[Mapping[str, str]],
 ) -> dict[str, Any]:
     """What an agent is told about what it named: what waits for people now, and why the rest does not."""
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
@@ -233,7 +307,10 @@ def _holding(
     reasons |= refused
     return {
         "held": [str(pk) for pk in held],
-        "not_held": [{"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held],
+        "not_held": [
+            *({"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held),
+            *not_granted,
+        ],
     }
 
 

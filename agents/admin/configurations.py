@@ -123,7 +123,7 @@ class AgentConfigAdmin(SealingAdmin):
     autocomplete_fields = ("tenant", "agent")
     readonly_fields: tuple[str, ...] = ("stored_auth", "version")
     fieldsets = (
-        (None, {"fields": ("tenant", "agent", "enabled", "paused", "hears_of_failures")}),
+        (None, {"fields": ("tenant", "agent", "enabled", "paused", "hears_of_failures", "may_hold")}),
         (
             "Limits",
             {

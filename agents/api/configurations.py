@@ -20,7 +20,7 @@ from agents.models import Agent, AgentConfig
 from tenants.api.documentation import IF_MATCH, operation
 from tenants.api.etags import Versioned
 from tenants.api.faults import InvalidRequest
-from tenants.api.strict import OPTIONAL, Flag, Number, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.strict import OPTIONAL, Flag, Identifier, Number, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -134,6 +134,35 @@ class BacklogSerializer(StrictSerializer):
     )
 
 
+MOST_GRANTED = 100
+
+
+class GrantedScopeSerializer(StrictSerializer):
+    """Work of the tenant. What is in any of the lists is in it."""
+
+    everything = Flag(help_text="All work of the tenant.", **OPTIONAL)
+    pipelines = serializers.ListField(
+        child=Identifier(), max_length=MOST_GRANTED, help_text="Ids of pipelines.", **OPTIONAL
+    )
+    deliverables = serializers.ListField(
+        child=Identifier(), max_length=MOST_GRANTED, help_text="Ids of deliverables.", **OPTIONAL
+    )
+    roles = serializers.ListField(
+        child=Text(max_length=63), max_length=MOST_GRANTED, help_text="Roles of agents.", **OPTIONAL
+    )
+    groups = serializers.ListField(
+        child=Text(max_length=200), max_length=MOST_GRANTED, help_text="Group keys.", **OPTIONAL
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """As it is stored."""
+        return {
+            name: value if isinstance(value, bool) else [str(one) for one in value]
+            for name, value in attrs.items()
+            if value
+        }
+
+
 class AgentSettingsSerializer(StrictSerializer):
     """A tenant's own settings of a role. What is left out comes from the registry."""
 
@@ -165,6 +194,10 @@ class AgentSettingsSerializer(StrictSerializer):
         help_text="Work of other roles that fails for good wakes this one, to plan again. Off if left out.",
         **OPTIONAL,
     )
+    may_hold = GrantedScopeSerializer(
+        help_text="Whose waiting work an approval of this role may hold beside its own. None if left out.",
+        **OPTIONAL,
+    )
     enabled = Flag(**OPTIONAL)
 
 
@@ -192,6 +225,7 @@ PLAIN = (
     "rate",
     "backlog",
     "hears_of_failures",
+    "may_hold",
 )
 
 
@@ -218,6 +252,9 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
         help_text="max_waiting, when_full and expire_after_seconds, where they are not the platform's own."
     )
     hears_of_failures = serializers.BooleanField(help_text="Failures for good of other roles wake it.")
+    may_hold = serializers.DictField(
+        help_text="Whose waiting work its approvals may hold beside its own: everything, pipelines, deliverables, roles, groups."
+    )
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     own = serializers.ListField(child=serializers.CharField())
@@ -331,6 +368,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "rate": own.rate or None,
             "backlog": {**agent.backlog, **own.backlog},
             "hears_of_failures": own.hears_of_failures,
+            "may_hold": own.may_hold,
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,
             "own": _own_names(own),

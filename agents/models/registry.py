@@ -215,6 +215,13 @@ class AgentConfig(TenantOwned):
         db_default=False,
         help_text="Work of other roles that fails for good wakes it, to plan again (job.failed).",
     )
+    may_hold = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="Whose waiting work its questions to people may hold beside its own: everything (true), or lists of pipelines and "
+        "deliverables by id, roles, and groups by key.",
+    )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(default=False)
     version = models.PositiveIntegerField(default=1, editable=False)

@@ -117,7 +117,7 @@ def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: A
         "role": "keyword-researcher", "adapter": "http", "endpoint": None, "auth": None, "model": None, "instructions": None,
         "max_concurrency": 2, "max_concurrency_per_group": 1,
         "timeout_seconds": 660, "retry": {}, "rate": None,
-        "backlog": {}, "hears_of_failures": False, "enabled": True, "paused": False,
+        "backlog": {}, "hears_of_failures": False, "may_hold": {}, "enabled": True, "paused": False,
         "own": [], "version": 0,
     }  # fmt: skip
     assert answer["ETag"] == '"0"'
@@ -128,6 +128,7 @@ def test_settings_are_in_force_and_shown_without_their_secrets(api: Any, tenant:
     body = {
         **HTTP, "max_concurrency": 7, "max_concurrency_per_group": 2, "model": "m-1", "timeout_seconds": 90, "retry": {"max_attempts": 5},
         "instructions": "You research keywords.\n", "hears_of_failures": True,
+        "may_hold": {"roles": ["qa"], "groups": ["shop"]},
         "rate": {"capacity": 10, "per_second": 0.5}, "auth": {"type": "bearer", "token": "s3cret-token"},
     }  # fmt: skip
 
