@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def _header(path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     end = next(number for number, line in enumerate(lines) if not line.startswith("--"))
     return "\n".join(lines[:end])
+
+
+@cache
+def _sources(app: str) -> tuple[str, ...]:
+    """The Python files of an app, migrations as well: read once for all scripts."""
+    return tuple(source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", LUA, ids=_name)
@@ -90,8 +97,7 @@ def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
     "path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name
 )
 def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
-    app = path.relative_to(tree.ROOT).parts[0]
-    texts = [source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py")]
+    texts = _sources(path.relative_to(tree.ROOT).parts[0])
 
     by_name = any(f'"{path.stem}"' in text or path.name in text for text in texts)
     # Folders below `sql` and `lua` may be loaded as a whole.
