@@ -178,6 +178,18 @@ def test_a_leader_that_stops_lets_the_next_one_lead_at_once(database: None) -> N
     assert not first.leads()
 
 
+@pytest.mark.parametrize("whose", ["another's", "an earlier one of its own"])
+def test_who_resigns_ends_no_lease_but_the_one_it_holds(database: None, whose: str) -> None:
+    leader = Leader()
+    assert leader.campaign()
+
+    late = Leader(epoch=leader.epoch) if whose == "another's" else Leader(holder=leader.holder, epoch=7)
+    late.resign()
+
+    assert not Leader().campaign()
+    confirm(leader.epoch)
+
+
 def test_of_many_that_see_the_lease_run_out_one_leads(database: None) -> None:
     assert Leader().campaign()
     run_out()
