@@ -13,3 +13,7 @@ activity_reopened = Signal()
 
 #: An activity has failed for good and was put among the dead letters. Carries `activity`, a row of Activity, and `dead_letter_id`.
 activity_buried = Signal()
+
+#: Which roles have people put into the plan that the work is part of? Carries `activity`, a row of Activity. Answered with a set of roles,
+#: or None where the work is part of no plan.
+planned_roles_asked = Signal()

@@ -6,9 +6,10 @@ Read from PostgreSQL at most once a second per process, so a change acts within 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,9 @@ from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from tenants.context import tenant_scope
+from tenants.models import Tenant
 from tenants.money import budgets
+from tenants.ttl_cache import TtlCache
 
 from . import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
 from .scheduler_settings import SchedulerSettings
@@ -47,6 +50,7 @@ class RoleSettings:
 
 _kept: dict[tuple[UUID, str], tuple[float, RoleSettings]] = {}
 _roles: tuple[float, frozenset[str]] = (0.0, frozenset())
+_slugs: TtlCache[str] = TtlCache(seconds=60.0, entries=10_000)
 
 
 def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
@@ -166,7 +170,41 @@ def _adapter(
         version=production.version if production else None,
         options=agent.options,
         http=platform.http,
+        platform_pays_for=("*",) if config.auth_sealed else _platform_pays_for(tenant_id, agent, adapter),
     )
+
+
+def _platform_pays_for(tenant_id: UUID, agent: Agent, adapter: str) -> tuple[str, ...]:
+    """Patterns of the models that the role may call for the tenant with a key of the registry or the environment."""
+    rules: Sequence[Mapping[str, Sequence[str]]] | None = settings.ORCHESTRATOR_PLATFORM_KEYS_FOR
+    if rules is None:
+        # What the registry itself says. A tenant that wants the role to be another provider's, or another model, brings a key.
+        is_the_registrys = _provider(adapter) == _provider(agent.adapter)
+        return (agent.model or "*",) if is_the_registrys else ()
+    slug = _slug_of(tenant_id) if any("tenants" in rule for rule in rules) else ""
+    named = {"tenants": slug, "roles": agent.role}
+    return tuple(
+        model
+        for rule in rules
+        if all(_matches(name, rule.get(kind, ("*",))) for kind, name in named.items())
+        for model in rule.get("models", ("*",))
+    )
+
+
+def _provider(adapter: str) -> str:
+    return BATCHES_OF.get(adapter, adapter)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _slug_of(tenant_id: UUID) -> str:
+    slug = _slugs.recall(str(tenant_id))
+    if slug is None:
+        slug = str(Tenant.objects.values_list("slug", flat=True).get(pk=tenant_id))
+        _slugs.keep(str(tenant_id), slug)
+    return slug
 
 
 def _nothing_own(tenant_id: UUID, role: str) -> AgentConfig:

@@ -90,6 +90,9 @@ class AdapterSettings:
     version: str | None = None  # semantic version of the production deployment, pinned by the run
     options: Mapping[str, Any] = field(default_factory=dict)
     http: HttpLimits = field(default_factory=HttpLimits)  # the platform's, for adapters that call somebody
+    platform_pays_for: Sequence[str] = (
+        "*",
+    )  # patterns of the models that may be called with a key of the platform
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from activities import transitions
-from activities.signals import activity_buried, activity_reopened, activity_settled
+from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
 from agents import references as references_to_agents
 from pipelines.periods import monthly_job
 from tenants.signals import tenant_changed
 
-from . import jobs, periods, progression, references
+from . import jobs, periods, progression, references, versions
 
 
 def connect() -> None:
@@ -22,6 +22,7 @@ def connect() -> None:
     activity_reopened.connect(reopen_run_of_activity, dispatch_uid="pipelines.reopen_run")
     activity_reopened.connect(look_at_period_of_planner, dispatch_uid="pipelines.planner_reopened")
     activity_buried.connect(look_at_period_of_dead_letter, dispatch_uid="pipelines.dead_letter")
+    planned_roles_asked.connect(tell_planned_roles, dispatch_uid="pipelines.planned_roles")
     tenant_changed.connect(keep_monthly_job, dispatch_uid="pipelines.monthly_job")
     references_to_agents.provide("pipelines", references.SOURCE)
 
@@ -48,6 +49,10 @@ def look_at_period_of_planner(sender: Any, *, activity: Any, **kwargs: Any) -> N
 
 def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     periods.heed_dead_letter(activity)
+
+
+def tell_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
+    return versions.planned_roles(activity)
 
 
 def keep_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:

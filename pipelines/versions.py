@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from django.db.models import F
 from django.db.models.functions import Now
 
 from agents import configuration
@@ -20,7 +21,7 @@ from pipelines import conditions, expressions, parameters
 from pipelines.definition import DefinitionError, Fault, PipelineDefinition, parse, synonyms
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
-from pipelines.models import ActivityTemplate, Pipeline, PipelineVersion
+from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRun, PipelineVersion
 from tenants.context import tenant_scope
 
 # What a step takes from its template when it does not say it itself.
@@ -162,3 +163,25 @@ def compiled(version_id: UUID) -> Compiled:
         conditional=frozenset(step.id for step in definition.steps if conditions.is_conditional(step)),
         fanned_out=frozenset(step.id for step in definition.steps if step.for_each is not None),
     )
+
+
+def planned_roles(activity: Any) -> frozenset[str] | None:
+    """The agents' roles in the pipeline that an activity, a row of Activity, is part of, and in those that its deliverable's plans may use.
+
+    As people have written them down: what agents have made of it adds none. None: it is part of neither. In the caller's `tenant_scope`.
+    """
+    tenant_id = activity.tenant_id
+    steps: list[Any] = []
+    if activity.pipeline_run_id is not None:
+        runs = PipelineRun.objects.for_tenant(tenant_id).filter(pk=activity.pipeline_run_id)
+        steps += runs.values_list("version__definition__steps", flat=True)
+    if activity.deliverable_id is not None:
+        deliverables = Deliverable.objects.for_tenant(tenant_id).filter(pk=activity.deliverable_id)
+        keys = deliverables.values_list("pipelines", flat=True).first() or []
+        newest = PipelineVersion.objects.for_tenant(tenant_id).filter(
+            pipeline__tenant_id=tenant_id, pipeline__key__in=keys, number=F("pipeline__latest")
+        )
+        steps += newest.values_list("definition__steps", flat=True)
+    if not steps:
+        return None
+    return frozenset(step["agent_role"] for step in chain.from_iterable(steps) if step.get("agent_role"))

@@ -17,10 +17,14 @@ from activities.activity_tree import Origin
 from activities.exceptions import QuotaExceeded, ToolRefused
 from activities.models import Activity
 from activities.run_tokens import RunToken
+from activities.signals import planned_roles_asked
 from activities.states import LinkKind
 from activities.submission import ASKED_BY, child_of, submit
 
 TOOL = "create_subtask"
+
+#: In a list of `ORCHESTRATOR_HANDS_WORK_TO`: the roles of the same pipeline or deliverable. No role can have this name.
+RELATED = "@related"
 
 
 def create(
@@ -65,13 +69,31 @@ def _refuse_too_much(tree: Any) -> None:
 
 def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
     """Raise `ToolRefused` unless the agent at work on `asking` may hand work to the role. People may always be asked."""
-    allowed: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
-    roles = allowed.get(str(asking.agent_role), allowed.get("*"))
-    if agent_role is None or roles is None or agent_role in roles or "*" in roles:
+    if agent_role is None:
+        return
+    roles = _listed(asking)
+    if agent_role in roles or "*" in roles or (RELATED in roles and _is_related(asking, agent_role)):
         return
     raise ToolRefused(
         f"{asking.agent_role} may not hand work to {agent_role}. Do it yourself, or ask a person."
     )
+
+
+def _listed(asking: Activity) -> Sequence[str]:
+    """What the operators say about the role: for its tenant before for all of them, by its name before by "*"."""
+    said: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
+    names = [str(asking.agent_role), "*"]
+    if any("/" in key for key in said):
+        names = [*(f"{asking.tenant.slug}/{name}" for name in names), *names]
+    return next((said[name] for name in names if name in said), (RELATED,))
+
+
+def _is_related(asking: Activity, agent_role: str) -> bool:
+    """Whether people have put the role into the pipeline or the deliverable of the work; work that is in neither is related to all."""
+    if agent_role == asking.agent_role:
+        return True
+    answers = [roles for _, roles in planned_roles_asked.send(Activity, activity=asking) if roles is not None]
+    return not answers or any(agent_role in roles for roles in answers)
 
 
 def refuse_full_tree(tree: Any) -> None:

@@ -16,7 +16,7 @@ from agents.adapters.anthropic import AnthropicAdapter, body_of
 from agents.adapters.model_options import ModelOptions
 from agents.contracts import AgentRequest, AgentResult, Parked, RunLink
 from agents.exceptions import ConfigurationError
-from agents.governor.providers import in_real_time, provider_of
+from agents.governor.providers import in_real_time, payable_provider_of
 from tenants import clock
 
 from . import dialogue
@@ -29,7 +29,7 @@ class BatchAdapter:
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Park the request, or hold the dialogue now. Raises the `AgentError` that a failure stands for; parking calls nobody."""
-        options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+        options, provider = ModelOptions.of(request.settings.options), payable_provider_of(request.settings)
         model = request.settings.model
         if not model:
             raise ConfigurationError(f"The role {request.agent_role} has no model.")

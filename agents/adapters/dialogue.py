@@ -36,7 +36,7 @@ from agents.exceptions import (
 )
 from agents.governor import Call
 from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, governed
-from agents.governor.providers import Provider, provider_of
+from agents.governor.providers import Provider, payable_provider_of
 from agents.response_parser import InvalidAnswer
 from tenants import strict_json
 
@@ -126,7 +126,7 @@ def system_of(request: AgentRequest, options: ModelOptions) -> str:
 
 def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Completed:
     """Hold the dialogue of one run. Raises the `AgentError` that its failure stands for."""
-    options, provider = ModelOptions.of(request.settings.options), provider_of(request.settings)
+    options, provider = ModelOptions.of(request.settings.options), payable_provider_of(request.settings)
     if not request.settings.model:
         raise ConfigurationError(f"The role {request.agent_role} has no model.")
     dialect = speaking(request, provider, options)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -85,6 +86,18 @@ def provider_of(chosen: AdapterSettings) -> Provider:
         key_setting=_KEYS[chosen.adapter], is_default=not chosen.endpoint, headers=headers,
         profile=profile_of(chosen.options.get("provider"), chosen.adapter, place),
     )  # fmt: skip
+
+
+def payable_provider_of(chosen: AdapterSettings) -> Provider:
+    """As `provider_of`, for whoever is about to call the model of these settings. Raises `ConfigurationError` as well for a model that
+    nobody has said a key of the platform may be used for."""
+    provider, model = provider_of(chosen), chosen.model or ""
+    if provider.headers and not any(fnmatchcase(model, pattern) for pattern in chosen.platform_pays_for):
+        raise ConfigurationError(
+            f"The platform's key is not for the model {model!r} of {provider.adapter} here. "
+            "Give the role credentials of its own, or ask the operators to allow it."
+        )
+    return provider
 
 
 def name_of(adapter: str) -> str | None:

@@ -100,6 +100,11 @@ ANTHROPIC_API_KEY = _env("ANTHROPIC_API_KEY", default="")
 ANTHROPIC_BASE_URL = _env("ANTHROPIC_BASE_URL", default="https://api.anthropic.com")
 OPENAI_API_KEY = _env("OPENAI_API_KEY", default="")
 OPENAI_BASE_URL = _env("OPENAI_BASE_URL", default="https://api.openai.com/v1")
+# Who may spend these, and the credentials that the registry holds for roles of providers: a list of rules such as {"tenants": ["acme"],
+# "roles": ["writer", "editor-*"], "models": ["claude-haiku-*"]}; what a rule leaves out is all of them, and one rule that fits is enough.
+# Unset: every tenant, but no role with another provider or model than the registry gives it. A tenant's own key needs no rule.
+# Too few: work fails (`agent_misconfigured`). Too many: a tenant's admin, or an agent that asks for a subtask, chooses what you pay for.
+ORCHESTRATOR_PLATFORM_KEYS_FOR = _env.json("ORCHESTRATOR_PLATFORM_KEYS_FOR", default=None)
 # What providers allow, by adapter or by "host:port": a tier's name (free, build, scale) or an object. A role's options go before it.
 # None: only what providers say themselves. Too large: they refuse calls, and slots are halved. Too small: work waits for nothing.
 ORCHESTRATOR_PROVIDER_LIMITS = _env.json("ORCHESTRATOR_PROVIDER_LIMITS", default={})
@@ -192,9 +197,10 @@ ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY = 3
 ORCHESTRATOR_SUBTASK_DEPTH = 3
 ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
-# Which roles an agent may hand work to, by subtask or reassignment: {"writer": ["editor-bot", "fact-checker"], "*": []}. "*" as a key is
-# every role that is not named, in a list every role. Who is not named may hand work to all. Too few: agents are refused (403) and do
-# without. Too many: a hijacked agent can have its words worked on by any role.
+# Which roles an agent may hand work to, by subtask or reassignment: {"writer": ["@related", "fact-checker"], "acme/writer": []}. "*" as a
+# key is every role that is not named, "acme/..." holds at the tenant acme alone and goes first; in a list "*" is every role, "@related"
+# those of the same pipeline or deliverable, or every role where the work is part of neither. Who is not named has ["@related"].
+# Too few: agents are refused (403) and do without. Too many: a hijacked agent can have its words worked on by any role.
 ORCHESTRATOR_HANDS_WORK_TO = _env.json("ORCHESTRATOR_HANDS_WORK_TO", default={})
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
 ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 50

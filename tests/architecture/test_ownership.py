@@ -105,6 +105,7 @@ SENDS_SIGNALS = {
     "activities.transitions": "an activity settled",
     "activities.cancellation": "an activity was opened again",
     "activities.dead_letters.operations": "many were opened again",
+    "activities.human_tasks.subtasks": "which roles are in the plan of the work is asked",
     "activities.dead_letter_records": "an activity was put among the dead letters",
 }
 
