@@ -85,7 +85,7 @@ def _listed(asking: Activity) -> Sequence[str]:
     names = [str(asking.agent_role), "*"]
     if any("/" in key for key in said):
         names = [*(f"{asking.tenant.slug}/{name}" for name in names), *names]
-    return next((said[name] for name in names if name in said), (RELATED,))
+    return next((said[name] for name in names if name in said), ("*",))
 
 
 def _is_related(asking: Activity, agent_role: str) -> bool:

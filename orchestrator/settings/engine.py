@@ -199,8 +199,8 @@ ORCHESTRATOR_ACTIVITIES_PER_TREE = 100
 ORCHESTRATOR_REASSIGNMENTS = 3
 # Which roles an agent may hand work to, by subtask or reassignment: {"writer": ["@related", "fact-checker"], "acme/writer": []}. "*" as a
 # key is every role that is not named, "acme/..." holds at the tenant acme alone and goes first; in a list "*" is every role, "@related"
-# those of the same pipeline or deliverable, or every role where the work is part of neither. Who is not named has ["@related"].
-# Too few: agents are refused (403) and do without. Too many: a hijacked agent can have its words worked on by any role.
+# those of the same pipeline or deliverable, or every role where the work is part of neither. Who is not named has ["*"], and in production
+# ["@related"]. Too few: agents are refused (403) and do without. Too many: a hijacked agent can have its words worked on by any role.
 ORCHESTRATOR_HANDS_WORK_TO = _env.json("ORCHESTRATOR_HANDS_WORK_TO", default={})
 ORCHESTRATOR_LINKS_PER_APPROVAL = 500
 ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 50

@@ -15,7 +15,7 @@ if _faults := faults(os.environ, sys.argv):
     )
 
 from orchestrator.settings.base import *  # noqa: F403
-from orchestrator.settings.base import HOME, LOGGING, STORAGES
+from orchestrator.settings.base import HOME, LOGGING, ORCHESTRATOR_HANDS_WORK_TO, STORAGES
 from orchestrator.settings.logging import log_format
 
 DEBUG = False
@@ -34,4 +34,6 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 SECURE_HSTS_PRELOAD = True
 SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True
+# Who is not named hands work to the roles of the same pipeline or deliverable alone.
+ORCHESTRATOR_HANDS_WORK_TO = {"*": ["@related"], **ORCHESTRATOR_HANDS_WORK_TO}
 ORCHESTRATOR_SECOND_FACTOR = os.environ.get("ORCHESTRATOR_SECOND_FACTOR", "required")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import secrets
@@ -200,3 +201,25 @@ def test_a_process_with_unsafe_values_does_not_start_and_lists_them() -> None:
     assert done.returncode != 0
     assert "ALLOWED_HOSTS: " in done.stderr
     assert "DEBUG: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", {"*": ["@related"]}),
+        ('{"writer": ["editor"]}', {"*": ["@related"], "writer": ["editor"]}),
+        ('{"*": ["*"]}', {"*": ["*"]}),
+    ],
+    ids=["nothing", "of one role", "of all"],
+)
+def test_in_production_agents_hand_work_to_the_roles_of_their_plan_unless_operators_say_otherwise(
+    said: str, expected: dict[str, list[str]]
+) -> None:
+    given = {"ORCHESTRATOR_HANDS_WORK_TO": said} if said else {}
+    program = "import json, orchestrator.settings.production as found; print(json.dumps(found.ORCHESTRATOR_HANDS_WORK_TO))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2], env={"PATH": os.environ["PATH"], **SAFE, **given}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert json.loads(done.stdout) == expected, done.stderr

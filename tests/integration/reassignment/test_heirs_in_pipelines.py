@@ -52,10 +52,7 @@ def run_now(acme: Tenant, run: PipelineRun) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("by", ["agent", "operator"])
-def test_the_heir_of_a_step_moves_its_run_on(
-    api: Any, engine: Engine, acme: Tenant, settings: Any, by: str
-) -> None:
-    settings.ORCHESTRATOR_HANDS_WORK_TO = {"qa": ["*"]}
+def test_the_heir_of_a_step_moves_its_run_on(api: Any, engine: Engine, acme: Tenant, by: str) -> None:
     run, agent = piped(engine, acme)
 
     if by == "agent":

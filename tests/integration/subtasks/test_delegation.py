@@ -1,6 +1,6 @@
 """What one agent asks of another is known as its words, and a role hands work to those roles alone that it may.
 
-Said nothing, these are the roles that people have put into the pipeline or the deliverable of the work.
+In production, if nothing is said, these are the roles that people have put into the pipeline or the deliverable of the work.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def is_marked(prompt: str) -> bool:
     """Whether the words stand in a block, and what is outside of all blocks says whose they are."""
     outside = re.sub(r"<<([a-z ]+) ([0-9a-f]{16})>>\n.*?\n<<end of \1 \2>>", "", prompt, flags=re.S)
     return WORDS in prompt and WORDS not in outside and "The agent qa wants" in outside
+
+
+@pytest.fixture
+def as_in_production(settings: Any) -> None:
+    settings.ORCHESTRATOR_HANDS_WORK_TO = {"*": ["@related"]}
 
 
 def prompt_of(engine: Engine, activity_id: UUID) -> str:
@@ -108,6 +113,7 @@ def test_it_hands_work_to_those_that_it_may(
     assert agent.used("create_subtask", **PART)
 
 
+@pytest.mark.usefixtures("as_in_production")
 def test_a_step_hands_work_to_the_roles_of_its_pipeline_and_to_no_other(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "seo")
     flow = Flow(engine, acme, step("a"), step("b", "a", agent_role="dev"))
@@ -123,6 +129,7 @@ def test_a_step_hands_work_to_the_roles_of_its_pipeline_and_to_no_other(engine: 
     agent.used("create_subtask", **{**PART, "agent_role": "qa", "blocking": False})
 
 
+@pytest.mark.usefixtures("as_in_production")
 def test_a_subtask_of_a_step_is_held_to_the_same_roles(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "seo")
     flow = Flow(engine, acme, step("a"), step("b", "a", agent_role="dev"))
@@ -135,6 +142,7 @@ def test_a_subtask_of_a_step_is_held_to_the_same_roles(engine: Engine, acme: Ten
     agent.used("create_subtask", **{**PART, "agent_role": "qa"})
 
 
+@pytest.mark.usefixtures("as_in_production")
 def test_work_for_a_deliverable_is_handed_to_the_roles_of_its_pipelines_and_to_no_other(
     engine: Engine, acme: Tenant
 ) -> None:
@@ -169,6 +177,7 @@ def test_operators_add_roles_to_those_of_the_pipeline(
     agent.used("create_subtask", **{**PART, "agent_role": "dev", "blocking": False})
 
 
+@pytest.mark.usefixtures("as_in_production")
 def test_people_and_programs_reassign_to_whom_they_like(engine: Engine, acme: Tenant, api: Any) -> None:
     engine.serve(acme, "seo")
     flow = Flow(engine, acme, step("a"), step("b", "a", agent_role="dev"))
