@@ -115,6 +115,16 @@ def test_work_of_a_lost_worker_runs_again_and_counts_as_a_stall_not_as_an_attemp
     assert engine.agent.calls[0].idempotency_key == engine.agent.calls[1].idempotency_key
 
 
+def test_runs_of_a_living_worker_are_left_alone(
+    engine: Engine, acme: Tenant, killed_run: ActivityRun
+) -> None:
+    assert recovery.reclaim_runs_of_ended_workers() == 0
+    assert engine.status(acme, killed_run.activity_id) == "in_progress"
+
+    lose(engine)
+    assert recovery.reclaim_runs_of_ended_workers() == 1
+
+
 def test_a_late_result_of_a_lost_worker_is_refused(
     engine: Engine, acme: Tenant, killed_run: ActivityRun
 ) -> None:
