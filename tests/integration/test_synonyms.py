@@ -182,7 +182,7 @@ def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path
     document = {
         "agents": [
             {
-                "agentId": "query-strategy",
+                "agentId": "lister-of-entities",
                 "name": "Query strategy",
                 "adapter": "http",
                 "endpoint": "http://127.0.0.1:9/",
@@ -191,7 +191,7 @@ def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path
         ],
         "pipelines": [NEWSLETTER],
         "schedules": [
-            {**SCHEDULE, "agentId": "query-strategy"},
+            {**SCHEDULE, "agentId": "lister-of-entities"},
             {
                 "name": "Daily",
                 "repeat": "repeating",
@@ -214,7 +214,7 @@ def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path
         "schedule Weekly Entity Graph Refresh: as it was",
         "schedule Daily: as it was",
     ]
-    assert Agent.objects.get(role="query-strategy").input_schema == {"type": "object"}
+    assert Agent.objects.get(role="lister-of-entities").input_schema == {"type": "object"}
     with tenant_scope(acme.pk):
         assert Schedule.objects.get(name="Daily").pipeline.key == "newsletter"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -377,8 +379,10 @@ def test_callers_at_once_learn_of_the_limit_before_they_drain_it(model: ModelSub
         barrier.wait()
         return sum(answered(settings, 5, priority=10))
 
+    began = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         made = sum(pool.map(caller, range(4)))
 
-    assert made == 9
+    returned = math.ceil((time.monotonic() - began) / 6)  # ten a minute: one comes back every six seconds
+    assert 9 <= made <= 9 + returned
     assert 429 not in model.provider.recorder.statuses()

@@ -21,6 +21,7 @@ from pytest_celery.fixtures.setup import (
 )
 from pytest_celery.fixtures.worker import celery_worker_cluster, celery_worker_cluster_config
 
+from orchestrator.celery import app
 from tests.integration.celery_setup.local_processes import (
     Backend,
     Broker,
@@ -34,6 +35,15 @@ __all__ = (
     "celery_setup", "celery_setup_app", "celery_setup_cls", "celery_setup_config", "celery_setup_name",
     "celery_worker_cluster", "celery_worker_cluster_config",
 )  # fmt: skip
+
+# The kit makes applications of its own when it is imported and for each test, and each becomes the current one of the process.
+app.set_current()
+
+
+@pytest.fixture(autouse=True)
+def ours_is_current_again() -> Iterator[None]:
+    yield
+    app.set_current()
 
 
 @pytest.fixture
