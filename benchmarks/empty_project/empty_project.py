@@ -11,7 +11,7 @@ from django.conf import settings
 
 if not settings.configured:
     settings.configure(
-        SECRET_KEY="empty",
+        SECRET_KEY=os.urandom(20).hex(),
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF="empty_project",
         DATABASES={},
