@@ -102,7 +102,8 @@ OPENAI_API_KEY = _env("OPENAI_API_KEY", default="")
 OPENAI_BASE_URL = _env("OPENAI_BASE_URL", default="https://api.openai.com/v1")
 # Who may spend these, and the credentials that the registry holds for roles of providers: a list of rules such as {"tenants": ["acme"],
 # "roles": ["writer", "editor-*"], "models": ["claude-haiku-*"]}; what a rule leaves out is all of them, and one rule that fits is enough.
-# Unset: every tenant, but no role with another provider or model than the registry gives it. A tenant's own key needs no rule.
+# Unset: every tenant, but no role with another provider or model than the registry gives it; with `make up` everything. A tenant's own
+# key needs no rule.
 # Too few: work fails (`agent_misconfigured`). Too many: a tenant's admin, or an agent that asks for a subtask, chooses what you pay for.
 ORCHESTRATOR_PLATFORM_KEYS_FOR = _env.json("ORCHESTRATOR_PLATFORM_KEYS_FOR", default=None)
 # What providers allow, by adapter or by "host:port": a tier's name (free, build, scale) or an object. A role's options go before it.

@@ -14,10 +14,15 @@ from orchestrator.settings.base import (
     FLOWER_PORT,
     HOME,
     MONGODB_URI,
+    ORCHESTRATOR_PLATFORM_KEYS_FOR,
     PORT,
     REDIS_URL,
     SECRET_KEY,
 )
+
+# Whoever runs this owns the keys of its environment and all tenants.
+if ORCHESTRATOR_PLATFORM_KEYS_FOR is None:
+    ORCHESTRATOR_PLATFORM_KEYS_FOR = [{}]
 
 
 def _kept_secret(name: str) -> str:
