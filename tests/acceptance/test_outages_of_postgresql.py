@@ -170,9 +170,10 @@ def test_processes_of_postgresql_that_hang_alone_keep_no_request_waiting_for_lon
                 process.resume()
 
     during = [answer for each, first in zip(api, hung, strict=True) for answer in each.answers[first:]]
-    refused = [answer for answer in during if answer[0] != 200]
-    assert refused, "somebody had the hanging ones"
-    assert {(status, bool(retry_after)) for status, _, retry_after in refused} == {(503, True)}
+    refused = {(status, bool(retry_after)) for status, _, retry_after in during if status != 200}
+    # Who had a hanging one is refused, or answered over another connection: both after the same wait.
+    assert max(seconds for _, seconds, _ in during) > 1.0, "somebody had a hanging one"
+    assert refused <= {(503, True)}
     # What a busy machine adds is measured, too: how long the same requests took while nothing hung.
     before = max(
         seconds for each, first in zip(api, hung, strict=True) for _, seconds, _ in each.answers[:first]
