@@ -609,6 +609,8 @@ def table_of(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Sche
     finally:
         scheduler.stopped.set()
         thread.join()
+        for runner in [each for each in threading.enumerate() if each.name.startswith("system-jobs-")]:
+            runner.join(30)  # each closes its connections before the test's database is closed to it
 
 
 def job(name: str, work: Callable[[], object]) -> SystemJob:
